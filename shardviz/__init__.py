@@ -1,0 +1,98 @@
+"""shardviz: how is my array, my model, my program laid out over these devices, and why?
+
+The public names, and nothing else. Importing this imports numpy and nothing heavier: each name
+imports its room when it is first used (PEP 562).
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from shardviz._version import __version__
+from shardviz.core.display import Displayed
+
+if TYPE_CHECKING:
+    from shardviz.api import (
+        array,
+        audit,
+        cache,
+        compile,
+        explore,
+        layout,
+        mesh,
+        plot,
+        program,
+        resolve,
+        rules,
+        run,
+        targets,
+        text,
+        to_jax,
+    )
+    from shardviz.core.errors import ShardvizError
+    from shardviz.core.layout.array import ArraySpec
+    from shardviz.core.layout.mesh import MeshSpec
+    from shardviz.core.layout.resolution import Resolution
+    from shardviz.core.layout.rules import Dialect, Rules
+    from shardviz.core.layout.shards import Layout
+    from shardviz.core.layout.spec import Spec
+
+_ROOMS = {
+    "ShardvizError": "shardviz.core.errors",
+    "ArraySpec": "shardviz.core.layout.array",
+    "MeshSpec": "shardviz.core.layout.mesh",
+    "Resolution": "shardviz.core.layout.resolution",
+    "Dialect": "shardviz.core.layout.rules",
+    "Rules": "shardviz.core.layout.rules",
+    "Layout": "shardviz.core.layout.shards",
+    "Spec": "shardviz.core.layout.spec",
+}
+
+__all__ = [
+    "ArraySpec",
+    "Dialect",
+    "Layout",
+    "MeshSpec",
+    "Resolution",
+    "Rules",
+    "ShardvizError",
+    "Spec",
+    "__version__",
+    "array",
+    "audit",
+    "cache",
+    "compile",
+    "explore",
+    "layout",
+    "mesh",
+    "plot",
+    "program",
+    "resolve",
+    "rules",
+    "run",
+    "targets",
+    "text",
+    "to_jax",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_ROOMS.get(name, "shardviz.api")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+def _mimebundle(value: Any) -> dict[str, Any]:
+    from shardviz.api import mimebundle
+
+    return mimebundle(value)
+
+
+Displayed.renderer = staticmethod(_mimebundle)

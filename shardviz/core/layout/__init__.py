@@ -1,0 +1,1 @@
+"""Where every byte lives. Pure Python and numpy; never imports jax."""

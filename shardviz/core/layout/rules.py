@@ -1,0 +1,253 @@
+"""Rules: an ordered table from logical axis names to mesh axes, and the dialects that read it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import RuleError, listed, plural, shown, suggestion
+from shardviz.core.layout.array import format_names
+from shardviz.core.layout.mesh import check_name
+from shardviz.core.layout.reading import Cursor, names_or_none
+
+MAX_RULES = 10_000
+
+
+class Dialect(enum.Enum):
+    """Who reads the table; the same table can mean different things.
+
+    - `LINEN`: `flax.linen.logical_to_mesh_axes`. Rule order is priority, repeats are fallbacks,
+      a mesh axis is used once an array.
+    - `NNX`: `flax.nnx`. The rules become a dict: the last repeat wins, nothing checks for axes
+      used twice, an unmatched name passes through as if it were a mesh axis.
+    - `MAXTEXT`: linen, then mesh axes of size 1 are dropped from the spec.
+
+    >>> Dialect.of("linen") is Dialect.LINEN
+    True
+    """
+
+    LINEN = "linen"
+    NNX = "nnx"
+    MAXTEXT = "maxtext"
+
+    @staticmethod
+    def of(value: Any) -> Dialect:
+        """The dialect of that name, in any case.
+
+        Raises:
+            RuleError: if there is none.
+        """
+        if isinstance(value, Dialect):
+            return value
+        known = [d.value for d in Dialect]
+        if isinstance(value, str) and value.lower() in known:
+            return Dialect(value.lower())
+        raise RuleError(
+            f"No dialect is called {shown(value)}.{suggestion(value, known)}"
+            f" There are {listed(known)}."
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One line of the table.
+
+    Attributes:
+        logical: the logical axis name it speaks of.
+        axes: the mesh axes it wants, major to minor; `()` keeps the dimension whole.
+        nested: whether the axes were written as a tuple in a tuple, which jax refuses.
+    """
+
+    logical: str
+    axes: tuple[str, ...]
+    nested: bool = False
+
+    @property
+    def target(self) -> str:
+        """The right-hand side as people write it: `None`, `data` or `(data, model)`."""
+        if not self.axes:
+            return "None"
+        return self.axes[0] if len(self.axes) == 1 else f"({', '.join(self.axes)})"
+
+    def __str__(self) -> str:
+        return f"{self.logical} → {self.target}"
+
+
+@dataclass(frozen=True, repr=False)
+class Rules(Displayed):
+    """An ordered table of rules, repeats allowed; build one with `shardviz.rules`.
+
+    >>> table = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
+    >>> len(table), str(table[1]), table.logical_names
+    (3, 'mlp → (model, expert)', ('batch', 'mlp', 'embed'))
+    """
+
+    entries: tuple[Rule, ...] = ()
+    # What was resolved before, by (names, dialect). A pure memo; see `resolution.search`.
+    memo: dict = field(default_factory=dict, compare=False)
+
+    @staticmethod
+    def of(*pairs: Any) -> Rules:
+        """Rules from pairs, from one list of pairs, or from typed text.
+
+        Raises:
+            RuleError: for a dict (its order and repeats are lost) and for malformed pairs.
+        """
+        if len(pairs) == 1 and not _is_pair(pairs[0]):
+            pairs = (_table(pairs[0]),) if not isinstance(pairs[0], Rules) else pairs
+            if isinstance(pairs[0], Rules):
+                return pairs[0]
+            pairs = tuple(pairs[0])
+        if len(pairs) > MAX_RULES:
+            raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {len(pairs):,}.")
+        return Rules(tuple(_rule(i, p) for i, p in enumerate(pairs)))
+
+    @staticmethod
+    def parse(text: str) -> Rules:
+        """Rules from what a person typed or pasted; nothing is evaluated.
+
+        One rule a line, as `batch -> data`, `mlp: (model, expert)`, `embed -> None`; or pairs as
+        they stand in Python or YAML, `("batch", "data"), ["mlp", ["model"]]`.
+
+        Raises:
+            RuleError: with the position that could not be read.
+
+        >>> print(Rules.parse("batch -> data\\nembed -> None"))
+        batch → data
+        embed → None
+        """
+        return Rules(tuple(_parse(text)))
+
+    @cached_property
+    def logical_names(self) -> tuple[str, ...]:
+        """Every logical name the table knows, in order, once each."""
+        return tuple(dict.fromkeys(r.logical for r in self.entries))
+
+    @cached_property
+    def by_name(self) -> Mapping[str, tuple[int, ...]]:
+        """Logical name to the indices of its rules, in table order."""
+        found: dict[str, list[int]] = {}
+        for index, rule in enumerate(self.entries):
+            found.setdefault(rule.logical, []).append(index)
+        return {name: tuple(indices) for name, indices in found.items()}
+
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """The table as flax takes it: `(name, None | axis | tuple of axes)`."""
+        return tuple(
+            (r.logical, None if not r.axes else r.axes[0] if len(r.axes) == 1 else r.axes)
+            for r in self.entries
+        )
+
+    def text(self) -> str:
+        """The table as one types it, a rule a line: the inverse of `Rules.parse`."""
+        return "\n".join(
+            f"{format_names((r.logical,))} -> {_typed_target(r.axes)}" for r in self.entries
+        )
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[Rule]:
+        return iter(self.entries)
+
+    def __getitem__(self, index: int) -> Rule:
+        return self.entries[index]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries)) or "no rules"
+
+    def __repr__(self) -> str:
+        return f"Rules({plural(len(self), 'rule')}: {listed(map(str, self.entries), limit=4)})"
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _table(value: Any) -> Iterable[Any]:
+    if isinstance(value, str):
+        return Rules.parse(value)
+    if isinstance(value, Mapping):
+        raise RuleError(
+            "Rules are an ordered list of pairs; a dict loses repeats, which are fallbacks."
+            " Write [('batch', 'data'), …] or pass list(rules.items())."
+        )
+    if isinstance(value, (tuple, list)):
+        return value
+    raise RuleError(f"Rules are pairs such as ('batch', 'data'); got {shown(value)}.")
+
+
+def _rule(index: int, pair: Any) -> Rule:
+    if isinstance(pair, Rule):
+        return pair
+    if isinstance(pair, str) or not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise RuleError(
+            f"Rule {index + 1} must be a pair such as ('batch', 'data'); got {shown(pair)}."
+        )
+    logical = check_name(pair[0], f"the logical axis in rule {index + 1}", RuleError)
+    axes, nested = _axes(index, pair[1])
+    return Rule(logical, axes, nested)
+
+
+def _axes(index: int, target: Any) -> tuple[tuple[str, ...], bool]:
+    if target is None:
+        return (), False
+    if isinstance(target, str):
+        return (check_name(target, f"the mesh axis in rule {index + 1}", RuleError),), False
+    if not isinstance(target, (tuple, list)):
+        raise RuleError(
+            f"Rule {index + 1} must lead to a mesh axis, a tuple of them, or None; got"
+            f" {shown(target)}."
+        )
+    axes: list[str] = []
+    for entry in target:
+        inner = entry if isinstance(entry, (tuple, list)) else (entry,)
+        axes += [check_name(a, f"a mesh axis in rule {index + 1}", RuleError) for a in inner]
+    return tuple(axes), any(isinstance(e, (tuple, list)) for e in target)
+
+
+def _typed_target(axes: tuple[str, ...]) -> str:
+    if not axes:
+        return "None"
+    names = [format_names((a,)) for a in axes]
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _parse(text: str) -> Iterator[Rule]:
+    if not isinstance(text, str):
+        raise RuleError(f"Rules are typed as text such as batch -> data; got {shown(text)}.")
+    cursor = Cursor(text, RuleError)
+    outer = _skip_outer(cursor)
+    index = 0
+    while not cursor.done and not (outer and cursor.at(outer)):
+        if index >= MAX_RULES:
+            raise RuleError(f"A table has at most {MAX_RULES:,} rules.")
+        closing = None
+        if cursor.at("(", "["):
+            closing = ")" if cursor.take().value == "(" else "]"
+        logical = cursor.name("a logical axis name")
+        if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
+            raise cursor.complain("expected -> and a mesh axis")
+        target = names_or_none(cursor, "a mesh axis, None or a tuple")
+        if closing:
+            cursor.skip(",")
+            if not cursor.skip(closing):
+                raise cursor.complain(f"expected a closing {closing}")
+        cursor.skip(",", ";")
+        yield _rule(index, (logical, target))
+        index += 1
+    if outer and not cursor.skip(outer):
+        raise cursor.complain(f"expected a closing {outer}")
+    if not cursor.done:
+        raise cursor.complain("expected nothing more")
+
+
+def _skip_outer(cursor: Cursor) -> str | None:
+    """Steps over the bracket around a pasted table: `((…), (…))` or `[[…], […]]`."""
+    if cursor.at("(", "[") and cursor.peek().kind == "punct" and cursor.peek().value in "([":
+        return ")" if cursor.take().value == "(" else "]"
+    return None

@@ -1,0 +1,194 @@
+"""Verdicts: what one rule meant for one dimension of one array, and why.
+
+What each kind means, and where it comes from, stands in `docs/semantics.md`.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from shardviz.core.errors import listed, shown, suggestion
+from shardviz.core.layout.divide import Misfit
+from shardviz.core.layout.mesh import MeshSpec
+
+
+class Outcome(enum.Enum):
+    """The kinds of verdict. The first six decide the dimension; the others do not."""
+
+    APPLIED = "applied"
+    WHOLE = "terminal None"
+    SIZE_ONE = "axis of size 1"
+    INDIVISIBLE = "does not divide"
+    MISSING_AXIS = "axis not in the mesh"
+    OTHER_NAME = "other name"
+    DECIDED = "dimension already decided"
+    TAKEN = "axis taken"
+    PART_TAKEN = "only part of the tuple is free"
+    OVERRIDDEN = "overridden by a later rule"
+
+
+_DECIDING = {
+    Outcome.APPLIED,
+    Outcome.WHOLE,
+    Outcome.SIZE_ONE,
+    Outcome.INDIVISIBLE,
+    Outcome.MISSING_AXIS,
+}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What rule number `rule` (0-based, in table order) meant for one dimension.
+
+    Attributes:
+        rule: the index of the rule in the table.
+        logical: the logical name the rule speaks of.
+        axes: the mesh axes it wants.
+        outcome: what became of it.
+        taken: for TAKEN and PART_TAKEN, the axes that were not free, each with the dimension that
+            has it and the index of the rule it went through (None where no rule did).
+        by_rule: for DECIDED and OVERRIDDEN, the rule that decided instead.
+        misfit: for INDIVISIBLE, the sizes at odds and what would work.
+        absent: for MISSING_AXIS, the axes that the mesh lacks.
+        reason: one sentence.
+    """
+
+    rule: int
+    logical: str
+    axes: tuple[str, ...]
+    outcome: Outcome
+    reason: str
+    taken: tuple[tuple[str, int, int | None], ...] = ()
+    by_rule: int | None = None
+    misfit: Misfit | None = None
+    absent: tuple[str, ...] = ()
+
+    @property
+    def decides(self) -> bool:
+        """Whether this rule decided the dimension, for better or worse."""
+        return self.outcome in _DECIDING
+
+    @property
+    def kind(self) -> str:
+        """The outcome in words, such as `"axis taken"`."""
+        return self.outcome.value
+
+    def __str__(self) -> str:
+        return f"rule {self.rule + 1} ({self.logical} → {_target(self.axes)}): {self.reason}"
+
+
+def _target(axes: tuple[str, ...]) -> str:
+    return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
+
+
+def deciding(
+    rule: int,
+    logical: str,
+    axes: tuple[str, ...],
+    mesh: MeshSpec | None,
+    size: int | None,
+    drops_size_one: bool,
+) -> Verdict:
+    """The verdict on the rule that decided: did it work out on this mesh, for this size?"""
+    if not axes:
+        return Verdict(
+            rule, logical, axes, Outcome.WHOLE, "keeps the dimension whole and ends the search."
+        )
+    if mesh is None:
+        return Verdict(rule, logical, axes, Outcome.APPLIED, f"splits over {listed(axes)}.")
+    absent = tuple(a for a in axes if a not in mesh.shape)
+    if absent:
+        return Verdict(
+            rule,
+            logical,
+            axes,
+            Outcome.MISSING_AXIS,
+            f"decides, but the mesh ({mesh}) has no axis {listed(absent, 'or')}."
+            f"{suggestion(absent[0], mesh.axis_names)}",
+            absent=absent,
+        )
+    misfit = None if size is None else Misfit.find(size, axes, mesh)
+    if misfit is not None:
+        return Verdict(
+            rule,
+            logical,
+            axes,
+            Outcome.INDIVISIBLE,
+            f"decides, but {misfit.sentence()}",
+            misfit=misfit,
+        )
+    return _fitting(rule, logical, axes, mesh, drops_size_one)
+
+
+def _fitting(
+    rule: int, logical: str, axes: tuple[str, ...], mesh: MeshSpec, drops_size_one: bool
+) -> Verdict:
+    ones = [a for a in axes if mesh.shape[a] == 1]
+    big = [a for a in axes if mesh.shape[a] > 1]
+    parts = 1
+    for axis in big:
+        parts *= mesh.shape[axis]
+    dropped = f" {listed(ones)} of size 1 {'is dropped' if drops_size_one else 'splits nothing'}."
+    if not big:
+        text = "decides, and nothing is split:" + dropped
+        return Verdict(rule, logical, axes, Outcome.SIZE_ONE, text)
+    text = f"splits {parts:,} ways over {listed(big)}." + (dropped if ones else "")
+    return Verdict(rule, logical, axes, Outcome.APPLIED, text)
+
+
+def other_name(rule: int, logical: str, axes: tuple[str, ...], name: object) -> Verdict:
+    """The rule speaks of another logical name than this dimension has."""
+    mine = "no name" if name is None else shown(name)
+    return Verdict(
+        rule,
+        logical,
+        axes,
+        Outcome.OTHER_NAME,
+        f"speaks of {shown(logical)}; this dimension has {mine}.",
+    )
+
+
+def decided(rule: int, logical: str, axes: tuple[str, ...], by_rule: int) -> Verdict:
+    """An earlier rule decided the dimension before this one was read."""
+    return Verdict(
+        rule,
+        logical,
+        axes,
+        Outcome.DECIDED,
+        f"comes after rule {by_rule + 1}, which already decided this dimension.",
+        by_rule=by_rule,
+    )
+
+
+def overridden(rule: int, logical: str, axes: tuple[str, ...], by_rule: int) -> Verdict:
+    """A later rule of the same name replaced this one, as in a dict."""
+    return Verdict(
+        rule,
+        logical,
+        axes,
+        Outcome.OVERRIDDEN,
+        f"is replaced by rule {by_rule + 1}: this dialect reads the table as a dict, where the"
+        " last repeat wins.",
+        by_rule=by_rule,
+    )
+
+
+def taken(
+    rule: int,
+    logical: str,
+    axes: tuple[str, ...],
+    holders: tuple[tuple[str, int, int | None], ...],
+) -> Verdict:
+    """Some of the axes the rule wants belong to other dimensions of the same array."""
+    gone = {axis for axis, _, _ in holders}
+    free = [a for a in axes if a not in gone]
+    causes = "; ".join(
+        f"{shown(axis)} is taken by dimension {dim}"
+        + ("" if through is None else f" through rule {through + 1}")
+        for axis, dim, through in holders
+    )
+    if free:
+        reason = f"wants all of ({', '.join(axes)}) or nothing, and {causes}; {listed(free)} free."
+        return Verdict(rule, logical, axes, Outcome.PART_TAKEN, reason, taken=holders)
+    return Verdict(rule, logical, axes, Outcome.TAKEN, f"lost: {causes}.", taken=holders)

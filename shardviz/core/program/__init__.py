@@ -1,0 +1,1 @@
+"""What compiler and devices do about a layout. The only rooms that import jax."""

@@ -1,0 +1,83 @@
+"""Program: a function, the arrays it takes, and how they are asked to be split. Frozen."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import ProgramError, plural, shown
+from shardviz.core.layout.array import ArraySpec, unique_names
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.request import Request, requests
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.spec import Spec
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Program(Displayed):
+    """A function with its arrays, mesh and rules; made by `shardviz.program`.
+
+    Attributes:
+        fn: the function. It is called with the arrays in the form `tree` gives them.
+        arrays: one ArraySpec a leaf of the arguments, in order.
+        mesh: the mesh it is laid out on.
+        rules: the axis rules, or None.
+        dialect: who reads them.
+        tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple of
+            arguments); None where each array is one argument.
+        out_specs: one Spec an output leaf, or None to let the compiler choose.
+        options: compiler options, by name; `donate` holds the positions of donated arguments.
+        name: what pictures call it.
+
+    Raises:
+        ProgramError: if the parts do not fit together.
+    """
+
+    fn: Callable[..., Any]
+    arrays: tuple[ArraySpec, ...]
+    mesh: MeshSpec
+    rules: Rules | None = None
+    dialect: Dialect = Dialect.LINEN
+    tree: Any = None
+    out_specs: tuple[Spec, ...] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    name: str = ""
+
+    def __post_init__(self) -> None:
+        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        if not callable(self.fn):
+            raise ProgramError(f"A program needs a function to run; got {shown(self.fn)}.")
+        put("arrays", tuple(self.arrays))
+        put("name", self.name or getattr(self.fn, "__name__", "program"))
+        unique_names(self.arrays)
+        if self.tree is not None and self.tree.num_leaves != len(self.arrays):
+            raise ProgramError(
+                f"The arguments have {plural(self.tree.num_leaves, 'leaf', 'leaves')} and"
+                f" {plural(len(self.arrays), 'array')} were given. Give one array a leaf."
+            )
+
+    def replace(self, **changes: Any) -> Program:
+        """A copy with some parts changed, checked anew.
+
+        >>> from shardviz.core.layout.mesh import make_mesh
+        >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
+        >>> program.replace(mesh=make_mesh(data=8)).mesh.size
+        8
+        """
+        return replace(self, **changes)
+
+    @cached_property
+    def requests(self) -> tuple[Request, ...]:
+        """What was asked for every array: the first rung. No jax is called."""
+        return requests(self.arrays, self.mesh, self.rules, self.dialect)
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """What keeps the program from being laid out, one sentence an array."""
+        return tuple(f"{r.array.name}: {r.problem}" for r in self.requests if r.problem)
+
+    def __repr__(self) -> str:
+        return f"Program({self.name}: {plural(len(self.arrays), 'array')} on {self.mesh})"

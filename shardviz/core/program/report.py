@@ -1,0 +1,158 @@
+"""Report and its parts: what one compile or run did. Pure data; knows no jax."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.layout.shards import Layout
+
+COLLECTIVE_KINDS = (
+    "all-gather",
+    "all-reduce",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+)
+
+
+@dataclass(frozen=True)
+class Collective:
+    """One collective of a compiled program.
+
+    Attributes:
+        kind: one of COLLECTIVE_KINDS.
+        mesh_axes: the mesh axes it runs over; `()` where the groups match no set of axes.
+        bytes_per_device: the bytes of its result on each device (of its operand, for a
+            reduce-scatter): what the operation is about, not what the wires carry.
+        op: where it comes from, as jax names it: `jit(f)/dot_general`.
+        source: file and line, `block.py:31`, or `""` where the compiler kept none.
+        groups: the replica groups, as tuples of flat mesh positions; `()` where unknown.
+        is_async: whether it was split into a start and a done.
+        in_loop: whether it stands inside a loop body.
+        name: the instruction's name in the compiled text.
+        shape: the result's type and shape, such as `f32[8,128]`.
+    """
+
+    kind: str
+    mesh_axes: tuple[str, ...]
+    bytes_per_device: int
+    op: str = ""
+    source: str = ""
+    groups: tuple[tuple[int, ...], ...] = ()
+    is_async: bool = False
+    in_loop: bool = False
+    name: str = ""
+    shape: str = ""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One prediction held against what happened.
+
+    Attributes:
+        name: what was checked, such as `"x: boxes of 8 shards"`.
+        ok: True, False, or None where it could not be checked.
+        detail: one sentence with the evidence or the reason.
+    """
+
+    name: str
+    ok: bool | None
+    detail: str
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why a compile or run ended early.
+
+    Attributes:
+        stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compile"`, `"place"`, `"run"`,
+            `"check"` or `"cancelled"`.
+        message: the error in words, made to be shown.
+        source: the line of the user's code it comes from, where known.
+    """
+
+    stage: str
+    message: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return f"{self.stage}: {self.message}{where}"
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes on each device, from the compiler's own analysis; None where it gave none."""
+
+    arguments: int | None = None
+    outputs: int | None = None
+    temporaries: int | None = None
+    aliased: int | None = None
+    generated_code: int | None = None
+    capacity: int | None = None
+
+
+@dataclass(frozen=True, repr=False)
+class Report(Displayed):
+    """What one compile or run did.
+
+    Attributes:
+        program: the name of the program.
+        target: the target, in words: `"cpu × 8, simulated"`.
+        key: the fingerprint under which the executable is cached; `""` before lowering.
+        cache_hit: whether the executable came out of the cache.
+        lower_s, compile_s, place_s, run_s: seconds of each stage; None where it did not happen.
+            `run_s` is the median over repeats.
+        runs_s: seconds of every repeat.
+        outputs: the outputs, in the form the function returns them; None for a compile.
+        in_layouts, out_layouts: name to Layout, as compiled.
+        partitioned: collectives straight after XLA's partitioner; None where not asked for.
+        collectives: collectives in the final program; None before it is compiled.
+        memory: bytes on each device.
+        cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`).
+        effects: the effects of the program, by name.
+        checks: predictions held against what happened.
+        error: None, or the Failure that ended it.
+        stale: whether the program was edited since.
+    """
+
+    program: str
+    target: str
+    key: str = ""
+    cache_hit: bool = False
+    lower_s: float | None = None
+    compile_s: float | None = None
+    place_s: float | None = None
+    run_s: float | None = None
+    runs_s: tuple[float, ...] = ()
+    outputs: Any = None
+    in_layouts: Mapping[str, Layout] = field(default_factory=dict)
+    out_layouts: Mapping[str, Layout] = field(default_factory=dict)
+    partitioned: tuple[Collective, ...] | None = None
+    collectives: tuple[Collective, ...] | None = None
+    memory: Memory = Memory()
+    cost: Mapping[str, float] = field(default_factory=dict)
+    effects: tuple[str, ...] = ()
+    checks: tuple[Check, ...] = ()
+    error: Failure | None = None
+    stale: bool = False
+
+    @property
+    def ok(self) -> bool:
+        """Whether it went through and no check failed.
+
+        >>> Report("f", "cpu × 8").ok
+        True
+        """
+        return self.error is None and all(c.ok is not False for c in self.checks)
+
+    def replace(self, **changes: Any) -> Report:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        state = f"failed at {self.error}" if self.error else "ok" if self.ok else "a check failed"
+        return f"Report({self.program} on {self.target}: {state})"

@@ -1,0 +1,1 @@
+"""What a value looks like, as data. No renderer and no jax."""
