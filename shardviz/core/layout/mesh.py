@@ -49,7 +49,7 @@ class MeshSpec(Displayed):
     axis_names: tuple[str, ...]
     axis_sizes: tuple[int, ...]
     axis_types: tuple[str, ...] = ()
-    device_ids: np.ndarray = None  # type: ignore[assignment]  # always an array after construction
+    device_ids: np.ndarray = None  # type: ignore[assignment]  # None is replaced at construction
     process_indices: np.ndarray = None  # type: ignore[assignment]
     concrete: bool = False
 
@@ -220,14 +220,16 @@ def make_mesh(
         names,
         lengths,
         _spread_types(axis_types, len(names)),
-        _reshaped(device_ids, lengths, "device ids"),
-        _spread_processes(processes, lengths),
+        _reshaped(device_ids, lengths, "device ids"),  # type: ignore[arg-type]
+        _spread_processes(processes, lengths),  # type: ignore[arg-type]
         device_ids is not None,
     )
 
 
-_PAIR = re.compile(r"\s*(?:(?P<q>['\"])(?P<quoted>.*?)(?P=q)|(?P<bare>[^\s=:,;'\"]+))\s*(?:[=:]|\s)\s*"
-                   r"(?P<size>[^\s,;]+)\s*(?:[,;]|\s|$)")  # fmt: skip
+_PAIR = re.compile(
+    r"\s*(?:(?P<q>['\"])(?P<quoted>.*?)(?P=q)|(?P<bare>[^\s=:,;'\"]+))"
+    r"\s*(?:[=:]|\s)\s*(?P<size>[^\s,;]+)\s*(?:[,;]|\s|$)"
+)
 
 
 def parse_mesh_text(text: str) -> list[tuple[str, int]]:

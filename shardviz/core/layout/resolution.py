@@ -1,33 +1,23 @@
 """resolve() -> Resolution: which rule decided which dimension, and why every other did not.
 
-The search follows `flax.linen.spmd.logical_to_mesh_axes` step by step (`tests/layout` holds it
-against flax over random tables). Finding the winners is the fast path; verdicts are made when
-somebody asks for them.
+`search` finds the winners, which is fast; verdicts are made when somebody asks for them.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import RuleError, listed, nearest, plural, shown
+from shardviz.core.errors import RuleError, SpecError, nearest, plural, shown
 from shardviz.core.layout import verdicts as words
 from shardviz.core.layout.array import read_names, read_shape
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.search import remembered, search
 from shardviz.core.layout.spec import Spec, is_unconstrained
-from shardviz.core.layout.verdicts import Outcome, Verdict
-
-MEMO_SIZE = 4096
-
-
-class Found(NamedTuple):
-    """What the search found: per dimension the winning rule, and the spec of the winners."""
-
-    winners: tuple[int | None, ...]
-    spec: Spec
+from shardviz.core.layout.verdicts import BROKEN, Outcome, Verdict
 
 
 @dataclass(frozen=True)
@@ -96,10 +86,15 @@ class Resolution(Displayed):
 
     def _decide(self, dim: int) -> Decision:
         name, winner = self.names[dim], self.winners[dim]
-        judge = self._judge_nnx if self.dialect is Dialect.NNX else self._judge
-        found = tuple(judge(i, dim, winner) for i in range(len(self.rules)))
+        found = tuple(self.verdict(dim, i) for i in range(len(self.rules)))
         passed = self.dialect is Dialect.NNX and winner is None and isinstance(name, str)
         return Decision(dim, name, self.spec.dims[dim], winner, found, passed)
+
+    def verdict(self, dimension: int, rule: int) -> Verdict:
+        """The verdict on one rule for one dimension, without making all the others."""
+        judge = self._judge_nnx if self.dialect is Dialect.NNX else self._judge
+        found = judge(rule, dimension, self.winners[dimension])
+        return replace(found, free=True) if self.rules[rule].free else found
 
     def _judge(self, index: int, dim: int, winner: int | None) -> Verdict:
         rule, name = self.rules[index], self.names[dim]
@@ -112,7 +107,7 @@ class Resolution(Displayed):
         # It came before the winner and lost: its axes belonged to dimensions decided earlier.
         holders = tuple(
             (axis, d, w)
-            for axis in rule.axes
+            for axis in dict.fromkeys(rule.axes)
             for d, w in enumerate(self.winners)
             if w is not None and w < index and axis in self.rules[w].axes
         )
@@ -129,6 +124,8 @@ class Resolution(Displayed):
 
     def _won(self, index: int, dim: int) -> Verdict:
         rule = self.rules[index]
+        if rule.free:
+            return words.left_free(index, rule.logical)
         size = None if self.shape is None else self.shape[dim]
         drops = self.dialect is Dialect.MAXTEXT
         return words.deciding(index, rule.logical, rule.axes, self.mesh, size, drops)
@@ -139,14 +136,25 @@ class Resolution(Displayed):
         found = []
         for decision in self.decisions:
             verdict = decision.deciding
-            if verdict and verdict.outcome in (Outcome.MISSING_AXIS, Outcome.INDIVISIBLE):
+            if verdict and verdict.outcome in BROKEN:
                 found.append(f"Dimension {decision.dimension}: {verdict}")
             if decision.passed_through and self.mesh and decision.logical not in self.mesh.shape:
                 found.append(
                     f"Dimension {decision.dimension}: no rule speaks of {shown(decision.logical)},"
                     " and nnx takes it for a mesh axis, which the mesh lacks."
                 )
+        if not found and self.mesh is not None:
+            try:  # nnx lets one mesh axis split two dimensions
+                self.spec.check(self.mesh)
+            except SpecError as error:
+                found.append(str(error))
         return tuple(found)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """The logical names here that no rule speaks of."""
+        known = self.rules.by_name
+        return tuple(n for n in self.names if isinstance(n, str) and n not in known)
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
         """Dimensions whose name no rule speaks of: (dimension, name, nearest known name)."""
@@ -176,7 +184,7 @@ def explain_decision(resolution: Resolution, decision: Decision) -> str:
         return f"dim {decision.dimension} is left to the compiler."
     if name is None:
         return f"{head} stays whole: no rule can match a dimension without a name."
-    near = dict((d, n) for d, _, n in resolution.unmatched())
+    near = {d: n for d, _, n in resolution.unmatched()}
     if decision.passed_through:
         return f"{head} → {name}: no rule speaks of it, so nnx takes the name for a mesh axis."
     if decision.dimension in near:
@@ -187,9 +195,11 @@ def explain_decision(resolution: Resolution, decision: Decision) -> str:
     before = [v for v in lost if v.outcome in (Outcome.TAKEN, Outcome.PART_TAKEN)]
     if decision.deciding is None:
         return f"{head} stays whole: " + " ".join(f"{v}" for v in before)
-    whole = decision.deciding.outcome is Outcome.WHOLE
-    lead = f"{head} stays whole" if whole else f"{head} → {', '.join(decision.axes) or 'whole'}"
-    text = f"{lead}: {decision.deciding}"
+    verdict = decision.deciding
+    whole = "is left to the compiler" if verdict.free else "stays whole"
+    kept = verdict.outcome is Outcome.WHOLE or verdict.free
+    lead = f"{head} {whole}" if kept else f"{head} → {', '.join(decision.axes) or 'whole'}"
+    text = f"{lead}: {verdict}"
     return " ".join([text, *(f"Before it, {v}" for v in before)])
 
 
@@ -209,9 +219,11 @@ def resolve(
     """
     dialect = Dialect.of(dialect)
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
-    if not isinstance(names, tuple) or (names, dialect) not in table.memo:
+    if type(names) is not tuple:
         names = read_names(names)
-    found = search(names, table, dialect)
+    found = remembered(names, table, dialect)
+    if found is None:
+        found = search(names, table, dialect)
     sizes = None if shape is None else read_shape(shape)
     if sizes is not None and len(sizes) != len(names):
         raise RuleError(
@@ -221,71 +233,17 @@ def resolve(
     spec = found.spec
     if dialect is Dialect.MAXTEXT and mesh is not None:
         spec = without_size_one(spec, mesh)
-    return Resolution(names, table, dialect, mesh, sizes, found.winners, spec)
+    return _resolution(
+        names=names, rules=table, dialect=dialect, mesh=mesh, shape=sizes,
+        winners=found.winners, spec=spec,
+    )  # fmt: skip
 
 
-def search(names: tuple[str | None, ...], rules: Rules, dialect: Dialect) -> Found:
-    """The winners, remembered by signature: large models have many arrays and few signatures."""
-    key = (names, dialect)
-    found = rules.memo.get(key)
-    if found is None:
-        winners = _nnx(names, rules) if dialect is Dialect.NNX else _linen(names, rules)
-        found = Found(winners, _spec_of(names, rules, winners, dialect))
-        if len(rules.memo) >= MEMO_SIZE:
-            rules.memo.clear()
-        rules.memo[key] = found
-    return found
-
-
-def _linen(names: tuple[str | None, ...], rules: Rules) -> tuple[int | None, ...]:
-    position: dict[str, int] = {}
-    for dim, name in enumerate(names):
-        if isinstance(name, str):
-            if name in position:
-                raise RuleError(
-                    f"Logical name {shown(name)} stands at dimensions {position[name]} and {dim};"
-                    " an array can use each name once. Give one of them a name of its own."
-                )
-            position[name] = dim
-    by_name, entries = rules.by_name, rules.entries
-    candidates = [i for name in position for i in by_name.get(name, ())]
-    if len(position) > 1:
-        candidates.sort()  # rule order alone is priority
-    winners: list[int | None] = [None] * len(names)
-    used: set[str] = set()
-    for index in candidates:
-        rule = entries[index]
-        dim = position[rule.logical]
-        if winners[dim] is None and used.isdisjoint(rule.axes):
-            winners[dim] = index
-            used.update(rule.axes)
-    return tuple(winners)
-
-
-def _nnx(names: tuple[str | None, ...], rules: Rules) -> tuple[int | None, ...]:
-    by_name = rules.by_name
-    return tuple(by_name[n][-1] if isinstance(n, str) and n in by_name else None for n in names)
-
-
-def _spec_of(
-    names: tuple[str | None, ...], rules: Rules, winners: tuple[int | None, ...], dialect: Dialect
-) -> Spec:
-    dims: list[tuple[str, ...]] = []
-    for name, winner in zip(names, winners, strict=True):
-        if winner is not None:
-            rule = rules.entries[winner]
-            if rule.nested:
-                raise RuleError(
-                    f"Rule {winner + 1} ({rule.logical} → {listed(rule.axes)}) leads to a tuple in"
-                    " a tuple, which no PartitionSpec can hold. Write the axes side by side."
-                )
-            dims.append(rule.axes)
-        elif dialect is Dialect.NNX and isinstance(name, str):
-            dims.append((name,))
-        else:
-            dims.append(())
-    free = frozenset(i for i, n in enumerate(names) if is_unconstrained(n))
-    return Spec(tuple(dims), free)
+def _resolution(**fields: Any) -> Resolution:
+    # A frozen dataclass takes a Python call a field to make, half the time of a whole resolve().
+    made = object.__new__(Resolution)
+    made.__dict__.update(fields)
+    return made
 
 
 def without_size_one(spec: Spec, mesh: MeshSpec) -> Spec:

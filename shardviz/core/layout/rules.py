@@ -13,6 +13,7 @@ from shardviz.core.errors import RuleError, listed, plural, shown, suggestion
 from shardviz.core.layout.array import format_names
 from shardviz.core.layout.mesh import check_name
 from shardviz.core.layout.reading import Cursor, names_or_none
+from shardviz.core.layout.spec import Spec, is_unconstrained
 
 MAX_RULES = 10_000
 
@@ -33,6 +34,7 @@ class Dialect(enum.Enum):
     LINEN = "linen"
     NNX = "nnx"
     MAXTEXT = "maxtext"
+    __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow Python
 
     @staticmethod
     def of(value: Any) -> Dialect:
@@ -60,17 +62,19 @@ class Rule:
         logical: the logical axis name it speaks of.
         axes: the mesh axes it wants, major to minor; `()` keeps the dimension whole.
         nested: whether the axes were written as a tuple in a tuple, which jax refuses.
+        free: whether it leads to `P.UNCONSTRAINED`: the compiler decides.
     """
 
     logical: str
     axes: tuple[str, ...]
     nested: bool = False
+    free: bool = False
 
     @property
     def target(self) -> str:
-        """The right-hand side as people write it: `None`, `data` or `(data, model)`."""
+        """The right-hand side as people write it: `None`, `data`, `(data, model)`."""
         if not self.axes:
-            return "None"
+            return "UNCONSTRAINED" if self.free else "None"
         return self.axes[0] if len(self.axes) == 1 else f"({', '.join(self.axes)})"
 
     def __str__(self) -> str:
@@ -137,15 +141,18 @@ class Rules(Displayed):
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """The table as flax takes it: `(name, None | axis | tuple of axes)`."""
+        free = Spec.trusted(((),), frozenset({0}))  # its jax form holds UNCONSTRAINED
         return tuple(
-            (r.logical, None if not r.axes else r.axes[0] if len(r.axes) == 1 else r.axes)
+            (r.logical, free.to_jax().partitions[0])
+            if r.free
+            else (r.logical, None if not r.axes else r.axes[0] if len(r.axes) == 1 else r.axes)
             for r in self.entries
         )
 
     def text(self) -> str:
         """The table as one types it, a rule a line: the inverse of `Rules.parse`."""
         return "\n".join(
-            f"{format_names((r.logical,))} -> {_typed_target(r.axes)}" for r in self.entries
+            f"{format_names((r.logical,))} -> {_typed_target(r)}" for r in self.entries
         )
 
     def __len__(self) -> int:
@@ -189,6 +196,8 @@ def _rule(index: int, pair: Any) -> Rule:
             f"Rule {index + 1} must be a pair such as ('batch', 'data'); got {shown(pair)}."
         )
     logical = check_name(pair[0], f"the logical axis in rule {index + 1}", RuleError)
+    if is_unconstrained(pair[1]):
+        return Rule(logical, (), free=True)
     axes, nested = _axes(index, pair[1])
     return Rule(logical, axes, nested)
 
@@ -210,11 +219,17 @@ def _axes(index: int, target: Any) -> tuple[tuple[str, ...], bool]:
     return tuple(axes), any(isinstance(e, (tuple, list)) for e in target)
 
 
-def _typed_target(axes: tuple[str, ...]) -> str:
-    if not axes:
-        return "None"
-    names = [format_names((a,)) for a in axes]
+def _typed_target(rule: Rule) -> str:
+    if not rule.axes:
+        return rule.target
+    names = [_typed_axis(a) for a in rule.axes]
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _typed_axis(name: str) -> str:
+    # Bare, these words would be read as no axis at all.
+    special = name.lower() in ("none", "null") or name.upper().endswith("UNCONSTRAINED")
+    return f"'{name}'" if special else format_names((name,))
 
 
 def _parse(text: str) -> Iterator[Rule]:
@@ -232,13 +247,15 @@ def _parse(text: str) -> Iterator[Rule]:
         logical = cursor.name("a logical axis name")
         if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
             raise cursor.complain("expected -> and a mesh axis")
+        free = cursor.here.kind == "word" and cursor.here.value.upper().endswith("UNCONSTRAINED")
         target = names_or_none(cursor, "a mesh axis, None or a tuple")
         if closing:
             cursor.skip(",")
             if not cursor.skip(closing):
                 raise cursor.complain(f"expected a closing {closing}")
         cursor.skip(",", ";")
-        yield _rule(index, (logical, target))
+        rule = _rule(index, (logical, target))
+        yield Rule(rule.logical, (), free=True) if free else rule
         index += 1
     if outer and not cursor.skip(outer):
         raise cursor.complain(f"expected a closing {outer}")

@@ -183,6 +183,23 @@ class Layout(Displayed):
         return groups
 
     @property
+    def group_strides(self) -> tuple[int, ...] | None:
+        """Per mesh axis, how much `groups` grows with a step along it; None for read-off boxes.
+
+        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes: a few
+        numbers that say as much as one a device.
+        """
+        if self.spec is None:
+            return None
+        strides = dict.fromkeys(self.mesh.axis_names, 0)
+        step = 1
+        for axes in reversed(self.spec.dims + ((),) * (self.rank - len(self.spec.dims))):
+            for axis in reversed(axes):
+                strides[axis] = step
+                step *= self.mesh.shape[axis]
+        return tuple(strides.values())
+
+    @property
     def replicas(self) -> int:
         """How many devices hold each block."""
         return max(1, self.mesh.size // self.num_blocks)
@@ -224,7 +241,8 @@ def lay_out(
     An UNCONSTRAINED dimension is shown whole, as JAX does: the compiler has yet to decide.
 
     Raises:
-        LayoutError: if the spec is longer than the shape, or a dimension does not divide.
+        LayoutError: if the spec is longer than the shape, a dimension does not divide, or a
+            Manual axis splits none.
         SpecError: if the spec names axes that the mesh lacks, or one twice.
     """
     sizes = read_shape(shape)
@@ -232,6 +250,8 @@ def lay_out(
     if problem := rank_problem(spec, len(sizes)):
         raise LayoutError(problem)
     spec.check(mesh)
+    if "Manual" in mesh.axis_types:
+        _check_manual(spec, mesh)
     counts, shard = [1] * len(sizes), list(sizes)
     for dim, axes in enumerate(spec.dims):
         if not axes:
@@ -245,6 +265,17 @@ def lay_out(
             assert misfit is not None
             raise LayoutError(f"Dimension {dim}: {misfit.sentence()}")
     return Layout(sizes, dtype, mesh, spec, tuple(counts), tuple(shard))
+
+
+def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
+    # jax fails here, too, in an assertion: over a Manual axis each device has its own value.
+    for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
+        if kind == "Manual" and axis not in spec.axes:
+            raise LayoutError(
+                f"Axis {shown(axis)} is Manual and splits no dimension, so what each device holds"
+                " along it is up to the code inside shard_map. Make it Auto or Explicit, or split"
+                " a dimension over it."
+            )
 
 
 def layout_from_boxes(
@@ -267,10 +298,12 @@ def layout_from_boxes(
     ).reshape(len(ids), len(sizes), 2)
     lengths = bounds[..., 1] - bounds[..., 0]
     if len(ids) and (lengths != lengths[0]).any():
-        raise LayoutError(f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}.")
+        raise LayoutError(
+            f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}."
+        )
     shard = tuple(int(n) for n in (lengths[0] if len(ids) else sizes))
     if mesh is None:
-        mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), None, True)
+        mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
     blocks = tuple(
         (bounds[:, d, 0] // step).reshape(mesh.device_ids.shape) if step else None
         for d, step in enumerate(shard)

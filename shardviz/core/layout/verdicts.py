@@ -14,13 +14,14 @@ from shardviz.core.layout.mesh import MeshSpec
 
 
 class Outcome(enum.Enum):
-    """The kinds of verdict. The first six decide the dimension; the others do not."""
+    """The kinds of verdict. The first six decide the dimension, for better or worse."""
 
     APPLIED = "applied"
     WHOLE = "terminal None"
     SIZE_ONE = "axis of size 1"
     INDIVISIBLE = "does not divide"
     MISSING_AXIS = "axis not in the mesh"
+    REPEATED = "axis named twice"
     OTHER_NAME = "other name"
     DECIDED = "dimension already decided"
     TAKEN = "axis taken"
@@ -34,7 +35,10 @@ _DECIDING = {
     Outcome.SIZE_ONE,
     Outcome.INDIVISIBLE,
     Outcome.MISSING_AXIS,
+    Outcome.REPEATED,
 }
+#: Those that decide and cannot be laid out so.
+BROKEN = (Outcome.INDIVISIBLE, Outcome.MISSING_AXIS, Outcome.REPEATED)
 
 
 @dataclass(frozen=True)
@@ -52,6 +56,7 @@ class Verdict:
         misfit: for INDIVISIBLE, the sizes at odds and what would work.
         absent: for MISSING_AXIS, the axes that the mesh lacks.
         reason: one sentence.
+        free: whether the rule leads to `P.UNCONSTRAINED`.
     """
 
     rule: int
@@ -63,6 +68,7 @@ class Verdict:
     by_rule: int | None = None
     misfit: Misfit | None = None
     absent: tuple[str, ...] = ()
+    free: bool = False
 
     @property
     def decides(self) -> bool:
@@ -75,11 +81,18 @@ class Verdict:
         return self.outcome.value
 
     def __str__(self) -> str:
-        return f"rule {self.rule + 1} ({self.logical} → {_target(self.axes)}): {self.reason}"
+        target = "UNCONSTRAINED" if self.free else _target(self.axes)
+        return f"rule {self.rule + 1} ({self.logical} → {target}) {self.reason}"
 
 
 def _target(axes: tuple[str, ...]) -> str:
     return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
+
+
+def left_free(rule: int, logical: str) -> Verdict:
+    """The rule decided, and hands the dimension to the compiler."""
+    reason = "leaves the dimension to the compiler and ends the search."
+    return Verdict(rule, logical, (), Outcome.APPLIED, reason, free=True)
 
 
 def deciding(
@@ -95,6 +108,12 @@ def deciding(
         return Verdict(
             rule, logical, axes, Outcome.WHOLE, "keeps the dimension whole and ends the search."
         )
+    twice = [a for i, a in enumerate(axes) if a in axes[:i]]
+    if twice:
+        text = (
+            f"decides, but names {shown(twice[0])} twice; a mesh axis can split a dimension once."
+        )
+        return Verdict(rule, logical, axes, Outcome.REPEATED, text)
     if mesh is None:
         return Verdict(rule, logical, axes, Outcome.APPLIED, f"splits over {listed(axes)}.")
     absent = tuple(a for a in axes if a not in mesh.shape)

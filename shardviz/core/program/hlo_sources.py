@@ -1,0 +1,99 @@
+"""Which line of the user's code an instruction of a compiled module comes from.
+
+The head of a module holds four tables: FileNames, FunctionNames, FileLocations and StackFrames;
+an instruction's metadata names a frame by `stack_frame_id`. Older text has `source_file` and
+`source_line` in the metadata itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+_NAME = re.compile(r'^(\d+) "(.*)"$', re.M)
+_LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.M)
+_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", re.M)
+_FRAME_ID = re.compile(r"stack_frame_id=(\d+)")
+_DIRECT = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
+
+_OWN = str(Path(__file__).parents[2]) + os.sep
+_GALLERY = _OWN + "gallery" + os.sep
+_NOT_THEIRS = ("site-packages", "dist-packages", "/lib/python3", "\\lib\\python3", "<frozen")
+
+
+def is_user_file(path: str) -> bool:
+    """Whether a person wrote this file here: no installed package, and not this one.
+
+    >>> is_user_file("/home/me/model.py"), is_user_file("/venv/lib/site-packages/jax/core.py")
+    (True, False)
+    """
+    if path.startswith(_OWN):
+        return path.startswith(_GALLERY)
+    return not any(part in path for part in _NOT_THEIRS)
+
+
+def place_in_words(path: str, line: int | str) -> str:
+    """`model.py:12`; a notebook's cell is called `cell`.
+
+    >>> place_in_words("/home/me/model.py", 12), place_in_words("/tmp/ipykernel_7/31.py", 3)
+    ('model.py:12', 'cell:3')
+    """
+    in_cell = "ipykernel_" in path or path.startswith("<ipython-input")
+    return f"{'cell' if in_cell else os.path.basename(path)}:{line}"
+
+
+class Sources:
+    """The source tables of one module's text; read when first asked."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def of(self, line: str) -> str:
+        """The user's file and line for one line of the module, or `""`."""
+        frame = _FRAME_ID.search(line)
+        if frame:
+            return self._of_frame(int(frame[1]))
+        direct = _DIRECT.search(line)
+        if direct and direct[2] and is_user_file(direct[1]):
+            return place_in_words(direct[1], direct[2])
+        return ""
+
+    def _of_frame(self, frame: int) -> str:
+        for path, line in self.stack(frame):
+            if is_user_file(path):
+                return place_in_words(path, line)
+        return ""
+
+    def stack(self, frame: int) -> Iterator[tuple[str, int]]:
+        """File and line of every caller, innermost first."""
+        files, locations, frames, root = self._tables
+        seen: set[int] = set()
+        while frame in frames and frame not in seen:
+            seen.add(frame)
+            location, parent = frames[frame]
+            if location in locations:
+                file, line = locations[location]
+                yield files.get(file, ""), line
+            frame = parent - root
+
+    @cached_property
+    def _tables(self) -> tuple[dict[int, str], dict[int, tuple[int, int]], dict, int]:
+        files = {int(i): name for i, name in _NAME.findall(self._section("FileNames"))}
+        locations = {
+            int(i): (int(file), int(line))
+            for i, file, line in _LOCATION.findall(self._section("FileLocations"))
+        }
+        frames = {
+            int(i): (int(location), int(parent or 0))
+            for i, location, parent in _FRAME.findall(self._section("StackFrames"))
+        }
+        # XLA prints parents one too high, which makes the outermost frame its own parent.
+        root = 1 if any(parent == i for i, (_, parent) in frames.items()) else 0
+        return files, locations, frames, root
+
+    def _section(self, name: str) -> str:
+        start = self._text.find(f"\n{name}\n")
+        return "" if start < 0 else self._text[start : self._text.find("\n\n", start + 1)]

@@ -1,0 +1,148 @@
+"""Replica groups of a compiled collective: their notations, and the mesh axes they run over.
+
+XLA writes the groups of a collective in four ways, all of them flat positions in the device
+assignment, which is the mesh in row-major order:
+
+    {{0,1},{2,3}}                        every group
+    {}                                   one group of all
+    [2,4]<=[4,2]T(1,0)                   an iota of 8, reshaped to 4 x 2, transposed, cut 2 x 4
+    mesh['a'=4,'b'=2] {'b'}              axes of a mesh, perhaps with device ids and sub-axes
+
+The notations are those of `xla/hlo/ir/replica_group.cc` and `mesh_and_axis.cc`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+Groups = tuple[tuple[int, ...], ...]
+
+_IOTA = re.compile(r"\[([\d,]+)\](?:<=\[([\d,]+)\])?(?:T\(([\d,]+)\))?")
+_MESH = re.compile(r"mesh\[([^\]]*)\](?:, device_ids=\(([^)]*(?:\([\d,]*\))?[^)]*)\))? *\{(.*)\}$")
+_AXIS = re.compile(r"'?([^'=,{}]+)'?=(\d+)")
+_AXIS_REF = re.compile(r"'?([^':,{} ]+)'?(?::\((\d+)\)(\d+))?")
+
+
+def read_groups(text: str, devices: int) -> Groups:
+    """The groups in what stands behind `replica_groups=`; `()` where it cannot be read.
+
+    >>> read_groups("[2,4]<=[4,2]T(1,0)", 8)
+    ((0, 2, 4, 6), (1, 3, 5, 7))
+    >>> read_groups("mesh['a'=4,'b'=2] {'b'}", 8)
+    ((0, 1), (2, 3), (4, 5), (6, 7))
+    """
+    text = text.strip()
+    if text == "{}":
+        return (tuple(range(devices)),)
+    if text.startswith("{{"):
+        return read_pairs(text)
+    if text.startswith("["):
+        return _rows(_iota(text))
+    return _mesh_groups(text) if text.startswith("mesh") else ()
+
+
+def read_pairs(text: str) -> Groups:
+    """Groups written out one by one: `{{0,1},{2,3}}`.
+
+    >>> read_pairs("{{0,1},{2,3}}")
+    ((0, 1), (2, 3))
+    """
+    return tuple(_numbers(part) for part in text.strip("{} ").split("},{") if part)
+
+
+def axes_of_groups(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+    """The mesh axes along which every group runs, in mesh order; `()` where there are no such.
+
+    >>> axes_of_groups(((0, 2, 4, 6), (1, 3, 5, 7)), ("a", "b"), (4, 2))
+    ('a',)
+    """
+    total = math.prod(sizes)
+    if not groups or len({len(g) for g in groups}) != 1 or sum(map(len, groups)) != total:
+        return ()
+    positions = np.array(groups)
+    if positions.max() >= total:
+        return ()
+    coordinates = np.unravel_index(positions, tuple(sizes))
+    varying = [bool((c != c[:, :1]).any()) for c in coordinates]
+    across = math.prod(s for s, moves in zip(sizes, varying, strict=True) if moves)
+    if across != positions.shape[1]:
+        return ()
+    return tuple(n for n, moves in zip(names, varying, strict=True) if moves)
+
+
+def axes_of_pairs(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> tuple[str, ...]:
+    """The mesh axes along which a permutation moves anything, in mesh order.
+
+    >>> axes_of_pairs(((0, 2), (2, 0)), ("a", "b"), (4, 2))
+    ('a',)
+    """
+    moves = np.array(pairs).reshape(-1, 2)
+    if not moves.size or moves.max() >= math.prod(sizes):
+        return ()
+    coordinates = np.unravel_index(moves, tuple(sizes))
+    return tuple(
+        n for n, c in zip(names, coordinates, strict=True) if bool((c[:, 0] != c[:, 1]).any())
+    )
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(n) for n in text.split(",") if n)
+
+
+def _rows(array: np.ndarray | None) -> Groups:
+    return () if array is None else tuple(map(tuple, array.tolist()))
+
+
+def _iota(text: str) -> np.ndarray | None:
+    match = _IOTA.fullmatch(text)
+    if match is None:
+        return None
+    shape = _numbers(match[1])
+    reshape = _numbers(match[2]) if match[2] else (math.prod(shape),)
+    if math.prod(reshape) != math.prod(shape):
+        return None
+    array = np.arange(math.prod(shape)).reshape(reshape)
+    if match[3]:
+        array = array.transpose(_numbers(match[3]))
+    return array.reshape(shape)
+
+
+def _mesh_groups(text: str) -> Groups:
+    match = _MESH.match(text)
+    if match is None:
+        return ()
+    sizes = {name: int(size) for name, size in _AXIS.findall(match[1])}
+    total = math.prod(sizes.values())
+    ids = np.arange(total)
+    if match[2]:
+        listed = _iota(match[2]) if match[2].startswith("[") else np.array(_numbers(match[2]))
+        if listed is None or listed.size != total:
+            return ()
+        ids = listed.reshape(-1)
+    return _split(ids, sizes, _AXIS_REF.findall(match[3]))
+
+
+def _split(ids: np.ndarray, sizes: dict[str, int], refs: list[tuple[str, str, str]]) -> Groups:
+    """Groups of the axes in `refs`; a sub-axis `a:(2)4` is the 4 after the first 2 of `a`."""
+    lengths: list[int] = []
+    at: dict[tuple[str, int], int] = {}
+    for name, size in sizes.items():
+        cuts = sorted({1, size} | {n for r, p, s in refs if r == name and p
+                                   for n in (int(p), int(p) * int(s))})  # fmt: skip
+        for low, high in zip(cuts, cuts[1:], strict=False):
+            if high % low:
+                return ()
+            at[name, low] = len(lengths)
+            lengths.append(high // low)
+    chosen: list[int] = []
+    for name, pre, size in refs:
+        low, high = (int(pre), int(pre) * int(size)) if pre else (1, sizes.get(name, 0))
+        parts = sorted(i for (n, cut), i in at.items() if n == name and low <= cut < high)
+        chosen.extend(parts)
+    rest = [i for i in range(len(lengths)) if i not in chosen]
+    across = math.prod(lengths[i] for i in chosen)
+    return _rows(ids.reshape(lengths).transpose(rest + chosen).reshape(-1, across))

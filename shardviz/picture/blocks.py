@@ -1,0 +1,133 @@
+"""Which blocks of an array a page shows, and which devices hold each."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.errors import LayoutError, plural, shown
+from shardviz.core.layout.shards import Layout
+
+
+@dataclass(frozen=True)
+class View:
+    """What of an array is shown.
+
+    Attributes:
+        dims: the dimensions on the page: rows and columns, or columns, or none.
+        steps: the other dimensions that are split.
+        at: per step the number of the block that is shown; None where all are.
+    """
+
+    dims: tuple[int, ...]
+    steps: tuple[int, ...]
+    at: tuple[int, ...] | None
+
+    @property
+    def axes(self) -> tuple[int, ...]:
+        """The dimensions that take place on the page, the last one across."""
+        return self.dims if self.at is not None else (*self.steps, *self.dims)
+
+
+def view_of(layout: Layout, dims: Any = None, at: Any = None) -> View:
+    """Chooses what is shown.
+
+    Args:
+        dims: the dimensions for rows and columns; the first two that are split where None.
+        at: the number of the block to show for every dimension that is not in `dims`, in order;
+            0 for those not given, and the last block for a number beyond it. None shows all.
+
+    Raises:
+        LayoutError: for dimensions that the array lacks, or numbers that are none.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.shards import lay_out
+    >>> from shardviz.core.layout.spec import Spec
+    >>> layout = lay_out((4, 6, 8), Spec.parse("x, None, y"), make_mesh(x=2, y=4))
+    >>> view_of(layout).dims, view_of(layout, (0, 1), (0, )).at
+    ((0, 2), (0,))
+    """
+    rank, counts = layout.rank, layout.block_counts
+    page = _page_dims(counts, dims)
+    hidden = [d for d in range(rank) if d not in page]
+    steps = tuple(d for d in hidden if counts[d] > 1)
+    if at is None:
+        return View(page, steps, None if steps else ())
+    given = dict(zip(hidden, _numbers(at), strict=False))
+    return View(page, steps, tuple(min(given.get(d, 0), counts[d] - 1) for d in steps))
+
+
+def _page_dims(counts: Sequence[int], dims: Any) -> tuple[int, ...]:
+    rank = len(counts)
+    if rank < 2:
+        return tuple(range(rank))
+    if dims is None:
+        split = [d for d in range(rank) if counts[d] > 1]
+        whole = [d for d in range(rank) if counts[d] == 1]
+        return tuple(sorted([*split, *whole][:2]))
+    page = _numbers(dims)
+    if len(page) != 2 or page[0] == page[1] or max(page) >= rank:
+        raise LayoutError(
+            f"A page shows two dimensions of the array's {rank}; got {shown(dims)}."
+            " Write dims=(0, 1)."
+        )
+    return page
+
+
+def _numbers(values: Any) -> tuple[int, ...]:
+    try:
+        found = tuple(operator.index(v) for v in values)
+    except TypeError:
+        found = (-1,)
+    if any(v < 0 for v in found):
+        raise LayoutError(f"Dimensions and blocks are counted from 0; got {shown(values)}.")
+    return found
+
+
+def block_numbers(layout: Layout, view: View) -> np.ndarray:
+    """int64 [tiles]: the row-major number of every block shown, in the order of the page."""
+    strides = [math.prod(layout.block_counts[d + 1 :]) for d in range(layout.rank)]
+    first = 0
+    if view.at is not None:
+        first = sum(n * strides[d] for n, d in zip(view.at, view.steps, strict=True))
+    number = np.full((1,) * len(view.axes), first, np.int64)
+    for place, dim in enumerate(view.axes):
+        lane = [1] * len(view.axes)
+        lane[place] = layout.block_counts[dim]
+        number = number + (np.arange(layout.block_counts[dim]) * strides[dim]).reshape(lane)
+    return number.reshape(-1)
+
+
+def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The devices of every block: offsets int64 [blocks + 1], and ids int64 in mesh order.
+
+    Those of `blocks[i]` are `ids[offsets[i]:offsets[i + 1]]`.
+    """
+    order = np.argsort(layout.groups, kind="stable")
+    counts = np.bincount(layout.groups, minlength=layout.num_blocks)
+    starts = np.cumsum(counts) - counts
+    lengths = counts[blocks]
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    inside = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+    return offsets, layout.device_ids[order[np.repeat(starts[blocks], lengths) + inside]]
+
+
+def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
+    """`[0:64]`: the elements of blocks `first` to `last` of a dimension."""
+    step = layout.shard_shape[dim]
+    return f"[{first * step}:{(last + 1) * step}]"
+
+
+def dimension_text(layout: Layout, dim: int, logical: Sequence[str | None] | None) -> str:
+    """`dim 1 mlp → model`: who splits a dimension, or that it is whole."""
+    name = "" if logical is None or logical[dim] is None else f" {logical[dim]}"
+    spec, count = layout.spec, layout.block_counts[dim]
+    axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
+    if axes:
+        return f"dim {dim}{name} → {', '.join(axes)}"
+    return f"dim {dim}{name} whole" if count == 1 else f"dim {dim}{name}: {plural(count, 'block')}"

@@ -1,0 +1,253 @@
+"""Arrays: their blocks, true to proportion where that stays legible, each with its devices.
+
+A page shows two dimensions. Further dimensions that are split are steps: all of them side by side,
+or one of them when somebody asks for it with `at`. Dimensions that are whole need no step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.errors import plural
+from shardviz.core.layout.array import ArraySpec, format_names
+from shardviz.core.layout.shards import Layout
+from shardviz.picture.blocks import (
+    View,
+    block_numbers,
+    bounds_text,
+    dimension_text,
+    holders_of,
+    view_of,
+)
+from shardviz.picture.compose import moved, page
+from shardviz.picture.draw_devices import array_title, check_drawable
+from shardviz.picture.grid import Grid, Level, arrange, headers
+from shardviz.picture.ids import ids_text
+from shardviz.picture.measure import text_width
+from shardviz.picture.shapes import Label, Picture, make_tiles
+from shardviz.picture.templates import DEVICES, Slot, Template, box
+from shardviz.picture.ticks import tick_room, ticks
+from shardviz.picture.units import bytes_text
+
+WIDEST, HIGHEST, STRIP = 430.0, 250.0, 54.0  # points that an array takes before cells need more
+ASPECTS = (0.45, 4.5)  # width over height; more extreme arrays are drawn at these
+MOST_LETTERS = 22
+
+
+def draw_layout_array(
+    layout: Layout,
+    dims: Any = None,
+    at: Any = None,
+    name: str = "",
+    logical: Sequence[str | None] | None = None,
+    title: str | None = None,
+) -> Picture:
+    """The blocks of an array, each with the devices that hold it.
+
+    Args:
+        dims: the two dimensions to show; the first two that are split where None.
+        at: which block of the other dimensions; see `blocks.view_of`. None shows all.
+        name: what the array is called.
+        logical: its logical axis names, for the captions.
+        title: `""` for none.
+
+    Raises:
+        LayoutError: for dimensions that the array lacks.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.shards import lay_out
+    >>> from shardviz.core.layout.spec import Spec
+    >>> layout = lay_out((512, 2048), Spec.parse("None, model"), make_mesh(data=4, model=2))
+    >>> draw_layout_array(layout).tiles.label(1).splitlines()
+    ['1 · 3 · 5 · 7', '4 replicas']
+    """
+    check_drawable(layout)
+    view = view_of(layout, dims, at)
+    blocks = block_numbers(layout, view)
+    offsets, ids = holders_of(layout, blocks)
+    counts = [layout.block_counts[d] for d in view.axes]
+    cell, to_scale = _cell(layout, view, [ids_text(ids[: offsets[1]], MOST_LETTERS)])
+    shown = tuple(range(len(counts)))
+    grid = arrange(counts or [1], cell, 0.0, shown or (0,), block_gap=_block_gap(cell))
+    labels, left, top = _labels(layout, view, grid)
+    corners = grid.corners() + np.array([[left], [top]])
+    letters = max(6, int((cell[0] - 8) / 6.4))
+    copies = f"\n{plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
+    tiles = make_tiles(
+        *corners,
+        *cell,
+        blocks,
+        device=np.where(np.diff(offsets) == 1, _first(ids, offsets), -1),
+        text=(Slot(DEVICES, limit=letters), copies),
+        hint=_hint(layout, name),
+        offsets=offsets,
+        holders=ids,
+    )
+    captions = [dimension_text(layout, d, logical) for d in (*view.steps, *view.dims)]
+    spec = "" if layout.spec is None else f"  {layout.spec}"
+    return page(
+        tiles,
+        [*moved(labels, left, top), *_caption(captions, left + grid.width / 2, top + grid.height)],
+        title=f"{array_title(layout, name)}{spec}" if title is None else title,
+        notes=_notes(layout, view, ids, to_scale),
+        size=(left + grid.width, top + grid.height + 18),
+        alt=_alt(layout, name),
+        groups=max(layout.num_blocks, 1),
+        facts=_facts(layout, view, to_scale),
+    )
+
+
+def _first(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return ids[np.minimum(offsets[:-1], max(len(ids) - 1, 0))] if len(ids) else offsets[:-1] * 0 - 1
+
+
+def _hint(layout: Layout, name: str) -> Template:
+    word = "devices " if layout.replicas > 1 else "device "
+    bounds = box(layout.block_counts, layout.shard_shape)
+    copies = f" · {plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
+    size = bytes_text(layout.bytes_per_device)
+    return (name or "block ", *bounds, f" · {size}\n{word}", Slot(DEVICES), copies)
+
+
+def _block_gap(cell: tuple[float, float]) -> float:
+    return min(18.0, max(3.0, 0.5 * min(cell)))
+
+
+def _cell(layout: Layout, view: View, samples: list[str]) -> tuple[tuple[float, float], bool]:
+    """The size of a block on the page, and whether it is true to proportion."""
+    sizes = [max(1, layout.shape[d]) for d in view.dims]
+    counts = [layout.block_counts[d] for d in view.dims]
+    if len(sizes) == 2:
+        aspect = min(max(sizes[1] / sizes[0], ASPECTS[0]), ASPECTS[1])
+        width = min(WIDEST, HIGHEST * aspect)
+        high = width / aspect / counts[0]
+    else:
+        width, high = (WIDEST, STRIP) if sizes else (150.0, STRIP)
+    wide = width / (counts[-1] if counts else 1)
+    number = int(np.prod([layout.block_counts[d] for d in view.axes], dtype=float))
+    least = _least(number, counts, layout.replicas, samples)
+    cell = (max(wide, least[0]), max(high, least[1]))
+    if len(sizes) < 2:
+        return cell, True
+    true = (sizes[1] / counts[1]) / (sizes[0] / counts[0])
+    return cell, abs(cell[0] / cell[1] / true - 1) < 0.1
+
+
+def _least(
+    number: int, counts: list[int], replicas: int, samples: list[str]
+) -> tuple[float, float]:
+    """The least width and height of a block at which it can still be read."""
+    if number > 16384:
+        return 2.6, 2.6
+    if number > 4096:
+        return 4.6, 4.6
+    if number > 1024:
+        return 9.0, 9.0
+    need = max(text_width(s, 8.5, bold=True) for s in samples) + 10
+    across = counts[-1] if counts else 1
+    if number > 64:
+        return min(max(need, 20.0), max(20.0, 900.0 / across)), 14.0
+    return min(max(need, 28.0), max(28.0, 900.0 / across)), 34.0 if replicas > 1 else 22.0
+
+
+def _labels(layout: Layout, view: View, grid: Grid) -> tuple[list[Label], float, float]:
+    """Ticks and headers around a grid at the origin, and the room they take: left and top."""
+    if not view.axes:
+        return [], 0.0, 0.0
+
+    def words(level: Level, entry: int) -> tuple[str, str]:
+        first = entry * level.span
+        last = min(first + level.span, level.size) - 1
+        dim = view.axes[level.axis]
+        return f"dim {dim}", bounds_text(layout, dim, first, last)
+
+    ticked = frozenset(range(len(view.axes) - len(view.dims), len(view.axes)))
+    steps = [layout.shard_shape[view.axes[i]] for i in range(len(view.axes))]
+    room = tick_room(grid, ticked, steps)
+    around = headers(grid, words, room, ticked)
+    labels = [*around.labels, *ticks(grid, ticked, steps)]
+    return labels, around.left, around.top
+
+
+def _caption(texts: list[str], x: float, y: float) -> list[Label]:
+    return [Label(x, y + 12, " · ".join(texts), "middle", "note")] if texts else []
+
+
+def _notes(layout: Layout, view: View, ids: np.ndarray, to_scale: bool) -> list[str]:
+    notes = []
+    if view.at and view.steps:
+        where = ", ".join(
+            f"dim {d} {bounds_text(layout, d, n, n)}, block {n + 1} of {layout.block_counts[d]}"
+            for d, n in zip(view.steps, view.at, strict=True)
+        )
+        away = np.setdiff1d(layout.device_ids, ids)
+        notes.append(f"shown: {where}")
+        if len(away):
+            notes.append(f"devices of other blocks: {ids_text(away)}")
+    if not to_scale:
+        notes.append("not to scale")
+    return notes
+
+
+def _alt(layout: Layout, name: str) -> str:
+    spec = "boxes of another sharding" if layout.spec is None else str(layout.spec)
+    head = (
+        f"Array {array_title(layout, name)} as {spec} on {layout.mesh}:"
+        f" {plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)},"
+        f" {plural(layout.replicas, 'replica')}, {bytes_text(layout.bytes_per_device)} a device."
+    )
+    if layout.num_blocks > 8:
+        return head
+    bounds = box(layout.block_counts, layout.shard_shape)
+    texts = []
+    for group in range(layout.num_blocks):
+        where = "".join(p if isinstance(p, str) else p.word(group) for p in bounds)
+        texts.append(f"{where} on {ids_text(layout.holders(group))}")
+    return f"{head} {'; '.join(texts)}."
+
+
+def _facts(layout: Layout, view: View, to_scale: bool) -> dict[str, Any]:
+    chosen = (None,) * len(view.steps) if view.at is None else view.at
+    return {
+        "kind": "array",
+        "dims": list(view.dims),
+        "steps": [
+            {"dim": d, "count": layout.block_counts[d], "at": n}
+            for d, n in zip(view.steps, chosen, strict=True)
+        ],
+        "toScale": to_scale,
+    }
+
+
+def draw_array_spec(array: ArraySpec, title: str | None = None) -> Picture:
+    """An array by description, whole: its proportions, type, size and logical names.
+
+    >>> draw_array_spec(ArraySpec("w", (512, 2048), "embed mlp", "bfloat16")).tiles.label(0)
+    'w\\nbf16[512, 2048] · 2 MiB'
+    """
+    sizes = [max(1, n) for n in array.shape[:2]]
+    aspect = min(max(sizes[-1] / sizes[0], ASPECTS[0]), ASPECTS[1]) if len(sizes) == 2 else 4.0
+    width = min(300.0, 150.0 * aspect)
+    about = f"{array.short} · {bytes_text(array.bytes)}"
+    width = max(width, text_width(about, 8.0) + 20)
+    names = "" if array.logical is None else f"logical axes: {format_names(array.logical)}"
+    spec = "" if array.spec is None else f"asks for {array.spec}"
+    notes = [v for v in (names, spec) if v]
+    tiles = make_tiles(
+        0, 0, width, max(width / aspect, 40.0), text=[f"{array.name}\n{about}"],
+        hint=["\n".join([f"{array.name} {about}", *notes])], radius=3.0,
+    )  # fmt: skip
+    height = float(tiles.height[0])
+    return page(
+        replace(tiles),
+        [],
+        title=f"array {array.name}" if title is None else title,
+        notes=notes,
+        size=(width, height),
+        alt=f"Array {array.name} {about}." + "".join(f" {n}." for n in notes),
+        facts={"kind": "arraySpec"},
+    )

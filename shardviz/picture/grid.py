@@ -1,0 +1,275 @@
+"""Where the cells of an n-dimensional grid stand on a flat page.
+
+The last axis runs across, the one before it down, every further axis repeats what is inside it
+as a block, across or down, whichever keeps the page in shape. An axis too long for the page is
+folded like a line of text. An offset an axis is all it takes: a cell stands at their sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardviz.picture.measure import text_width
+from shardviz.picture.shapes import Label
+
+ASPECT = 1.7  # width over height that a page is steered to
+PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
+BAND = 14.0  # the height of a row of labels, in points
+AXIS_SIZE = 9.0
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One repeat of cells or blocks along one direction of the page.
+
+    Attributes:
+        axis: the axis of the grid it belongs to.
+        along: 0 across the page, 1 down.
+        offsets: float64 [entries]: where each entry begins, in points.
+        extent: how long an entry is, in points.
+        span: how many coordinates of the axis an entry holds; more than 1 for a fold.
+        size: the size of the axis.
+    """
+
+    axis: int
+    along: int
+    offsets: np.ndarray
+    extent: float
+    span: int
+    size: int
+
+    @property
+    def pitch(self) -> float:
+        """From the begin of an entry to that of the next, in points."""
+        return float(self.offsets[1]) if len(self.offsets) > 1 else self.extent
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Where the cells of a grid stand.
+
+    Attributes:
+        shifts: per axis what its coordinate adds to x and to y: float64 [2, size].
+        width, height: of the whole, in points.
+        levels: the repeats, from the cells outward.
+        folded: the axes that are folded.
+    """
+
+    shifts: tuple[np.ndarray, ...]
+    width: float
+    height: float
+    levels: tuple[Level, ...]
+    folded: frozenset[int]
+
+    def corners(self) -> np.ndarray:
+        """float64 [2, cells]: x and y of the top left corner of every cell, row-major."""
+        rank = len(self.shifts)
+        total = np.zeros((2, *(1,) * rank))
+        for axis, shift in enumerate(self.shifts):
+            lane = [1] * rank
+            lane[axis] = shift.shape[1]
+            total = total + shift.reshape(2, *lane)
+        return total.reshape(2, -1)
+
+    def across(self) -> list[Level]:
+        """The repeats across the page, from the cells outward."""
+        return [level for level in self.levels if level.along == 0]
+
+    def down(self) -> list[Level]:
+        """The repeats down the page, from the cells outward."""
+        return [level for level in self.levels if level.along == 1]
+
+
+def arrange(
+    sizes: Sequence[int],
+    cell: tuple[float, float],
+    gap: float,
+    shown: Sequence[int],
+    page: tuple[float, float] = PAGE,
+    block_gap: float | None = None,
+) -> Grid:
+    """Finds a place for every cell.
+
+    Args:
+        sizes: the size of every axis; the last one runs across.
+        cell: width and height of a cell, in points.
+        gap: between cells, in points.
+        shown: the axes that get a place on the page; the others must have size 1.
+        page: the width and height beyond which a long axis is folded.
+        block_gap: added to the gap between blocks for every level; by cell size where None.
+
+    >>> arrange((4, 2), (10, 10), 2, (0, 1)).corners()[:, 3].tolist()
+    [12.0, 12.0]
+    """
+    extra = min(12.0, max(1.5, 0.45 * min(cell))) if block_gap is None else block_gap
+    folds: dict[int, int] = {}
+    while True:
+        grid = _place(sizes, cell, gap, shown, extra, folds)
+        fold = _next_fold(grid, sizes, page)
+        if fold is None:
+            return grid
+        folds[fold[0]] = fold[1]
+
+
+def _place(
+    sizes: Sequence[int],
+    cell: tuple[float, float],
+    gap: float,
+    shown: Sequence[int],
+    extra: float,
+    folds: dict[int, int],
+) -> Grid:
+    extent, depth = list(cell), [0, 0]
+    shifts = [np.zeros((2, n)) for n in sizes]
+    levels: list[Level] = []
+
+    def repeat(axis: int, along: int, count: int, span: int) -> np.ndarray:
+        step = extent[along] + gap + depth[along] * extra
+        offsets = np.arange(count) * step
+        levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
+        extent[along] = float(offsets[-1]) + extent[along]
+        depth[along] += 1
+        return offsets
+
+    for place, axis in enumerate(reversed(shown)):
+        size, fold = sizes[axis], folds.get(axis)
+        along = place if place < 2 else _better(extent, size, gap)
+        index = np.arange(size)
+        if fold is None:
+            shifts[axis][along] = repeat(axis, along, size, 1)
+        else:
+            shifts[axis][along] = repeat(axis, along, fold, 1)[index % fold]
+            pieces = repeat(axis, 1 - along, -(-size // fold), fold)
+            shifts[axis][1 - along] = pieces[index // fold]
+    return Grid(tuple(shifts), extent[0], extent[1], tuple(levels), frozenset(folds))
+
+
+def _better(extent: list[float], size: int, gap: float) -> int:
+    wide = (extent[0] + gap) * size / extent[1]
+    high = extent[0] / ((extent[1] + gap) * size)
+    return 0 if abs(math.log(wide / ASPECT)) <= abs(math.log(high / ASPECT)) else 1
+
+
+def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> tuple | None:
+    """The axis to fold next and its length in a fold, or None where the page is in shape."""
+    shape = (grid.width, grid.height)
+    for along in (0, 1):
+        wanted = ASPECT if along == 0 else 1 / ASPECT
+        aspect = shape[along] / shape[1 - along]
+        if shape[along] <= page[along] or aspect < 2 * wanted:
+            continue
+        free = [v for v in grid.levels if v.along == along and v.axis not in grid.folded]
+        longest = max(free, key=lambda v: len(v.offsets), default=None)
+        if longest is None or len(longest.offsets) < 8:
+            continue
+        pieces = max(2, round(math.sqrt(aspect / wanted)), math.ceil(shape[along] / page[along] / 2))
+        return longest.axis, _even(sizes[longest.axis], sizes[longest.axis] / pieces)
+    return None
+
+
+def _even(size: int, wanted: float) -> int:
+    """The length of a fold near `wanted`: a divisor where there is one, else a power of two."""
+    low, high = max(1, math.ceil(wanted / 1.6)), min(size - 1, int(wanted * 1.6))
+    divisors = [n for n in range(low, high + 1) if size % n == 0]
+    if divisors:
+        return min(divisors, key=lambda n: (abs(math.log(n / wanted)), n))
+    return max(1, min(size - 1, 1 << max(0, round(math.log2(wanted)))))
+
+
+@dataclass(frozen=True)
+class Headers:
+    """Labels around a grid, and the room they take on its left and top, in points."""
+
+    labels: tuple[Label, ...]
+    left: float
+    top: float
+
+
+def headers(
+    grid: Grid,
+    words: Callable[[Level, int], tuple[str, str]],
+    away: tuple[float, float] = (0.0, 0.0),
+    bare: frozenset[int] = frozenset(),
+) -> Headers:
+    """The labels of every level: across on top, down on the left, the inner ones nearest.
+
+    Args:
+        away: room between the grid and the nearest labels, left and top, in points.
+        bare: axes whose single coordinates have no labels; their folds do.
+        words: level and entry number to the name of the axis and what stands for the entry.
+    """
+    labels: list[Label] = []
+    left = top = 0.0
+    folded_inner = grid.folded | bare
+    for along, levels in ((1, grid.down()), (0, grid.across())):
+        base = np.zeros(1)
+        for outer in range(len(levels) - 1, -1, -1):
+            level = levels[outer]
+            inside = sum(1 for v in levels[:outer] if _has_words(v, folded_inner))
+            if _has_words(level, folded_inner):
+                if along:
+                    room = _room_left(levels[:outer], folded_inner, words)
+                    labels += _down(level, base, words, -6.0 - away[0] - room)
+                    left = max(left, room + _widest(level, words) + 10)
+                else:
+                    new = _across(level, base, words, -8.0 - away[1] - BAND * inside)
+                    labels += new
+                    left = max([left, *(text_width(v.text, AXIS_SIZE) + 10 for v in new
+                                        if v.anchor == "end")])  # fmt: skip
+                    top = max(top, BAND * (inside + 1) + 2)
+            base = (base[:, None] + level.offsets).reshape(-1)
+    return Headers(tuple(labels), left + away[0], top + away[1])
+
+
+def _has_words(level: Level, folded: frozenset[int]) -> bool:
+    return level.span > 1 or level.axis not in folded
+
+
+def _room_left(levels: list[Level], folded: frozenset[int], words: Callable) -> float:
+    return sum(_widest(v, words) + 8 for v in levels if _has_words(v, folded))
+
+
+def _widest(level: Level, words: Callable) -> float:
+    ends = {0, len(level.offsets) - 1}
+    return max(text_width(" ".join(words(level, i)), AXIS_SIZE) for i in ends)
+
+
+def _down(level: Level, base: np.ndarray, words: Callable, x: float) -> list[Label]:
+    every = _every(10.0, level.pitch, len(level.offsets))
+    starts = base[:: max(1, len(base) * len(level.offsets) // 400)]
+    return [
+        Label(x, float(b + level.offsets[i] + level.extent / 2), " ".join(words(level, i)), "end")
+        for b in starts
+        for i in range(0, len(level.offsets), every)
+    ]
+
+
+def _across(level: Level, base: np.ndarray, words: Callable, y: float) -> list[Label]:
+    count = len(level.offsets)
+    name = words(level, 0)[0]
+    full = _widest(level, words) + 4 <= level.pitch
+    widest = text_width(words(level, count - 1)[1], AXIS_SIZE) + 8
+    every = 1 if full else _every(widest, level.pitch, count)
+    starts = base[:: max(1, len(base) * count // every // 400)]
+    labels = [
+        Label(
+            float(b + level.offsets[i] + level.extent / 2),
+            y,
+            " ".join(words(level, i)) if full else words(level, i)[1],
+        )
+        for b in starts
+        for i in range(0, count, every)
+    ]
+    return labels if full else [Label(-6.0, y, f"{name} →", "end"), *labels]
+
+
+def _every(needed: float, pitch: float, count: int) -> int:
+    """Which labels there is room for: every, every second, every fourth …"""
+    every = 1
+    while every * pitch < needed and every < count:
+        every *= 2
+    return every

@@ -1,0 +1,237 @@
+"""Colours as data: of a theme, of groups, of verdicts, light and dark.
+
+At most ten groups can be told apart by colour, also by the colour-blind: petroff10, from
+"Accessible Color Sequences for Data Visualization" (Petroff 2021). Beyond ten a ramp shows order.
+Colour is never the only sign: every tile also has its id, or its words, and a tooltip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.errors import ShardvizError, listed, shown
+
+PETROFF10 = (
+    "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6",
+    "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd",
+)  # fmt: skip
+
+# How much of the full colour a tile takes: where nothing is pointed at, where another tile is,
+# and where the tile itself is.
+STRENGTHS = ("rest", "faint", "strong")
+HUES = ("blocks", "ramp", "verdicts", "bars", "plain")
+RAMP_STEPS = 256
+
+
+@dataclass(frozen=True)
+class Theme:
+    """The colours of one look, as `#rrggbb`.
+
+    Attributes:
+        paper, panel: behind everything; behind a side panel.
+        ink, muted, faint_ink: text; text of less weight; ink for dashes and hints of lines.
+        line: rules and borders.
+        accent, good, warn, bad: what they say.
+        groups: the colours of up to ten groups.
+        ramp: stops of the ramp for order, first to last.
+        verdicts: the colours of good, lost, broken, other.
+        rest, faint: the share of the full colour in a tile at rest, and in a faint one.
+    """
+
+    name: str
+    paper: str
+    panel: str
+    ink: str
+    muted: str
+    faint_ink: str
+    line: str
+    accent: str
+    good: str
+    warn: str
+    bad: str
+    groups: tuple[str, ...]
+    ramp: tuple[str, ...]
+    verdicts: tuple[str, ...]
+    rest: float
+    faint: float
+
+
+LIGHT = Theme(
+    "light", paper="#ffffff", panel="#f7f8fa", ink="#1f2430", muted="#5f697d",
+    faint_ink="#98a2b3", line="#e2e5ea", accent="#3f90da", good="#1a7f37", warn="#b54708",
+    bad="#bd1f01", groups=PETROFF10,
+    ramp=("#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7", "#73c2de", "#78b0df", "#849cda", "#9187cb"),
+    verdicts=("#2da44e", "#ffa90e", "#bd1f01", "#94a4a2"), rest=0.42, faint=0.18,
+)  # fmt: skip
+
+DARK = Theme(
+    "dark", paper="#111318", panel="#181b22", ink="#e6e9ef", muted="#98a2b3",
+    faint_ink="#667085", line="#2b303b", accent="#3f90da", good="#56c271", warn="#ff9a1f",
+    bad="#ff7a66", groups=PETROFF10,
+    ramp=("#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b", "#025868", "#096565", "#24705c", "#477751"),
+    verdicts=("#2da44e", "#ffa90e", "#e0452b", "#94a4a2"), rest=0.46, faint=0.18,
+)  # fmt: skip
+
+THEMES = {t.name: t for t in (LIGHT, DARK)}
+
+
+def theme_of(theme: str | Theme) -> Theme:
+    """The theme of that name.
+
+    Raises:
+        ShardvizError: if there is none.
+
+    >>> theme_of("dark").paper
+    '#111318'
+    """
+    if isinstance(theme, Theme):
+        return theme
+    if theme in THEMES:
+        return THEMES[theme]
+    raise ShardvizError(f"A theme is one of {listed(THEMES, 'or')}; got {shown(theme)}.")
+
+
+def colours(
+    groups: Any,
+    count: int,
+    hue: str = "blocks",
+    theme: str | Theme = "light",
+    strength: str = "rest",
+) -> np.ndarray:
+    """The fill colour of every tile: uint8 [tiles, 4], red green blue alpha.
+
+    Args:
+        groups: int [tiles], the group of each.
+        count: how many groups there are.
+        hue: a Picture's hue.
+        strength: `"rest"`, `"faint"` (another tile is pointed at) or `"strong"` (this one is).
+
+    >>> colours([0, 1, 0], 2, strength="strong").tolist()
+    [[63, 144, 218, 255], [255, 169, 14, 255], [63, 144, 218, 255]]
+    """
+    table = palette(count, hue, theme_of(theme), strength)
+    return table[table_index(groups, count, len(table))]
+
+
+def table_index(groups: Any, count: int, length: int) -> np.ndarray:
+    """Where each group's colour stands in a palette of `length`: int64 [tiles].
+
+    Groups beyond a palette of order are spread over it, first to first and last to last.
+    """
+    number = np.asarray(groups, np.int64)
+    if count > length:
+        return np.clip(number, 0, count - 1) * (length - 1) // (count - 1)
+    return number % length
+
+
+@lru_cache(maxsize=64)
+def palette(count: int, hue: str, theme: Theme, strength: str = "rest") -> np.ndarray:
+    """The colours that `count` groups are spread over: uint8 [at most 256, 4].
+
+    Raises:
+        ShardvizError: for a hue or strength that is none.
+    """
+    if hue not in HUES:
+        raise ShardvizError(f"A hue is one of {listed(HUES, 'or')}; got {shown(hue)}.")
+    if strength not in STRENGTHS:
+        raise ShardvizError(f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}.")
+    if hue == "verdicts":
+        full = np.array([rgb(c) for c in theme.verdicts], float)
+    elif hue == "plain":
+        full = np.array([rgb(theme.groups[8])], float)
+    elif hue == "ramp" or count > len(theme.groups):
+        return _opaque(_faded(_ramp(theme, min(max(count, 2), RAMP_STEPS)), theme, strength, 1.0))
+    else:
+        full = np.array([rgb(c) for c in theme.groups], float)
+    share = 1.0 if hue == "bars" else theme.rest * (0.5 if hue == "plain" else 1.0)
+    return _opaque(_faded(full, theme, strength, share))
+
+
+def _ramp(theme: Theme, steps: int) -> np.ndarray:
+    stops = np.array([rgb(c) for c in theme.ramp], float)
+    at = np.linspace(0, len(stops) - 1, steps)
+    return np.stack([np.interp(at, np.arange(len(stops)), stops[:, i]) for i in range(3)], -1)
+
+
+def _faded(full: np.ndarray, theme: Theme, strength: str, rest: float) -> np.ndarray:
+    share = {"rest": rest, "faint": theme.faint, "strong": 1.0}[strength]
+    return full * share + np.array(rgb(theme.paper), float) * (1 - share)
+
+
+def _opaque(table: np.ndarray) -> np.ndarray:
+    out = np.full((len(table), 4), 255, np.uint8)
+    out[:, :3] = np.rint(table)
+    out.flags.writeable = False
+    return out
+
+
+def rgb(colour: str) -> tuple[int, int, int]:
+    """`#rrggbb` as three numbers from 0 to 255.
+
+    >>> rgb("#ffa90e")
+    (255, 169, 14)
+    """
+    return int(colour[1:3], 16), int(colour[3:5], 16), int(colour[5:7], 16)
+
+
+def hexed(table: np.ndarray) -> list[str]:
+    """Rows of red green blue as `#rrggbb`.
+
+    >>> hexed(np.array([[255, 169, 14, 255]]))
+    ['#ffa90e']
+    """
+    return [f"#{r:02x}{g:02x}{b:02x}" for r, g, b in np.asarray(table)[:, :3].tolist()]
+
+
+def luminance(table: Any) -> np.ndarray:
+    """Relative luminance of colours [n, 3 or 4], 0 to 1, as WCAG 2 defines it.
+
+    >>> luminance([[255, 255, 255], [0, 0, 0]]).tolist()
+    [1.0, 0.0]
+    """
+    part = np.asarray(table, float)[..., :3] / 255
+    linear = np.where(part <= 0.04045, part / 12.92, ((part + 0.055) / 1.055) ** 2.4)
+    return np.round(linear @ np.array([0.2126, 0.7152, 0.0722]), 12)
+
+
+def contrast(one: Any, other: Any) -> np.ndarray:
+    """The WCAG 2 contrast ratio of two colours, or of rows of them: 1 to 21.
+
+    >>> float(contrast((255, 255, 255), (0, 0, 0)))
+    21.0
+    """
+    a, b = luminance(one), luminance(other)
+    return (np.maximum(a, b) + 0.05) / (np.minimum(a, b) + 0.05)
+
+
+def ink_on(fills: Any, theme: str | Theme) -> np.ndarray:
+    """The colour of text on each fill: uint8 [n, 4]; contrast is at least 4.5.
+
+    The theme's ink or paper where it can be read, else black or white: one of these always can.
+    """
+    look, table = theme_of(theme), np.asarray(fills)
+    out = np.full((len(table), 4), 255, np.uint8)
+    done = np.zeros(len(table), bool)
+    pure = np.where(luminance(table) > 0.179, 0, 255)
+    for candidate in (look.ink, look.paper):
+        fits = ~done & (contrast(table, rgb(candidate)) >= 4.5)
+        out[fits, :3] = rgb(candidate)
+        done |= fits
+    out[~done, :3] = pure[~done, None]
+    return out
+
+
+def theme_data(theme: str | Theme) -> Mapping[str, str]:
+    """The named colours of a theme, for a page's style sheet.
+
+    >>> theme_data("light")["ink"]
+    '#1f2430'
+    """
+    look = theme_of(theme)
+    names = ("paper", "panel", "ink", "muted", "faint_ink", "line", "accent", "good", "warn", "bad")
+    return {name: getattr(look, name) for name in names}

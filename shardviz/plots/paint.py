@@ -1,0 +1,237 @@
+"""paint(picture): a Picture in ink, through matplotlib. No pyplot, no global state."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, get_font
+
+from shardviz.picture.palette import Theme, colours, ink_on, palette, rgb, table_index, theme_of
+from shardviz.picture.shapes import Frame, Label, LegendEntry, Picture, Tiles
+from shardviz.plots.lettering import letter_tiles
+
+POINTS_PER_INCH = 72.0
+EDGED = 7.0  # points: smaller tiles have no edge of their own
+_ROLES = {
+    "title": ("sans", 11.0, "bold", "ink"),
+    "axis": ("sans", 9.0, "normal", "muted"),
+    "tick": ("sans", 8.0, "normal", "muted"),
+    "note": ("sans", 8.5, "normal", "muted"),
+    "mono": ("mono", 9.0, "normal", "ink"),
+}
+_FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}  # both come with matplotlib
+
+
+def paint(picture: Picture, ax: Any = None, theme: str | Theme = "light") -> Any:
+    """Paints a picture, panels and all.
+
+    Args:
+        picture: what `draw` made.
+        ax: Axes to paint into, which are returned; where None, a new Figure of the picture's own
+            size is returned.
+        theme: `"light"`, `"dark"` or a Theme.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.picture.draw import draw
+    >>> figure = paint(draw(make_mesh(data=4, model=2)), theme="dark")
+    >>> len(figure.axes[0].collections[0].get_paths())
+    8
+    """
+    look, figure = theme_of(theme), None
+    if ax is None:
+        figure = Figure((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
+        figure.set_facecolor(look.paper)
+        ax = figure.add_axes((0, 0, 1, 1))
+    ax.set_xlim(0, picture.width)
+    ax.set_ylim(picture.height, 0)
+    ax.set_aspect("equal", adjustable="box" if figure is None else "datalim")
+    ax.set_axis_off()
+    _Painter(ax, look, _scale(ax, picture)).picture(picture, 0.0, 0.0)
+    return ax if figure is None else figure
+
+
+def _scale(ax: Axes, picture: Picture) -> float:
+    """Points on the paper for a point of the picture: 1 in a figure of the picture's own size."""
+    parent = ax.get_figure(root=True)
+    if parent is None:
+        return 1.0
+    box = ax.get_position()
+    width, height = parent.get_size_inches() * POINTS_PER_INCH
+    return float(min(box.width * width / picture.width, box.height * height / picture.height))
+
+
+class _Painter:
+    """Axes, theme and scale, and one method for each part of a picture."""
+
+    def __init__(self, ax: Axes, theme: Theme, scale: float):
+        self.ax, self.theme, self.scale = ax, theme, scale
+
+    def picture(self, picture: Picture, x: float, y: float) -> None:
+        """A picture with its top left corner at a point, then its panels."""
+        if len(picture.tiles):
+            self.tiles(picture, x, y)
+        if picture.frames:
+            self.frames(picture.frames, x, y)
+        for entry in picture.legend:
+            self.swatch(picture, entry, x, y)
+        for label in picture.labels:
+            self.label(label, x, y)
+        for panel_x, panel_y, panel in picture.panels:
+            self.picture(panel, x + panel_x, y + panel_y)
+
+    def tiles(self, picture: Picture, x: float, y: float) -> None:
+        """All tiles in one collection, then the texts that fit into them."""
+        tiles = picture.tiles
+        fills = colours(tiles.group, picture.groups, picture.hue, self.theme)
+        smallest = float(min(tiles.width.min(), tiles.height.min()))
+        edges: Any = "none"
+        if smallest >= EDGED and tiles.radius:
+            edges = _edge_colours(picture, self.theme) / 255
+        elif smallest >= EDGED:
+            edges = self.theme.paper
+        self.ax.add_collection(
+            PolyCollection(
+                rounded(tiles, x, y),
+                facecolors=fills / 255,
+                edgecolors=edges,
+                linewidths=0.0 if smallest < EDGED else self.scale * (0.8 if tiles.radius else 1.2),
+                antialiased=bool(tiles.radius) or smallest >= 3,
+                zorder=1,
+            ),
+            autolim=False,
+        )
+        for text in letter_tiles(picture, ink_on_groups(picture, self.theme)):
+            self.text(x + text.x, y + text.y, text.text, "sans", text.size,
+                      "bold" if text.bold else "normal", text.ink, text.anchor)  # fmt: skip
+
+    def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
+        """Outlines, dashed and solid apart."""
+        for dashed in (True, False):
+            some = [f for f in frames if f.dashed is dashed]
+            if some:
+                corners = np.array([[f.x + x, f.y + y, f.width, f.height] for f in some]).T
+                style = (0, (3.0, 2.4)) if dashed else "solid"
+                self.ax.add_collection(
+                    PolyCollection(
+                        _round_corners(*corners, 6.0 if corners[2:].min() > 24 else 2.0),
+                        facecolors="none",
+                        edgecolors=self.theme.faint_ink,
+                        linewidths=(0.9 if dashed else 0.5) * self.scale,
+                        linestyles=style,
+                        zorder=2,
+                    ),
+                    autolim=False,
+                )
+
+    def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
+        """One entry of the legend."""
+        square = [np.array([v]) for v in (entry.x + x, entry.y + y, 9.0, 9.0)]
+        index = table_index(entry.group, picture.groups, len(self._palette(picture, "rest")))
+        self.ax.add_collection(
+            PolyCollection(
+                _round_corners(*square, 2.0),
+                facecolors=[self._palette(picture, "rest")[index] / 255],
+                edgecolors=[self._palette(picture, "strong")[index] / 255],
+                linewidths=0.8 * self.scale,
+            ),
+            autolim=False,
+        )
+        self.text(x + entry.x + 14, y + entry.y + 4.5, entry.text, "sans", 8.5, "normal",
+                  self.theme.muted, "start")  # fmt: skip
+
+    def _palette(self, picture: Picture, strength: str) -> np.ndarray:
+        return palette(picture.groups, picture.hue, self.theme, strength)
+
+    def label(self, label: Label, x: float, y: float) -> None:
+        """One label, set as its role says."""
+        family, size, weight, tone = _ROLES[label.role]
+        ink = getattr(self.theme, label.tone or tone)
+        self.text(x + label.x, y + label.y, label.text, family, size, weight, ink, label.anchor)
+
+    def text(
+        self, x: float, y: float, text: str, family: str, size: float, weight: str, ink: Any,
+        anchor: str,
+    ) -> None:  # fmt: skip
+        """One line of text; names are never read as mathematics."""
+        self.ax.text(
+            x,
+            y,
+            printable(text, family),
+            family=_FAMILIES[family],
+            size=size * self.scale,
+            weight=weight,
+            color=ink,
+            ha={"start": "left", "middle": "center", "end": "right"}[anchor],
+            va="center_baseline",
+            parse_math=False,
+            zorder=3,
+        )
+
+
+def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
+    """The full colour, half and half with the fill: an edge that a pale tile can be told by."""
+    group, count, hue = picture.tiles.group, picture.groups, picture.hue
+    strong = colours(group, count, hue, theme, "strong").astype(float)
+    return (strong + colours(group, count, hue, theme)) / 2
+
+
+def ink_on_groups(picture: Picture, theme: Theme) -> np.ndarray:
+    """The colour of text on every tile: uint8 [tiles, 4]."""
+    table = palette(picture.groups, picture.hue, theme)
+    return ink_on(table, theme)[table_index(picture.tiles.group, picture.groups, len(table))]
+
+
+def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
+    """The outlines of tiles: float64 [tiles, corners, 2]; four corners where none is round."""
+    edges = (tiles.x + x, tiles.y + y, tiles.width, tiles.height)
+    smallest = min(tiles.width.min(), tiles.height.min())
+    return _round_corners(*edges, tiles.radius if smallest >= EDGED else 0.0)
+
+
+def _round_corners(
+    x: np.ndarray, y: np.ndarray, width: np.ndarray, height: np.ndarray, radius: float
+) -> np.ndarray:
+    across, down = np.array([1.0, 0, 0, 1]), np.array([1.0, 1, 0, 0])
+    if radius <= 0:
+        return np.stack([x[:, None] + width[:, None] * across,
+                         y[:, None] + height[:, None] * down], -1)  # fmt: skip
+    turn = np.linspace(0, np.pi / 2, 5)
+    arcs = [(s + turn) for s in (0, np.pi / 2, np.pi, 3 * np.pi / 2)]
+    parts = []
+    for side, (a, b) in zip(arcs, ((1, 1), (0, 1), (0, 0), (1, 0)), strict=True):
+        mid_x = x + (width - radius if a else radius)
+        mid_y = y + (height - radius if b else radius)
+        parts.append(np.stack([mid_x[:, None] + radius * np.cos(side),
+                               mid_y[:, None] + radius * np.sin(side)], -1))  # fmt: skip
+    return np.concatenate(parts, axis=1)
+
+
+@lru_cache(maxsize=4)
+def _letters(family: str) -> frozenset[int]:
+    font = get_font(findfont(FontProperties(family=_FAMILIES[family])))
+    return frozenset(font.get_charmap())
+
+
+def printable(text: str, family: str = "sans") -> str:
+    """`text` with a box for every letter that the font lacks, so that nothing warns.
+
+    >>> printable("ctx 文")
+    'ctx □'
+    """
+    if text.isascii():
+        return text
+    known = _letters(family)
+    return "".join(c if ord(c) in known else "□" for c in text)
+
+
+def hexed_ink(ink: np.ndarray) -> tuple[float, ...]:
+    """A colour as matplotlib takes it: four numbers from 0 to 1."""
+    return tuple((ink / 255).tolist())
+
+
+__all__ = ["paint", "printable", "rgb", "rounded"]

@@ -1,0 +1,161 @@
+// @ts-check
+// The left side and the top: mesh bar, array cards, rule table. Typing sends intents; what the
+// kernel made of them comes back as the next view.
+import { Choice, Field, button, fill, h, setText, toggle } from "./dom.js";
+
+/** @typedef {(field: string, value: any, array?: number) => void} Edit */
+
+export class MeshBar {
+  /** @param {Edit} edit @param {{save: () => void, theme: () => void}} actions */
+  constructor(edit, actions) {
+    this.edit = edit;
+    this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { caption: "Mesh", width: "13em", placeholder: "data=4, model=2" });
+    this.axes = h("div", { class: "sv-axes" });
+    this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });
+    this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
+    this.target = new Choice("Target", (v) => edit("target", v), "Target");
+    this.presets = h("select", { class: "sv-select sv-quiet", "aria-label": "Presets", "data-lm-suppress-shortcuts": "true",
+      on: { change: () => { edit("preset", this.presets.value); this.presets.value = ""; } } });
+    this.node = h("header", { class: "sv-bar" }, h("span", { class: "sv-brand", text: "shardviz" }), this.mesh.node, this.axes, this.hosts.node,
+      this.types.node, this.target.node, h("span", { class: "sv-space" }), this.presets,
+      button("Save page", actions.save, { class: "sv-link", "aria-label": "Save page" }));
+  }
+
+  /** @param {any} view @param {any} target @param {any} theme */
+  show(view, target, theme) {
+    const mesh = view.mesh;
+    this.mesh.sync(mesh.text, mesh.error);
+    this.hosts.sync(mesh.hosts, mesh.hostsError);
+    this.types.sync(mesh.typeOptions.map((/** @type {string} */ t) => ({ value: t, label: t })), mesh.types);
+    this.target.sync(target.options, target.value);
+    const key = JSON.stringify(mesh.axes) + theme.name;
+    if (key !== this.key) {
+      this.key = key;
+      fill(this.axes, ...mesh.axes.map((/** @type {any} */ a, /** @type {number} */ i) => this.chip(mesh.axes, a, i)));
+    }
+    if (!this.presets.options.length) {
+      fill(this.presets, h("option", { value: "", text: "Presets" }), ...mesh.presets.map((/** @type {any} */ g) =>
+        h("optgroup", { label: g.group }, ...g.options.map((/** @type {any} */ o) => h("option", { value: o.value, text: o.label, title: o.title })))));
+    }
+  }
+
+  /** One axis, with steps to half and double its size. @param {any[]} axes @param {any} axis @param {number} index */
+  chip(axes, axis, index) {
+    const resize = (/** @type {number} */ size) => {
+      const text = axes.map((a, i) => `${/^[^\s=:,;'"]+$/.test(a.name) ? a.name : `'${a.name}'`}=${i === index ? size : a.size}`).join(", ");
+      this.edit("mesh", text);
+    };
+    return h("span", { class: "sv-chip", title: `${axis.type} axis` }, h("b", { text: axis.name }), h("span", { text: String(axis.size) }),
+      button("−", () => resize(Math.max(1, Math.floor(axis.size / 2))), { class: "sv-tiny", "aria-label": `Halve axis ${axis.name}` }),
+      button("+", () => resize(axis.size * 2), { class: "sv-tiny", "aria-label": `Double axis ${axis.name}` }));
+  }
+}
+
+export class ArrayCards {
+  /** @param {Edit} edit @param {(index: number) => void} select */
+  constructor(edit, select) {
+    this.edit = edit;
+    this.select = select;
+    const field = (/** @type {string} */ label, /** @type {string} */ key, /** @type {any} */ o = {}) => new Field(label, (t) => edit(key, t, this.selected), { caption: label, ...o });
+    this.fields = {
+      name: field("Array name", "name", { caption: "Name" }), dtype: field("Element type", "dtype", { caption: "Type" }), shape: field("Array shape", "shape", { placeholder: "512, 2048" }),
+      logical: field("Logical axes", "logical", { placeholder: "embed mlp" }), spec: field("PartitionSpec", "spec", { placeholder: "from the rules" }),
+    };
+    this.form = h("div", { class: "sv-form" }, h("div", { class: "sv-pair" }, this.fields.name.node, this.fields.dtype.node), this.fields.shape.node, this.fields.logical.node, this.fields.spec.node);
+    this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
+    this.add = button("+ array", () => edit("add", null), { class: "sv-link", "aria-label": "Add an array" });
+    this.remove = button("remove", () => edit("remove", this.selected), { class: "sv-link", "aria-label": "Remove the selected array" });
+    this.node = h("div", { class: "sv-arrays" }, h("div", { class: "sv-headrow" }, h("h3", { class: "sv-head", text: "Arrays" }), h("span", null, this.add, this.remove)), this.list);
+    this.selected = 0;
+    /** @type {any[]} */ this.cards = [];
+  }
+
+  /** @param {any} view */
+  show(view) {
+    const moved = this.selected !== view.selected;
+    this.selected = view.selected;
+    while (this.cards.length > view.arrays.length) this.cards.pop().node.remove();
+    while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
+    view.arrays.forEach((/** @type {any} */ a, /** @type {number} */ i) => this.fillCard(this.cards[i], a, i === view.selected));
+    const current = this.cards[view.selected];
+    if (this.form.parentNode !== current.node) current.node.append(this.form);
+    const fields = view.arrays[view.selected].fields;
+    for (const [key, field] of Object.entries(this.fields)) {
+      if (moved) field.input.blur();
+      field.sync(fields[key].text, fields[key].error);
+    }
+    const said = view.arrays[view.selected];
+    this.fields.spec.input.placeholder = said.byRules ? said.spec : "None: every dimension whole";
+    if (moved) current.node.scrollIntoView({ block: "nearest" });
+  }
+
+  /** @param {number} index */
+  card(index) {
+    const parts = { name: h("b"), type: h("span", { class: "sv-type sv-mono" }), logical: h("span", { class: "sv-mono" }), spec: h("span", { class: "sv-mono sv-right" }),
+      summary: h("div", { class: "sv-summary" }), warn: h("div", { class: "sv-warn" }), problem: h("div", { class: "sv-error" }) };
+    const head = h("button", { type: "button", class: "sv-cardhead", "data-lm-suppress-shortcuts": "true", on: { click: () => this.select(index) } },
+      h("div", { class: "sv-line" }, parts.name, parts.type), h("div", { class: "sv-line" }, parts.logical, parts.spec), parts.summary);
+    const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);
+    this.list.append(node);
+    return { node, head, ...parts };
+  }
+
+  /** @param {any} card @param {any} a @param {boolean} selected */
+  fillCard(card, a, selected) {
+    toggle(card.node, "sv-selected", selected);
+    card.head.setAttribute("aria-pressed", String(selected));
+    setText(card.name, a.name);
+    setText(card.type, `${a.short} · ${a.bytes}`);
+    setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
+    setText(card.spec, a.spec);
+    toggle(card.spec, "sv-typed", a.typedSpec);
+    setText(card.summary, a.problem ? "" : a.summary ?? "");
+    setText(card.warn, a.warnings.join(" "));
+    setText(card.problem, a.problem);
+  }
+}
+
+export class RuleTable {
+  /** @param {Edit} edit */
+  constructor(edit) {
+    this.dialect = new Choice("Dialect", (v) => edit("dialect", v));
+    this.text = h("textarea", { class: "sv-rules sv-mono", "aria-label": "Rules", spellcheck: "false", wrap: "off", autocapitalize: "off", "data-lm-suppress-shortcuts": "true",
+      placeholder: "batch -> data",
+      on: { input: () => { this.grow(); edit("rules", this.text.value); }, change: () => edit("tidy", null), keydown: (/** @type {any} */ e) => e.stopPropagation() } });
+    this.rows = h("div", { class: "sv-rulerows" });
+    this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text);
+    this.error = h("div", { class: "sv-error", role: "alert" });
+    this.node = h("div", { class: "sv-rulebox" }, h("div", { class: "sv-headrow" }, h("h3", { class: "sv-head", text: "Rules" }), this.dialect.node), h("div", { class: "sv-scroll" }, this.sheet), this.error);
+    this.key = "";
+  }
+
+  grow() {
+    const lines = this.text.value.split("\n").length;
+    this.text.rows = lines;
+    this.sheet.style.setProperty("--sv-lines", String(lines));
+  }
+
+  /** @param {any} view */
+  show(view) {
+    const rules = view.rules;
+    const root = /** @type {any} */ (this.text.getRootNode());
+    if (this.text.value !== rules.text && root.activeElement !== this.text) this.text.value = rules.text;
+    this.grow();
+    this.dialect.sync(rules.dialects.map((/** @type {string} */ d) => ({ value: d, label: d })), rules.dialect);
+    setText(this.error, rules.error);
+    this.text.setAttribute("aria-invalid", rules.error ? "true" : "false");
+    toggle(this.sheet, "sv-unaligned", !rules.aligned);
+    const key = JSON.stringify(rules.aligned ? rules.rows : []);
+    if (key === this.key) return;
+    this.key = key;
+    fill(this.rows, ...(rules.aligned ? rules.rows : []).map((/** @type {any} */ r, /** @type {number} */ i) => ruleRow(r, i)));
+  }
+}
+
+/** @param {any} row @param {number} index */
+function ruleRow(row, index) {
+  const who = row.decides || row.whole, right = who ? h("span", { class: row.broken ? "sv-bad" : "sv-good", text: who, title: who }) : row.never ? h("span", { class: "sv-warn", text: "never fires" }) : h("span");
+  return h("div", { class: "sv-rulerow", style: { "--sv-line": row.line } }, h("span", { class: "sv-number", text: String(index + 1) }),
+    h("span", { class: `sv-note${row.broken ? " sv-bad" : ""}`, text: row.note, title: row.more || row.note }),
+    h("span", { class: "sv-who" }, right, row.whole && !row.decides ? h("span", { class: "sv-muted", text: "whole" }) : null));
+}

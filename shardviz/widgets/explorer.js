@@ -1,0 +1,153 @@
+// @ts-check
+// The Explorer's entry: takes the kernel's views, sends intents, keeps what is pointed at.
+// Pointing, zooming and stepping through tabs never leave the page.
+import { ArrayCards, MeshBar, RuleTable } from "./editors.js";
+import { h, toggle } from "./dom.js";
+import { Links } from "./linked.js";
+import { ProgramPanel } from "./program.js";
+import { Stage } from "./stage.js";
+import { readPicture } from "./wire.js";
+
+/** Typing sends one intent at a time; while it is under way only the newest text of each field is kept. */
+class Intents {
+  /** @param {any} model */
+  constructor(model) {
+    this.model = model;
+    this.sent = 0;
+    this.answered = 0;
+    /** @type {Map<string, any>} */ this.waiting = new Map();
+  }
+
+  /** @param {any} intent */
+  send(intent) {
+    const key = `${intent.kind}:${intent.field ?? ""}:${intent.array ?? ""}`;
+    this.waiting.delete(key);
+    this.waiting.set(key, intent);
+    this.flush();
+  }
+
+  /** @param {number} seq */
+  done(seq) {
+    this.answered = Math.max(this.answered, seq);
+    this.flush();
+  }
+
+  flush() {
+    if (this.sent > this.answered || !this.waiting.size) return;
+    const intents = [...this.waiting.values()];
+    this.waiting.clear();
+    this.model.send({ seq: ++this.sent, intents });
+    // A kernel that is busy with a cell answers late; a lost answer must not lock the page.
+    window.clearTimeout(this.timer);
+    const mine = this.sent;
+    this.timer = window.setTimeout(() => this.done(mine), 4000);
+  }
+}
+
+/** Whether what stands around the widget is dark. @param {HTMLElement} node */
+function isDark(node) {
+  const body = document.body;
+  if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
+  if (body.dataset.vscodeThemeKind) return body.dataset.vscodeThemeKind.includes("dark");
+  if (document.documentElement.dataset.theme) return document.documentElement.dataset.theme === "dark";
+  if (document.documentElement.classList.contains("dark") || body.classList.contains("dark")) return true;
+  return window.matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+/** @param {{model: any, el: HTMLElement}} context */
+function render({ model, el }) {
+  const live = typeof model.send === "function" && !model.get("offline");
+  const intents = new Intents(model), links = new Links();
+  const edit = (/** @type {string} */ field, /** @type {any} */ value, /** @type {number | undefined} */ array) => {
+    if (live) intents.send({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
+  };
+  /** @type {number | null} */
+  let chosen = null;
+  const select = (/** @type {number} */ index) => {
+    chosen = index;
+    if (live) edit("select", index);
+    schedule();
+  };
+  const bar = new MeshBar(edit, { save: () => intents.send({ kind: "save" }), theme: () => schedule() });
+  const cards = new ArrayCards(edit, select), rules = new RuleTable(edit);
+  const stage = new Stage(links, (field, value) => (field === "select" ? select(value) : edit(field, value)));
+  const panel = new ProgramPanel(links, edit, (kind) => intents.send({ kind }));
+  const root = h("div", { class: "shardviz-explorer", "data-lm-suppress-shortcuts": "true" }, bar.node,
+    h("div", { class: "sv-main" }, h("aside", { class: "sv-left" }, cards.node, rules.node), stage.node), panel.node);
+  toggle(root, "sv-offline", !live);
+  if (!live) for (const control of root.querySelectorAll("input, textarea, select")) control.setAttribute("disabled", "");
+  el.append(root);
+
+  /** @type {any} */ let known = {};
+  let asked = false;
+  const pictures = () => {
+    const shown = model.get("pictures");
+    if (known.shown !== shown) known = { ...known, shown, list: shown.arrays.map((/** @type {any} */ p) => (p ? readPicture(p) : null)) };
+    const devices = model.get("devices");
+    if (known.devices !== devices) known = { ...known, devices, picture: readPicture(devices.picture), ids: numbers(devices.ids), hosts: numbers(devices.hosts) };
+    return known;
+  };
+
+  function draw() {
+    asked = false;
+    let view = model.get("view");
+    if (!view || !view.mesh) return;
+    if (chosen !== null && chosen < view.arrays.length && view.selected !== chosen && (!live || intents.sent > view.seq)) view = { ...view, selected: chosen, look: { ...view.look, dims: [0, 1], at: [] } };
+    else if (live) chosen = null;
+    const dark = isDark(root), theme = { ...model.get("palette")[dark ? "dark" : "light"], name: dark ? "dark" : "light" };
+    root.dataset.theme = theme.name;
+    const { list, picture, ids, hosts } = pictures();
+    links.setMesh(view.mesh.axes.map((/** @type {any} */ a) => a.size), ids, hosts);
+    links.setArrays(view.arrays);
+    bar.show(view, model.get("target"), theme);
+    cards.show(view);
+    rules.show(view);
+    stage.show(view, picture, list, theme);
+    panel.show(view, model.get("report_data"), live);
+    root.dataset.seq = String(view.seq);
+    intents.done(view.seq);
+    root.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq: view.seq } }));
+  }
+
+  function schedule() {
+    if (asked) return;
+    asked = true;
+    requestAnimationFrame(draw);
+  }
+
+  const names = ["view", "pictures", "devices", "report_data", "target"];
+  for (const name of names) model.on(`change:${name}`, schedule);
+  model.on("msg:custom", (/** @type {any} */ message) => {
+    if (message.kind === "page") download(message.name, message.html);
+  });
+  const watch = new MutationObserver(schedule);
+  watch.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind", "class"] });
+  watch.observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme", "class"] });
+  const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+  scheme.addEventListener("change", schedule);
+  schedule();
+  return () => {
+    for (const name of names) model.off?.(`change:${name}`, schedule);
+    watch.disconnect();
+    scheme.removeEventListener("change", schedule);
+    stage.destroy();
+    panel.destroy();
+    root.remove();
+  };
+}
+
+/** @param {DataView} view int32 numbers */
+function numbers(view) {
+  return new Int32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
+}
+
+/** @param {string} name @param {string} html */
+function download(name, html) {
+  const link = h("a", { download: name, href: URL.createObjectURL(new Blob([html], { type: "text/html" })) });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  window.setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export default { render };

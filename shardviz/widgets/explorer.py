@@ -1,0 +1,222 @@
+"""Explorer: the widget. Takes intents from the page, moves the session, sends views back."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import anywidget
+import traitlets
+
+from shardviz.core.errors import ShardvizError, shown
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.shards import Layout
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
+from shardviz.gallery import programs as gallery_programs
+from shardviz.widgets import bundle, export
+from shardviz.widgets.jobs import Job, work
+from shardviz.widgets.pictures import PictureCache, palettes
+from shardviz.widgets.session import PLACE, Session, place
+from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.view import session_view, target_view
+from shardviz.widgets.view_report import report_view
+
+
+class Explorer(anywidget.AnyWidget):
+    """The main screen: mesh, arrays, rules, devices and program, linked and live.
+
+    Made by `shardviz.explore`. The synced traits are what the page draws; the session behind them
+    is the truth.
+
+    Attributes:
+        session: what the Explorer knows; edits go through `session.edit`.
+        report: the last Report, or None.
+    """
+
+    _esm = bundle.module("explorer")
+    _css = bundle.styles()
+    view = traitlets.Dict().tag(sync=True)
+    pictures = traitlets.Dict().tag(sync=True)
+    devices = traitlets.Dict().tag(sync=True)
+    report_data = traitlets.Dict().tag(sync=True)
+    target = traitlets.Dict().tag(sync=True)
+    palette = traitlets.Dict().tag(sync=True)
+    offline = traitlets.Bool(False).tag(sync=True)
+
+    def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
+        super().__init__(palette=palettes(), **kwargs)
+        self.session = session
+        self._cache = cache
+        self.report: Report | None = None
+        self._report_revision = 0
+        self._job: Job | None = None
+        self._seq = 0
+        self._pictures = PictureCache()
+        session.listen(self._refresh)
+        self.on_msg(self._hear)
+        self._refresh()
+
+    def state(self) -> dict[str, Any]:
+        """The whole state as a small JSON document; `shardviz.explore(state)` opens it again."""
+        return session_state(self.session)
+
+    def code(self) -> str:
+        """The current state as plain JAX code that runs when pasted into a new cell."""
+        return export.code(self.session)
+
+    def save_html(self, path: str | Path) -> Path:
+        """Writes one file that shows the same without kernel and network.
+
+        Args:
+            path: where to; `.html` is added where there is no ending.
+
+        Raises:
+            ShardvizError: if the file cannot be written.
+        """
+        target = Path(path)
+        if not target.suffix:
+            target = target.with_suffix(".html")
+        try:
+            target.write_text(self.page(), encoding="utf-8")
+        except OSError as error:
+            raise ShardvizError(f"Cannot write {shown(str(target))}: {error.strerror}.") from error
+        return target
+
+    def page(self) -> str:
+        """The file that `save_html` writes, as text."""
+        traits = ("view", "pictures", "devices", "report_data", "target", "palette")
+        return export.page({name: getattr(self, name) for name in traits}, self._alt())
+
+    def compile(self) -> None:
+        """Compiles the program in the background, as the button does."""
+        self._start("compile")
+
+    def run(self) -> None:
+        """Compiles and runs the program in the background, as the button does."""
+        self._start("run")
+
+    def cancel(self) -> None:
+        """Ends the job that is under way, if there is one."""
+        if self._job is not None:
+            self._job.cancel()
+
+    def wait(self, timeout: float | None = None) -> Report | None:
+        """Blocks until the job under way has ended; for scripts and tests.
+
+        Args:
+            timeout: seconds to wait at most.
+
+        Returns:
+            The last report.
+        """
+        if self._job is not None:
+            self._job.wait(timeout)
+        return self.report
+
+    def _start(self, kind: str) -> None:
+        if self._job is not None and not self._job.done:
+            return
+        session = self.session
+        task = work(kind, session.program, session.target, self._cache)
+        self._job = Job(kind, task, session.program, session.revision, self._job_changed)
+        self._job.start()
+
+    def _job_changed(self, job: Job) -> None:
+        if job.report is not None:
+            self.report, self._report_revision = job.report, job.revision
+        self._refresh_report()
+
+    def _hear(self, _: Any, message: Any, __: Any) -> None:
+        """One message of the page: a number, and intents in order."""
+        if not isinstance(message, dict) or not isinstance(message.get("intents"), list):
+            return
+        seq = message.get("seq")
+        self._seq = seq if isinstance(seq, int) else self._seq
+        with self.hold_sync():
+            for intent in message["intents"][:100]:
+                if isinstance(intent, dict):
+                    self._act(intent)
+            self._refresh()
+
+    def _act(self, intent: dict[str, Any]) -> None:
+        kind = intent.get("kind")
+        if kind == "edit":
+            array = intent.get("array")
+            number = array if isinstance(array, int) else None
+            self.session.edit(str(intent.get("field")), intent.get("value"), number)
+        elif kind in ("compile", "run"):
+            self._start(kind)
+        elif kind == "cancel":
+            self.cancel()
+        elif kind == "save":
+            self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
+
+    def _refresh(self) -> None:
+        with self.hold_sync():
+            self.devices, self.pictures = self._pictures.update(self.session)
+            self.view = {**session_view(self.session), "seq": self._seq}
+            self.target = target_view(self.session)
+            self._refresh_report()
+
+    def _refresh_report(self) -> None:
+        stale = self._report_revision != self.session.revision
+        self.report_data = report_view(self._job, self.report, stale, self.code())
+
+    def _alt(self) -> str:
+        from shardviz.picture.text import to_text  # only saved pages and notebooks need it
+
+        return to_text(self.session.program)
+
+    def _repr_mimebundle_(self, **kwargs: Any) -> Any:
+        """The live view, with text and a PNG beside it that a notebook keeps without a kernel."""
+        bundle_, *metadata = _as_tuple(super()._repr_mimebundle_(**kwargs))
+        if isinstance(bundle_, dict):
+            still: dict[str, Any] = {}
+            with contextlib.suppress(ShardvizError):  # a program that cannot be drawn has no still
+                still = self.session.program._repr_mimebundle_()
+            bundle_ = {**bundle_, **still}
+        return (bundle_, *metadata) if metadata else bundle_
+
+
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def open_explorer(thing: Any, cache: ExecutableCache) -> Explorer:
+    """An Explorer on whatever `shardviz.explore` was given.
+
+    Raises:
+        ShardvizError: for something that the Explorer cannot show.
+    """
+    return Explorer(_session(thing), cache)
+
+
+def _session(thing: Any) -> Session:
+    if thing is None:
+        name = gallery_programs.DEFAULT
+        return Session(gallery_programs.get(name), name)
+    if isinstance(thing, Program):
+        return Session(thing, own=thing)
+    if isinstance(thing, MeshSpec):
+        name = gallery_programs.DEFAULT
+        return Session(gallery_programs.get(name).replace(mesh=thing), name)
+    if isinstance(thing, Layout) and thing.spec is not None:
+        array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
+        return Session(Program(place, (array,), thing.mesh, name=PLACE), PLACE)
+    if isinstance(thing, (dict, str)):
+        return open_state(thing)
+    arrays = (thing,) if isinstance(thing, ArraySpec) else thing
+    if isinstance(arrays, Iterable):
+        arrays = tuple(arrays)
+        if arrays and all(isinstance(a, ArraySpec) for a in arrays):
+            base = gallery_programs.get(gallery_programs.DEFAULT)
+            return Session(Program(place, arrays, base.mesh, base.rules, name=PLACE), PLACE)
+    raise ShardvizError(
+        f"The Explorer opens on a program, a mesh, arrays, a layout or a saved state; got"
+        f" {shown(thing)}."
+    )

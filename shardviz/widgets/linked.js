@@ -1,0 +1,115 @@
+// @ts-check
+// What belongs together: which block of every array a device holds, and who else holds it.
+// Nothing here asks the kernel.
+
+/**
+ * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null} Pointing
+ */
+
+export class Links {
+  constructor() {
+    /** @type {number[]} */ this.sizes = [];
+    /** @type {any[]} */ this.arrays = [];
+    /** @type {ArrayLike<number>} */ this.ids = [];
+    /** @type {ArrayLike<number>} */ this.hosts = [];
+    /** @type {Map<number, number>} */ this.positions = new Map();
+    /** @type {Map<string, Int32Array>} */ this.cache = new Map();
+    /** @type {Pointing} */ this.pointing = null;
+    this.pinned = false;
+    /** @type {Array<() => void>} */ this.listeners = [];
+  }
+
+  /** @param {number[]} sizes @param {ArrayLike<number>} ids in mesh order @param {ArrayLike<number>} hosts in mesh order */
+  setMesh(sizes, ids, hosts) {
+    const known = this.ids === ids;
+    this.sizes = sizes;
+    this.hosts = hosts;
+    if (known) return;
+    this.ids = ids;
+    this.positions = new Map();
+    for (let i = 0; i < ids.length; i++) this.positions.set(ids[i], i);
+    this.cache.clear();
+  }
+
+  /** @param {any[]} arrays the arrays of the view */
+  setArrays(arrays) {
+    this.arrays = arrays;
+    if (this.cache.size > 64) this.cache.clear();
+    const p = this.pointing;
+    if (p && p.kind === "device" && p.at >= this.ids.length) this.point(null, false);
+    if (p && p.kind === "block" && p.group >= (arrays[p.array]?.blocks ?? 0)) this.point(null, false);
+  }
+
+  /** The block number of every device, in mesh order; null where the array has no layout.
+   * @param {number} array @returns {Int32Array | null} */
+  groups(array) {
+    const strides = this.arrays[array]?.strides;
+    if (!strides || !strides.length) return null;
+    const key = strides.join() + "|" + this.sizes.join();
+    const known = this.cache.get(key);
+    if (known) return known;
+    // The sum of stride × coordinate over the mesh axes, outermost first.
+    let groups = new Int32Array([0]);
+    this.sizes.forEach((size, axis) => {
+      const next = new Int32Array(groups.length * size);
+      for (let i = 0, k = 0; i < groups.length; i++) for (let c = 0; c < size; c++) next[k++] = groups[i] + strides[axis] * c;
+      groups = next;
+    });
+    this.cache.set(key, groups);
+    return groups;
+  }
+
+  /** Positions of the devices that hold one block. @param {number} array @param {number} group @returns {number[]} */
+  holders(array, group) {
+    const groups = this.groups(array), found = [];
+    if (groups) for (let i = 0; i < groups.length; i++) if (groups[i] === group) found.push(i);
+    return found;
+  }
+
+  /** The devices pointed at, as positions. @returns {number[]} */
+  pointed() {
+    const p = this.pointing;
+    if (!p) return [];
+    return p.kind === "device" ? [p.at] : this.holders(p.array, p.group);
+  }
+
+  /** The box of one block, as [start, stop] pairs. @param {any} array @param {number} group @returns {Array<[number, number]>} */
+  box(array, group) {
+    const box = [];
+    for (let d = array.counts.length - 1; d >= 0; d--) {
+      const at = group % array.counts[d];
+      group = Math.floor(group / array.counts[d]);
+      box.unshift(/** @type {[number, number]} */ ([at * array.shard[d], (at + 1) * array.shard[d]]));
+    }
+    return box;
+  }
+
+  /** @param {Pointing} pointing @param {boolean} pinned */
+  point(pointing, pinned) {
+    if (JSON.stringify(pointing) === JSON.stringify(this.pointing) && pinned === this.pinned) return;
+    this.pointing = pointing;
+    this.pinned = pinned && pointing !== null;
+    for (const f of this.listeners) f();
+  }
+
+  /** Pointing that gives way to a pin. @param {Pointing} pointing */
+  hover(pointing) {
+    if (!this.pinned) this.point(pointing, false);
+  }
+}
+
+/** Numbers with runs folded: `0–3, 8`. @param {number[]} ids @param {number} [most] */
+export function ranges(ids, most = 400) {
+  const parts = [];
+  let at = 0;
+  while (at < ids.length && parts.length < most) {
+    const step = at + 1 < ids.length ? ids[at + 1] - ids[at] : 0;
+    let end = at + 1;
+    while (end < ids.length && ids[end] - ids[end - 1] === step) end++;
+    if (end - at > 2) {
+      parts.push(`${ids[at]}–${ids[end - 1]}${step === 1 ? "" : ` step ${step}`}`);
+      at = end;
+    } else parts.push(String(ids[at++]));
+  }
+  return parts.join(", ") + (at < ids.length ? ` and ${ids.length - at} more` : "");
+}

@@ -1,0 +1,119 @@
+"""The pictures that the page paints: devices, and one a array; drawn anew only where they changed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.request import Request
+from shardviz.core.layout.shards import Layout
+from shardviz.picture.draw_array import draw_layout
+from shardviz.picture.draw_devices import draw_mesh
+from shardviz.picture.palette import THEMES, palette
+from shardviz.picture.shapes import Picture
+from shardviz.widgets.session import Session
+
+# A small picture beside the main one shows an array only up to so many blocks.
+MAX_THUMB_BLOCKS = 4096
+
+
+class PictureCache:
+    """What was drawn last, so that an edit draws and sends no more than what it changed."""
+
+    def __init__(self) -> None:
+        self._devices: tuple[Any, dict[str, Any]] = (None, {})
+        self._arrays: dict[Any, dict[str, Any]] = {}
+        self._shown: tuple[Any, dict[str, Any]] = (None, {})
+        self._last: dict[int, dict[str, Any]] = {}
+
+    def update(self, session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The devices and the arrays, as the page takes them."""
+        return self._device_part(session.mesh, session.look["by"]), self._array_part(session)
+
+    def _device_part(self, mesh: MeshSpec, by: str) -> dict[str, Any]:
+        known, part = self._devices
+        if known is None or known[1] != by or known[0] != mesh:
+            part = {
+                "picture": wire(draw_mesh(mesh, by=by, title="")),
+                "ids": mesh.device_ids.astype(np.int32).tobytes(),
+                "hosts": mesh.process_indices.astype(np.int32).tobytes(),
+            }
+            self._devices = ((mesh, by), part)
+        return part
+
+    def _array_part(self, session: Session) -> dict[str, Any]:
+        keys = [
+            _key(asked, session.look if i == session.selected else None)
+            for i, asked in enumerate(session.program.requests)
+        ]
+        if self._shown[0] == keys:
+            return self._shown[1]
+        pictures, kept = [], {}
+        for index, (key, asked) in enumerate(zip(keys, session.program.requests, strict=True)):
+            picture = None
+            if key is not None:
+                picture = self._arrays.get(key) or _draw(asked, key)
+                kept[key] = picture
+                self._last[index] = picture
+            elif index == session.selected and asked.layout is None:
+                picture = self._last.get(index)  # the last good picture stays
+            pictures.append(picture)
+        self._arrays = kept
+        self._shown = (keys, {"arrays": pictures})
+        return self._shown[1]
+
+
+def _key(asked: Request, look: dict[str, Any] | None) -> Any:
+    """What a picture depends on; None where there is nothing to draw."""
+    layout = asked.layout
+    if layout is None or (look is None and layout.num_blocks > MAX_THUMB_BLOCKS):
+        return None
+    shown = (tuple(look["dims"]), tuple(look["at"])) if look else ((0, 1), ())
+    if layout.rank < 2:
+        shown = ((0, 1), ())
+    names = asked.array.logical
+    return (layout.shape, layout.block_counts, layout.spec, names, layout.mesh.axis_sizes, shown)
+
+
+def _draw(asked: Request, key: Any) -> dict[str, Any]:
+    dims, at = key[-1]
+    layout: Layout = asked.layout  # type: ignore[assignment]
+    return wire(draw_layout(layout, dims=dims, at=at, logical=asked.array.logical, title=""))
+
+
+def wire(picture: Picture) -> dict[str, Any]:
+    """A Picture for the page: JSON with the tiles as little-endian bytes."""
+    tiles = picture.tiles
+    geometry = np.stack([tiles.x, tiles.y, tiles.width, tiles.height]).astype("<f4")
+    return {
+        "width": picture.width,
+        "height": picture.height,
+        "tiles": len(tiles),
+        "geometry": geometry.tobytes(),
+        "group": tiles.group.astype("<i4").tobytes(),
+        "device": tiles.device.astype("<f8").tobytes(),
+        "labels": [vars(label) for label in picture.labels],
+        "frames": [vars(frame) for frame in picture.frames],
+        "hue": picture.hue,
+        "count": picture.groups,
+        "alt": picture.alt,
+    }
+
+
+def palettes() -> dict[str, dict[str, Any]]:
+    """Both themes' colours, as the page takes them."""
+    return {
+        name: {
+            "paper": theme.paper,
+            "ink": theme.ink,
+            "muted": theme.muted,
+            "groups": list(theme.groups),
+            "ramp": [
+                "#" + "".join(f"{int(v):02x}" for v in row[:3])
+                for row in palette(64, "ramp", theme, "strong")
+            ],
+        }
+        for name, theme in THEMES.items()
+    }

@@ -1,0 +1,278 @@
+// @ts-check
+// The stage: devices and arrays, linked, and the sentence about what is pointed at.
+import { PictureView } from "./canvas.js";
+import { Choice, button, fill, h, setText, toggle } from "./dom.js";
+import { ranges } from "./linked.js";
+
+/** @typedef {import("./linked.js").Links} Links */
+
+const BY = [{ value: "mesh", label: "by mesh axes" }, { value: "host", label: "by host" }];
+
+export class Stage {
+  /** @param {Links} links @param {(field: string, value: any) => void} edit */
+  constructor(links, edit) {
+    this.links = links;
+    this.edit = edit;
+    /** @type {any} */ this.view = null;
+    /** @type {any[]} */ this.pictures = [];
+    /** @type {any} */ this.theme = null;
+    this.by = new Choice("Device order", (v) => edit("by", v));
+    this.devices = new PictureView("Devices", {
+      point: (t) => links.hover({ kind: "device", at: this.positionOf(t) }),
+      leave: () => links.hover(null),
+      pin: (t) => links.point({ kind: "device", at: this.positionOf(t) }, true),
+      release: () => links.point(null, false),
+      lines: (t) => this.deviceLines(t),
+      corner: (t) => this.replicaOf(this.positionOf(t)),
+    });
+    this.count = h("span", { class: "sv-count" });
+    this.array = new PictureView("Array", this.blockHooks(() => this.selected));
+    this.title = h("h3", { class: "sv-head sv-mono sv-title" });
+    this.steps = h("div", { class: "sv-steps" });
+    this.thumbs = h("div", { class: "sv-thumbs" });
+    /** @type {Map<number, {view: PictureView, node: HTMLElement, caption: HTMLElement, holds: HTMLElement}>} */
+    this.small = new Map();
+    this.sentence = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
+    this.node = h("section", { class: "sv-stage" },
+      h("div", { class: "sv-col" }, h("div", { class: "sv-headrow" }, h("span", { class: "sv-line" }, h("h3", { class: "sv-head", text: "Devices" }), this.count), this.by.node), this.devices.node),
+      h("div", { class: "sv-col" }, h("div", { class: "sv-headrow" }, this.title, this.steps), this.array.node, this.thumbs),
+      this.sentence);
+    links.listeners.push(() => this.mark());
+  }
+
+  get selected() {
+    return this.view ? this.view.selected : 0;
+  }
+
+  /** @param {() => number} array which array the picture shows */
+  blockHooks(array) {
+    const links = this.links;
+    const block = (/** @type {number} */ t) => ({ kind: /** @type {"block"} */ ("block"), array: array(), group: this.pictures[array()].group[t] });
+    return {
+      point: (/** @type {number} */ t) => links.hover(block(t)),
+      leave: () => links.hover(null),
+      pin: (/** @type {number} */ t) => links.point(block(t), true),
+      release: () => links.point(null, false),
+      lines: (/** @type {number} */ t) => this.blockLines(array(), t),
+    };
+  }
+
+  /** @param {number} tile the position of a device tile's device in mesh order */
+  positionOf(tile) {
+    return this.links.positions.get(this.devicePicture.device[tile]) ?? 0;
+  }
+
+  /** @param {number} tile */
+  deviceLines(tile) {
+    const position = this.positionOf(tile), lines = [String(this.links.ids[position])];
+    if (this.hostCount > 1) lines.push(`host ${this.links.hosts[position]}`);
+    return lines;
+  }
+
+  /** @param {number} position */
+  replicaOf(position) {
+    const a = this.view?.arrays[this.selected];
+    if (!a || !a.strides || a.replicas < 2) return "";
+    return `r${this.replicaIndex(position)}`;
+  }
+
+  /** The how-manieth holder of its block a device is. @param {number} position */
+  replicaIndex(position) {
+    const groups = this.links.groups(this.selected);
+    if (!groups) return 0;
+    if (this.rankKey !== groups) {
+      this.rankKey = groups;
+      const seen = new Map();
+      this.ranks = Int32Array.from(groups, (g) => {
+        const n = seen.get(g) ?? 0;
+        seen.set(g, n + 1);
+        return n;
+      });
+    }
+    return /** @type {Int32Array} */ (this.ranks)[position];
+  }
+
+  /** @param {number} array @param {number} tile */
+  blockLines(array, tile) {
+    const group = this.pictures[array].group[tile], a = this.view.arrays[array];
+    const key = `${(a.strides ?? []).join()}|${group}|${this.links.sizes.join()}`;
+    this.lineCache ??= new Map();
+    if (this.lineKey !== this.links.ids) { this.lineCache.clear(); this.lineKey = this.links.ids; }
+    let known = this.lineCache.get(key);
+    if (!known) {
+      if (this.lineCache.size > 5000) this.lineCache.clear();
+      const ids = this.links.holders(array, group).map((p) => this.links.ids[p]);
+      const text = ids.length <= 8 ? ids.join(" · ") : ranges(ids);
+      this.lineCache.set(key, (known = [text, a.replicas > 1 ? `${a.replicas} replicas` : ""].filter(Boolean)));
+    }
+    return known;
+  }
+
+  /** @param {any} view @param {any} devicePicture @param {any[]} pictures one an array; null where it has none @param {any} theme */
+  show(view, devicePicture, pictures, theme) {
+    this.view = view;
+    this.devicePicture = devicePicture;
+    this.pictures = pictures;
+    this.theme = theme;
+    this.hostCount = new Set(Array.from(this.links.hosts)).size;
+    this.by.sync(BY, view.look.by);
+    setText(this.count, view.mesh.count);
+    const a = view.arrays[this.selected];
+    setText(this.title, `${a.name}  ${a.short}`);
+    this.showSteps(a);
+    this.paintDevices();
+    const main = pictures[this.selected];
+    toggle(this.array.node, "sv-stale", Boolean(a.problem));
+    if (main) this.array.show(main, null, main.count, theme);
+    this.showThumbs();
+    this.mark();
+  }
+
+  paintDevices() {
+    const groups = this.links.groups(this.selected), a = this.view.arrays[this.selected];
+    const tiles = Int32Array.from({ length: this.devicePicture.x.length }, (_, t) => (groups ? groups[this.positionOf(t)] : -1));
+    this.devices.show({ ...this.devicePicture, hue: "blocks" }, tiles, groups ? a.blocks : 1, this.theme);
+  }
+
+  /** Which two dimensions are shown, and steps through the others. @param {any} a */
+  showSteps(a) {
+    const key = JSON.stringify([a.rank, this.view.look, a.counts]);
+    if (key === this.stepKey) return;
+    this.stepKey = key;
+    const parts = [], { dims, at } = this.view.look;
+    if (a.rank > 2) {
+      const options = [];
+      for (let i = 0; i < a.rank; i++) for (let j = 0; j < a.rank; j++) if (i !== j) options.push({ value: `${i},${j}`, label: `dims ${i} × ${j}` });
+      const choice = new Choice("Shown dimensions", (v) => this.edit("dims", v.split(",").map(Number)));
+      choice.sync(options, `${dims[0]},${dims[1]}`);
+      parts.push(choice.node);
+      for (let d = 0; d < a.rank; d++) {
+        if (dims.includes(d) || (a.counts?.[d] ?? 1) < 2) continue;
+        const now = at[d] ?? 0, step = (/** @type {number} */ by) => {
+          const next = Array.from({ length: a.rank }, (_, i) => at[i] ?? 0);
+          next[d] = (now + by + a.counts[d]) % a.counts[d];
+          this.edit("at", next);
+        };
+        parts.push(h("span", { class: "sv-step" }, button("‹", () => step(-1), { "aria-label": `Previous block of dim ${d}` }),
+          h("span", { text: `dim ${d}: block ${now + 1} of ${a.counts[d]}` }), button("›", () => step(1), { "aria-label": `Next block of dim ${d}` })));
+      }
+    }
+    fill(this.steps, ...parts);
+  }
+
+  showThumbs() {
+    const wanted = this.view.arrays.map((/** @type {any} */ _, /** @type {number} */ i) => i).filter((/** @type {number} */ i) => i !== this.selected && this.pictures[i]);
+    for (const [i, entry] of this.small) if (!wanted.includes(i)) { entry.view.destroy(); entry.node.remove(); this.small.delete(i); }
+    for (const i of wanted) {
+      let entry = this.small.get(i);
+      if (!entry) {
+        const view = new PictureView("", this.blockHooks(() => i), { maxScale: 0.8, plain: true });
+        const caption = h("button", { type: "button", class: "sv-thumbname sv-mono", "data-lm-suppress-shortcuts": "true", on: { click: () => this.edit("select", i) } });
+        const holds = h("div", { class: "sv-holds" });
+        entry = { view, caption, holds, node: h("div", { class: "sv-thumb" }, caption, view.node, holds) };
+        this.small.set(i, entry);
+      }
+      this.thumbs.append(entry.node);
+      const a = this.view.arrays[i], picture = this.pictures[i];
+      setText(entry.caption, `${a.name}  ${a.short}`);
+      entry.view.node.setAttribute("aria-label", `Array ${a.name}`);
+      const hue = this.theme.groups[(i + 3) % this.theme.groups.length];
+      entry.view.show({ ...picture, hue, labels: [], frames: [] }, null, 1, this.theme);
+    }
+  }
+
+  /** Marks everything that belongs to what is pointed at, and says so. */
+  mark() {
+    if (!this.view || !this.devicePicture) return;
+    const links = this.links, p = links.pointing, pointed = new Set(links.pointed());
+    const mine = links.groups(this.selected);
+    const device = p && p.kind === "device" ? p.at : -1;
+    const siblings = new Set(device >= 0 && mine ? links.holders(this.selected, mine[device]) : []);
+    /** @type {Set<number>} */ const strong = new Set();
+    /** @type {Set<number>} */ const soft = new Set();
+    let frame = -1;
+    if (p) {
+      for (let t = 0; t < this.devicePicture.x.length; t++) {
+        const position = this.positionOf(t);
+        if (pointed.has(position)) {
+          strong.add(t);
+          if (device >= 0) frame = this.frameOf(t);
+        } else if (siblings.has(position)) soft.add(t);
+      }
+    }
+    this.devices.mark({ strong, soft, frame });
+    this.markArray(this.array, this.selected, pointed);
+    for (const [i, entry] of this.small) {
+      this.markArray(entry.view, i, pointed);
+      setText(entry.holds, device >= 0 ? this.holds(i, device) : "");
+    }
+    this.say();
+  }
+
+  /** @param {number} tile the frame (host) around a device tile, or -1 */
+  frameOf(tile) {
+    const p = this.devicePicture, x = p.x[tile] + p.w[tile] / 2, y = p.y[tile] + p.h[tile] / 2;
+    return p.frames.findIndex((/** @type {any} */ f) => x > f.x && x < f.x + f.width && y > f.y && y < f.y + f.height);
+  }
+
+  /** @param {PictureView} view @param {number} array @param {Set<number>} pointed */
+  markArray(view, array, pointed) {
+    const groups = this.links.groups(array), picture = this.pictures[array], p = this.links.pointing;
+    const marks = { strong: new Set(), soft: new Set(), frame: -1 };
+    if (groups && picture && p) {
+      const held = new Set([...pointed].map((at) => groups[at]));
+      for (let t = 0; t < picture.group.length; t++) if (held.has(picture.group[t])) marks[p.kind === "block" && p.array !== array ? "soft" : "strong"].add(t);
+    }
+    view.mark(/** @type {any} */ (marks));
+  }
+
+  /** `x[16:32, 256:512]` @param {number} array @param {number} position */
+  holds(array, position) {
+    const groups = this.links.groups(array), a = this.view.arrays[array];
+    if (!groups) return "";
+    return `${a.name}[${this.links.box(a, groups[position]).map(([s, e]) => `${s}:${e}`).join(", ")}]`;
+  }
+
+  say() {
+    const a = this.view.arrays[this.selected], links = this.links, p = links.pointing, strong = (/** @type {string} */ t) => h("b", { text: t });
+    const mono = (/** @type {string} */ t) => h("code", { text: t });
+    const lines = [];
+    if (a.problem) lines.push(h("div", { class: "sv-bad" }, strong(a.name), " cannot be laid out. ", a.problem));
+    else if (p && p.kind === "device") {
+      const groups = /** @type {Int32Array} */ (links.groups(this.selected)), id = links.ids[p.at];
+      const others = links.holders(this.selected, groups[p.at]).filter((i) => i !== p.at).map((i) => links.ids[i]);
+      const replica = others.length ? `, replica ${this.replicaIndex(p.at) + 1} of ${a.replicas} (with ${ranges(others, 12)})` : "";
+      lines.push(h("div", null, strong(`Device ${id}`), " holds ", mono(this.holds(this.selected, p.at)), `, ${a.shardBytes}${replica}.`,
+        h("span", { class: "sv-muted", text: `  ${this.place(p.at)}` })));
+    } else if (p && p.kind === "block") {
+      const b = this.view.arrays[p.array], ids = links.holders(p.array, p.group).map((i) => links.ids[i]);
+      const box = links.box(b, p.group).map(([s, e]) => `${s}:${e}`).join(", ");
+      lines.push(h("div", null, mono(`${b.name}[${box}]`), `, ${b.shardBytes}, is held by `, strong(`${ids.length === 1 ? "device" : "devices"} ${ranges(ids, 16)}`), "."));
+    } else {
+      lines.push(h("div", null, strong(a.name), ` is cut into ${a.blocks.toLocaleString("en")} ${a.blocks === 1 ? "block" : "blocks"} of `, mono(`[${a.shard.join(", ")}]`),
+        `, ${a.shardBytes} each; ${a.replicas === 1 ? "every device holds its own" : `${a.replicas.toLocaleString("en")} devices hold each`}.`));
+    }
+    const why = h("div", { class: "sv-why" });
+    for (const d of a.dims) why.append(h("span", { class: d.axes.length ? "" : "sv-muted", text: `${d.why} ` }));
+    fill(this.sentence, ...lines, why);
+    toggle(this.sentence, "sv-pinned", links.pinned);
+  }
+
+  /** Where a device stands: `data 1, model 1, host 0`. @param {number} position */
+  place(position) {
+    const parts = [];
+    let rest = position;
+    for (let i = this.links.sizes.length - 1; i >= 0; i--) {
+      parts.unshift(`${this.view.mesh.axes[i].name} ${rest % this.links.sizes[i]}`);
+      rest = Math.floor(rest / this.links.sizes[i]);
+    }
+    if (this.hostCount > 1) parts.push(`host ${this.links.hosts[position]}`);
+    return parts.join(", ");
+  }
+
+  destroy() {
+    this.devices.destroy();
+    this.array.destroy();
+    for (const entry of this.small.values()) entry.view.destroy();
+  }
+}

@@ -1,0 +1,136 @@
+"""A session as a small JSON document, and back. Reading one executes nothing."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from shardviz.core.errors import ProgramError, shown
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.program.program import Program
+from shardviz.gallery import programs as gallery_programs
+from shardviz.widgets.session import MAX_ARRAYS, PLACE, Session, array_texts, place
+
+VERSION = 1
+MAX_STATE = 64 << 20
+
+
+def session_state(session: Session) -> dict[str, Any]:
+    """Everything that can be written down, in JSON's own types.
+
+    A function of one's own cannot; the state then holds its arrays, and its name.
+    """
+    program = session.program
+    return {
+        "shardviz": VERSION,
+        "mesh": _mesh_state(session.mesh),
+        "arrays": [array_texts(a) for a in session.arrays],
+        "rules": session.rules.text(),
+        "dialect": program.dialect.value,
+        "program": session.entry if session.entry else program.name,
+        "selected": session.selected,
+        "look": {k: list(v) if isinstance(v, tuple) else v for k, v in session.look.items()},
+        "target": session.target,
+    }
+
+
+def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
+    state: dict[str, Any] = {
+        "axes": [[n, s] for n, s in mesh.shape.items()],
+        "types": list(mesh.axis_types),
+    }
+    if not mesh.ids_are_positions:
+        state["device_ids"] = mesh.device_ids.ravel().tolist()
+    if len(mesh.processes) > 1:
+        state["processes"] = mesh.process_indices.ravel().tolist()
+        hosts = len(mesh.processes)
+        even = make_mesh(mesh.shape, processes=hosts) if mesh.size % hosts == 0 else None
+        if even is not None and (even.process_indices == mesh.process_indices).all():
+            state["processes"] = hosts
+    return state
+
+
+def open_state(state: Any) -> Session:
+    """The session that a state describes.
+
+    Raises:
+        ProgramError: if it is no state, or one of a newer shardviz.
+        ShardvizError: if a part of it cannot be read.
+    """
+    if isinstance(state, str):
+        state = _from_json(state)
+    if not isinstance(state, dict) or state.get("shardviz") != VERSION:
+        raise ProgramError(
+            f"This is no Explorer state of version {VERSION}; got {shown(state)}. Pass what"
+            " explorer.state() returned."
+        )
+    mesh = _read_mesh(state.get("mesh"))
+    arrays = _read_arrays(state.get("arrays"))
+    rules = Rules.parse(state.get("rules", ""))
+    dialect = Dialect.of(state.get("dialect", "linen"))
+    name = state.get("program", PLACE)
+    program, entry = Program(place, arrays, mesh, rules, dialect, name=PLACE), PLACE
+    if name in gallery_programs.names():
+        known = gallery_programs.get(name)
+        if len(known.arrays) == len(arrays):
+            program = known.replace(arrays=arrays, mesh=mesh, rules=rules, dialect=dialect)
+            entry = name
+    session = Session(program, entry)
+    _look_again(session, state)
+    return session
+
+
+def _from_json(text: str) -> Any:
+    if len(text) > MAX_STATE:
+        raise ProgramError(f"A state is a small document; got {len(text):,} letters.")
+    try:
+        return json.loads(text)
+    except (json.JSONDecodeError, RecursionError) as error:
+        raise ProgramError(f"This is no JSON: {error}. Pass explorer.state() as it is.") from error
+
+
+def _read_mesh(part: Any) -> MeshSpec:
+    if not isinstance(part, dict):
+        raise ProgramError(f"The state's mesh must be an object; got {shown(part)}.")
+    return make_mesh(
+        part.get("axes"),
+        axis_types=part.get("types"),
+        device_ids=part.get("device_ids"),
+        processes=part.get("processes"),
+    )
+
+
+def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
+    if not isinstance(part, list) or not 0 < len(part) <= MAX_ARRAYS:
+        raise ProgramError(f"The state's arrays must be a list of 1 to {MAX_ARRAYS}.")
+    arrays = []
+    for row in part:
+        if not isinstance(row, dict) or not all(isinstance(v, str) for v in row.values()):
+            raise ProgramError(f"An array in the state holds texts; got {shown(row)}.")
+        arrays.append(
+            ArraySpec(
+                row.get("name", ""),
+                row.get("shape", ""),  # type: ignore[arg-type]  # texts are read on the way in
+                row.get("logical") or None,  # type: ignore[arg-type]
+                row.get("dtype", "float32"),
+                row.get("spec") or None,  # type: ignore[arg-type]
+            )
+        )
+    return tuple(arrays)
+
+
+def _look_again(session: Session, state: dict[str, Any]) -> None:
+    """How it was looked at; what does not fit any more is left out without a word."""
+    look = state.get("look")
+    look = look if isinstance(look, dict) else {}
+    edits = [("select", state.get("selected")), ("target", state.get("target"))]
+    edits += [(k, look.get(k)) for k in ("by", "dims", "at")]
+    for name, value in edits:
+        if value not in (None, [], ""):
+            session.edit(name, value)
+    session.errors.clear()
+    session.revision = 0
+
+

@@ -1,0 +1,56 @@
+"""Fixtures of the browser tests: a Chromium, a page, a JupyterLab.
+
+`page` and `lab` fail the test that leaves an error in the console, an uncaught error, or a
+request beyond this machine behind; a test that means to takes it with `complaints.take()`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.chromium import HOW, find_chromium, in_ci
+from tests.browser.lab import Lab, LabServer, lab_server
+from tests.browser.watch import Complaints, chromium, new_context
+
+
+# Playwright keeps an event loop running in this thread, which other tests must not meet: so the
+# browser lives as long as this folder's tests and no longer.
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    path = find_chromium()
+    if path is None:
+        (pytest.fail if in_ci() else pytest.skip)(HOW)
+    with chromium(path) as launched:
+        yield launched
+
+
+@pytest.fixture(scope="package")
+def server(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
+    with lab_server(tmp_path_factory.mktemp("lab")) as started:
+        yield started
+
+
+@pytest.fixture
+def complaints() -> Iterator[Complaints]:
+    kept = Complaints()
+    yield kept
+    kept.check()
+
+
+@pytest.fixture
+def page(browser: Browser, complaints: Complaints) -> Iterator[Page]:
+    context = new_context(browser)
+    opened = context.new_page()
+    complaints.watch(opened)
+    yield opened
+    context.close()
+
+
+@pytest.fixture
+def lab(browser: Browser, server: LabServer, complaints: Complaints) -> Iterator[Lab]:
+    opened = Lab(server, browser, complaints)
+    yield opened
+    opened.close()

@@ -1,0 +1,263 @@
+"""A real JupyterLab with its kernels, in folders of its own, driven through Chromium."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import json
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.browser.watch import Complaints, new_context
+
+START_S = 120
+OPEN_MS = 120_000
+RUN_MS = 300_000
+LIGHT, DARK = "JupyterLab Light", "JupyterLab Dark"
+# The defaults of a fresh JupyterLab, less what asks questions or the network.
+SETTINGS = {
+    "@jupyterlab/apputils-extension:notification": {
+        "fetchNews": "false",
+        "checkForUpdates": False,
+        "doNotDisturbMode": True,
+    },
+    # Every output is attached, so that a test finds what a person would scroll to.
+    "@jupyterlab/notebook-extension:tracker": {
+        "windowingMode": "none",
+        "autoStartDefaultKernel": True,
+    },
+    "@jupyterlab/apputils-extension:sessionDialogs": {"skipKernelRestartDialog": True},
+    "@jupyterlab/docmanager-extension:plugin": {"autosave": False},
+}
+
+
+class LabServer:
+    """A JupyterLab server process under `folder`, at a free port, with a token.
+
+    Raises:
+        RuntimeError: if it does not come up, with the end of what it said.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.root = folder / "notebooks"
+        self.token = secrets.token_hex(16)
+        self.port = _free_port()
+        self._lines: collections.deque[str] = collections.deque(maxlen=200)
+        self._up = threading.Event()
+        self._process = subprocess.Popen(
+            self._command(folder),
+            env=_environment(folder),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._up.wait(START_S) or self._process.poll() is not None:
+            self.stop()
+            raise RuntimeError("JupyterLab did not start:\n" + self.said())
+
+    @property
+    def url(self) -> str:
+        """Where it answers, without a closing slash."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def said(self, lines: int = 30) -> str:
+        """The last lines of its log."""
+        return "\n".join(list(self._lines)[-lines:])
+
+    def stop(self) -> None:
+        """Ends the server, which ends its kernels; waits until it is gone."""
+        self._process.terminate()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait(20)
+        self._reader.join(20)
+        if self._process.stdout:
+            self._process.stdout.close()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self._lines.append(line.rstrip())
+            if "is running at" in line:
+                self._up.set()
+        self._up.set()  # it has ended: whoever waits should look
+
+    def _command(self, folder: Path) -> list[str]:
+        self.root.mkdir(parents=True)
+        settings = folder / "app" / "settings"
+        settings.mkdir(parents=True)
+        (settings / "overrides.json").write_text(json.dumps(SETTINGS))
+        options = {
+            "ServerApp.port": self.port,
+            "ServerApp.port_retries": 0,
+            "ServerApp.ip": "127.0.0.1",
+            "ServerApp.open_browser": False,
+            "ServerApp.allow_root": True,
+            "ServerApp.disable_check_xsrf": True,
+            "ServerApp.root_dir": self.root,
+            "IdentityProvider.token": self.token,
+            "LabApp.app_settings_dir": settings,
+            "LabApp.expose_app_in_browser": True,
+            "LabApp.extension_manager": "readonly",
+            "LabApp.news_url": "None",
+            "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+        }
+        arguments = [f"--{name}={value}" for name, value in options.items()]
+        return [sys.executable, "-m", "jupyterlab", *arguments]
+
+
+class Lab:
+    """Notebooks of one test in a running server; `complaints` fills with what its pages say."""
+
+    def __init__(self, server: LabServer, browser: Browser, complaints: Complaints) -> None:
+        self.server = server
+        self.complaints = complaints
+        self._browser = browser
+        self._numbers = itertools.count(1)
+        self._contexts: list[BrowserContext] = []
+
+    def open(
+        self,
+        cells: Sequence[str],
+        *,
+        theme: str = LIGHT,
+        run: bool = True,
+        width: int = 1280,
+        height: int = 900,
+    ) -> Page:
+        """A page on a new notebook of these code cells, every one of them run.
+
+        Args:
+            cells: the code, one string a cell.
+            theme: `LIGHT` or `DARK`.
+            run: False leaves the cells as they are.
+            width, height: of the window, in CSS pixels.
+
+        Raises:
+            AssertionError: if a cell ends in a traceback.
+        """
+        name = f"{secrets.token_hex(4)}-{next(self._numbers)}.ipynb"
+        (self.server.root / name).write_text(json.dumps(notebook(cells)))
+        context = new_context(self._browser, width, height)
+        self._contexts.append(context)
+        page = context.new_page()
+        self.complaints.watch(page)
+        page.goto(f"{self.server.url}/doc/tree/{name}?reset&token={self.server.token}")
+        page.wait_for_function(_READY, timeout=OPEN_MS)
+        set_theme(page, theme)
+        if run:
+            run_all(page)
+        return page
+
+    def close(self) -> None:
+        """Ends the kernels of the pages, and the pages."""
+        before = list(self.complaints)
+        for context in self._contexts:
+            for page in context.pages:
+                if not page.is_closed():
+                    page.evaluate(_SHUT_DOWN)
+            context.close()
+        self._contexts.clear()
+        # JupyterLab logs the requests that a kernel's end cut off; they say nothing of the test.
+        self.complaints[:] = before
+
+
+def run_all(page: Page) -> None:
+    """Runs every cell and waits until the kernel is idle.
+
+    Raises:
+        AssertionError: if a cell ends in a traceback.
+    """
+    page.set_default_timeout(RUN_MS)
+    page.evaluate("() => window.jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.wait_for_function(_IDLE)
+    page.set_default_timeout(30_000)
+    errors = tracebacks(page)
+    if errors:
+        raise AssertionError("A cell failed:\n" + "\n".join(errors))
+
+
+def tracebacks(page: Page) -> list[str]:
+    """The text of every traceback that stands in the notebook."""
+    return page.locator('[data-mime-type="application/vnd.jupyter.stderr"]').all_inner_texts()
+
+
+def set_theme(page: Page, theme: str) -> None:
+    """Switches JupyterLab to `LIGHT` or `DARK` and waits until it is so."""
+    page.evaluate(
+        "theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme
+    )
+    page.wait_for_selector(f'body[data-jp-theme-name="{theme}"]', state="attached")
+
+
+def notebook(cells: Sequence[str]) -> dict[str, object]:
+    """A notebook document of these code cells."""
+    return {
+        "nbformat": 4,
+        "nbformat_minor": 5,
+        "metadata": {"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+        "cells": [
+            {
+                "cell_type": "code",
+                "id": f"cell-{number}",
+                "metadata": {},
+                "execution_count": None,
+                "outputs": [],
+                "source": source,
+            }
+            for number, source in enumerate(cells)
+        ],
+    }
+
+
+@contextmanager
+def lab_server(folder: Path) -> Iterator[LabServer]:
+    """A server that is stopped at the end."""
+    server = LabServer(folder)
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """The caller's environment, with no folder in it that holds a person's own settings."""
+    places = {
+        "JUPYTER_CONFIG_DIR": "config",
+        "JUPYTER_DATA_DIR": "data",
+        "JUPYTER_RUNTIME_DIR": "runtime",
+        "JUPYTERLAB_SETTINGS_DIR": "lab-settings",
+        "JUPYTERLAB_WORKSPACES_DIR": "lab-workspaces",
+        "IPYTHONDIR": "ipython",
+    }
+    own = {name: str(folder / place) for name, place in places.items()}
+    repo = str(Path(__file__).parents[2])
+    paths = [repo, *filter(None, [os.environ.get("PYTHONPATH")])]
+    own["PYTHONPATH"] = os.pathsep.join(paths)
+    return {"JAX_PLATFORMS": "cpu", **os.environ, **own}
+
+
+_KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
+_READY = f"() => {_KERNEL}?.connectionStatus === 'connected' && {_KERNEL}?.status === 'idle'"
+_IDLE = f"() => {_KERNEL}?.status === 'idle'"
+_SHUT_DOWN = "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.shutdown()"

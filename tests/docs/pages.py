@@ -1,0 +1,60 @@
+"""Reading the Markdown pages: their Python blocks and their tables."""
+
+from __future__ import annotations
+
+import doctest
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
+
+
+class Block(NamedTuple):
+    """One fenced block of Python, and the line of the page on which its code starts."""
+
+    page: str
+    line: int
+    code: str
+
+    def run(self, namespace: dict) -> None:
+        """Runs it: as a doctest where it has prompts, else as it stands."""
+        if ">>>" in self.code:
+            self._run_doctest(namespace)
+        else:
+            text = "\n" * (self.line - 1) + self.code  # so that tracebacks show the page's lines
+            exec(compile(text, self.page, "exec"), namespace)  # noqa: S102
+
+    def _run_doctest(self, namespace: dict) -> None:
+        test = doctest.DocTestParser().get_doctest(
+            self.code, namespace, self.page, self.page, self.line - 1
+        )
+        failures: list[str] = []
+        doctest.DocTestRunner(optionflags=_FLAGS).run(test, out=failures.append, clear_globs=False)
+        namespace.update(test.globs)
+        assert not failures, "".join(failures)
+
+
+def blocks(page: str, text: str) -> list[Block]:
+    """Every Python block of a page, in order."""
+    return [
+        Block(page, text[: m.start(1)].count("\n") + 1, m.group(1)) for m in _FENCE.finditer(text)
+    ]
+
+
+def table(text: str, first_header: str) -> list[list[str]]:
+    """The rows below the header whose first cell is `first_header`, as lists of cells."""
+    lines = iter(text.splitlines())
+    rows = []
+    for line in lines:
+        if line.startswith(f"| {first_header} |"):
+            next(lines)
+            break
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip().strip("|").split("|")])
+    return rows

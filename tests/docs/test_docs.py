@@ -1,0 +1,76 @@
+"""What the pages say is so: their code runs, their tables agree with flax, their links lead on."""
+
+import re
+
+import flax
+import pytest
+from flax.core import spmd
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.resolution import resolve, without_size_one
+from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.verdicts import Outcome, Verdict
+from tests.docs.pages import PAGES, ROOT, Block, blocks, table
+
+SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
+NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
+def test_code_on_the_page_runs(page, eight_devices, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # pages may save files
+    namespace = {"__name__": "__main__"}
+    for block in blocks(NAMES[page], page.read_text()):
+        block.run(namespace)
+
+
+@pytest.mark.parametrize("code", ["assert 1 == 2\n", ">>> 1 + 1\n3\n", ">>> undefined\n1\n"])
+def test_code_that_is_wrong_fails(code):
+    with pytest.raises(AssertionError):
+        Block("page.md", 1, code).run({})
+
+
+@pytest.mark.parametrize("page", PAGES, ids=NAMES.values())
+def test_links_inside_the_project_lead_somewhere(page):
+    targets = re.findall(r"\]\((?!https?:|#)([^)#\s]+)", page.read_text())
+    targets += re.findall(r'(?:src|srcset)="(?!https?:)([^"]+)"', page.read_text())
+    missing = [t for t in targets if not (page.parent / t).exists()]
+    assert missing == []
+
+
+def test_the_page_lists_every_outcome_and_who_decides():
+    rows = {row[0]: row[1] for row in table(SEMANTICS, "outcome")}
+    decides = {
+        o.value: "yes" if Verdict(0, "x", (), o, "").decides else "no" for o in Outcome
+    }  # fmt: skip
+    assert rows == decides
+
+
+def worked_example():
+    rules = Rules.parse(re.search(r'sv\.rules\("""\n(.*?)\.\.\. """\)', SEMANTICS, re.DOTALL)
+                        .group(1).replace("... ", ""))  # fmt: skip
+    return rules, table(SEMANTICS, "logical names")
+
+
+@pytest.mark.parametrize("column", ["linen", "nnx", "maxtext"])
+def test_dialects_side_by_side_are_what_we_resolve(column):
+    rules, rows = worked_example()
+    assert len(rows) == 5
+    mesh = make_mesh(data=8, model=1)
+    at = ["linen", "nnx", "maxtext"].index(column) + 1
+    for row in rows:
+        found = resolve(row[0].strip("`"), rules, mesh=mesh, dialect=column)
+        assert f"`{found.spec}`" == row[at], row[0]
+
+
+def test_dialects_side_by_side_are_what_flax_resolves():
+    rules, rows = worked_example()
+    mesh = make_mesh(data=8, model=1)
+    for names, linen, nnx, maxtext in rows:
+        logical = tuple(None if n == "_" else n for n in names.strip("`").split())
+        theirs = flax.linen.logical_to_mesh_axes(logical, rules.pairs())
+        assert f"`{theirs}`" == linen
+        # MaxText calls linen's and then drops axes of size 1.
+        assert f"`{without_size_one(Spec.of(*theirs), mesh)}`" == maxtext
+        assert f"`{spmd.get_pspec(logical, rules.pairs())}`" == nnx

@@ -1,0 +1,84 @@
+"""The lessons as documents: short cells, prose beside code, claims that are checked, no outputs.
+
+That they run is tested by `pytest --nbval-lax notebooks`.
+"""
+
+import ast
+import json
+from pathlib import Path
+
+import pytest
+
+NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
+NAMES = [n.stem for n in NOTEBOOKS]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=NAMES)
+def notebook(request):
+    return json.loads(request.param.read_text())
+
+
+def cells(notebook, kind):
+    return [c for c in notebook["cells"] if c["cell_type"] == kind]
+
+
+def source(cell):
+    return "".join(cell["source"])
+
+
+def claims(cell):
+    return any(isinstance(node, ast.Assert) for node in ast.walk(ast.parse(source(cell))))
+
+
+def words(notebook, kind):
+    return sum(len(source(c).split()) for c in cells(notebook, kind))
+
+
+def test_there_are_three_lessons():
+    assert NAMES == ["01_see_a_sharding", "02_why_did_no_rule_match", "03_run_it"]
+
+
+def test_outputs_are_stripped_and_the_kernel_is_anybodys(notebook):
+    assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    for cell in cells(notebook, "code"):
+        assert cell["outputs"] == []
+        assert cell["execution_count"] is None
+
+
+def test_cells_have_names_that_stay(notebook):
+    ids = [c["id"] for c in notebook["cells"]]
+    assert len(set(ids)) == len(ids)
+    # A tool that makes ids up makes eight hexadecimal digits; ours are words.
+    assert not any(len(i) == 8 and set(i) <= set("0123456789abcdef") for i in ids)
+
+
+def test_it_opens_with_prose_and_imports_alone(notebook):
+    assert notebook["cells"][0]["cell_type"] == "markdown"
+    first = source(cells(notebook, "code")[0]).splitlines()
+    assert first[-1] == "import shardviz as sv"
+    assert set(first) <= {"import jax", "import shardviz as sv"}
+
+
+def test_cells_are_short_and_prose_is_about_as_long_as_code(notebook):
+    assert max(source(c).count("\n") + 1 for c in cells(notebook, "code")) <= 12
+    assert 0.75 <= len(cells(notebook, "code")) / len(cells(notebook, "markdown")) <= 1.4
+    # Ten minutes: some 700 words at the pace of reading, and the rest for the code.
+    assert 500 <= words(notebook, "markdown") <= 900
+
+
+def test_most_cells_make_a_claim(notebook):
+    code = cells(notebook, "code")
+    assert sum(map(claims, code)) >= len(code) * 0.6
+
+
+def test_answers_can_be_hidden(notebook):
+    answers = [c for c in cells(notebook, "code") if c["id"].startswith("answer")]
+    assert len(answers) == 3
+    for cell in answers:
+        assert cell["metadata"]["jupyter"]["source_hidden"]
+        assert "hide-input" in cell["metadata"]["tags"]
+        assert claims(cell)
+
+
+def test_it_ends_in_the_explorer(notebook):
+    assert source(notebook["cells"][-1]).startswith("sv.explore(")
