@@ -1,12 +1,97 @@
-from __future__ import annotations
-from typing import Any
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.picture.draw_array import draw_layout_array, draw_array_spec
-from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
+"""draw(value) -> Picture: what any value of shardviz looks like."""
 
-def draw(value: Any, **options: Any):
-    if isinstance(value, MeshSpec):
-        return draw_mesh(value, **options)
-    if options.pop("view", "array") == "devices":
-        return draw_layout_devices(value, **options)
-    return draw_layout_array(value, **options)
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.core.errors import ShardvizError, listed, shown, suggestion
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.shards import Layout
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.report import Report
+from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
+from shardviz.picture.draw_bars import draw_audit, draw_report
+from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
+from shardviz.picture.draw_panels import draw_program, draw_request
+from shardviz.picture.draw_tables import draw_resolution, draw_rules, draw_spec
+from shardviz.picture.shapes import Picture
+
+
+def draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
+    """A layout as the blocks of its array, or as its devices.
+
+    Args:
+        view: `"array"` or `"devices"`.
+        options: those of `draw_layout_array` or `draw_layout_devices`.
+
+    Raises:
+        ShardvizError: for another view, or an option that the view does not have.
+    """
+    if view not in ("array", "devices"):
+        raise ShardvizError(f"A layout is seen as 'array' or 'devices'; got {shown(view)}.")
+    drawer = draw_layout_array if view == "array" else draw_layout_devices
+    return _called(drawer, layout, options)
+
+
+def _as_it_is(picture: Picture) -> Picture:
+    return picture
+
+
+_DRAWERS: dict[type, Callable[..., Picture]] = {
+    MeshSpec: draw_mesh,
+    Layout: draw_layout,
+    Spec: draw_spec,
+    ArraySpec: draw_array_spec,
+    Rules: draw_rules,
+    Resolution: draw_resolution,
+    Request: draw_request,
+    Audit: draw_audit,
+    Report: draw_report,
+    Picture: _as_it_is,
+}
+
+
+def draw(value: Any, **options: Any) -> Picture:
+    """The Picture of a value.
+
+    Args:
+        value: anything that `import shardviz` makes.
+        options: what the picture of that value understands: `by="host"` for devices,
+            `view="devices"`, `dims=(0, 2)` and `at=(1,)` for a layout, `title=""` for all.
+
+    Raises:
+        ShardvizError: for a value without a picture, or an option that it does not have.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
+    'host'
+    """
+    for kind in type(value).__mro__:
+        if kind in _DRAWERS:
+            return _called(_DRAWERS[kind], value, options)
+    if hasattr(value, "requests") and hasattr(value, "mesh"):
+        return _called(draw_program, value, options)
+    names = listed([k.__name__ for k in _DRAWERS], limit=20).replace("'", "")
+    raise ShardvizError(
+        f"There is no picture of a {type(value).__name__}; got {shown(value)}. There is one of"
+        f" {names}, and of a Program."
+    )
+
+
+def _called(drawer: Callable[..., Picture], value: Any, options: dict[str, Any]) -> Picture:
+    known = list(inspect.signature(drawer).parameters)[1:]
+    if "options" not in known:
+        for name in options:
+            if name not in known:
+                raise ShardvizError(
+                    f"A picture of a {type(value).__name__} has no option {shown(name)}."
+                    f"{suggestion(name, known)}"
+                )
+    return drawer(value, **options)

@@ -6,8 +6,8 @@ or one of them when somebody asks for it with `at`. Dimensions that are whole ne
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -34,6 +34,7 @@ from shardviz.picture.ticks import tick_room, ticks
 from shardviz.picture.units import bytes_text
 
 WIDEST, HIGHEST, STRIP = 430.0, 250.0, 54.0  # points that an array takes before cells need more
+AREA = 240_000.0  # square points that all blocks share, before they are as small as can be read
 ASPECTS = (0.45, 4.5)  # width over height; more extreme arrays are drawn at these
 MOST_LETTERS = 22
 
@@ -121,20 +122,38 @@ def _cell(layout: Layout, view: View, samples: list[str]) -> tuple[tuple[float, 
     """The size of a block on the page, and whether it is true to proportion."""
     sizes = [max(1, layout.shape[d]) for d in view.dims]
     counts = [layout.block_counts[d] for d in view.dims]
-    if len(sizes) == 2:
-        aspect = min(max(sizes[1] / sizes[0], ASPECTS[0]), ASPECTS[1])
-        width = min(WIDEST, HIGHEST * aspect)
-        high = width / aspect / counts[0]
-    else:
-        width, high = (WIDEST, STRIP) if sizes else (150.0, STRIP)
-    wide = width / (counts[-1] if counts else 1)
-    number = int(np.prod([layout.block_counts[d] for d in view.axes], dtype=float))
+    number = math.prod(layout.block_counts[d] for d in view.axes)
+    slices = number / math.prod(counts)
+    width, height = _extent(sizes)
+    smaller = min(1.0, max(0.4, 1.3 * slices**-0.5))
+    wide = smaller * width / (counts[-1] if counts else 1)
+    high = smaller * height / (counts[0] if len(counts) == 2 else 1)
     least = _least(number, counts, layout.replicas, samples)
-    cell = (max(wide, least[0]), max(high, least[1]))
+    cell = _within(max(wide, least[0]), max(high, least[1]), least, number)
     if len(sizes) < 2:
         return cell, True
     true = (sizes[1] / counts[1]) / (sizes[0] / counts[0])
     return cell, abs(cell[0] / cell[1] / true - 1) < 0.1
+
+
+def _extent(sizes: list[int]) -> tuple[float, float]:
+    """The width and height of an array of one, two or no dimensions, were there no blocks."""
+    if len(sizes) < 2:
+        return (WIDEST, STRIP) if sizes else (150.0, STRIP)
+    aspect = min(max(sizes[1] / sizes[0], ASPECTS[0]), ASPECTS[1])
+    width = min(WIDEST, HIGHEST * aspect)
+    return width, width / aspect
+
+
+def _within(
+    wide: float, high: float, least: tuple[float, float], number: int
+) -> tuple[float, float]:
+    """A block no larger than lets all of them share AREA, down to the least size."""
+    if wide * high * number > AREA:
+        wide = max(least[0], min(wide, AREA / number / high))
+    if wide * high * number > AREA:
+        high = max(least[1], min(high, AREA / number / wide))
+    return wide, high
 
 
 def _least(
@@ -148,7 +167,8 @@ def _least(
     if number > 1024:
         return 9.0, 9.0
     need = max(text_width(s, 8.5, bold=True) for s in samples) + 10
-    across = counts[-1] if counts else 1
+    # A long row is folded, so no row has many more blocks than a page of them all would.
+    across = min(counts[-1] if counts else 1, math.sqrt(1.7 * number))
     if number > 64:
         return min(max(need, 20.0), max(20.0, 900.0 / across)), 14.0
     return min(max(need, 28.0), max(28.0, 900.0 / across)), 34.0 if replicas > 1 else 22.0
@@ -223,8 +243,14 @@ def _facts(layout: Layout, view: View, to_scale: bool) -> dict[str, Any]:
     }
 
 
-def draw_array_spec(array: ArraySpec, title: str | None = None) -> Picture:
+def draw_array_spec(
+    array: ArraySpec, title: str | None = None, problem: str = ""
+) -> Picture:
     """An array by description, whole: its proportions, type, size and logical names.
+
+    Args:
+        title: `""` for none.
+        problem: a sentence on why it cannot be laid out.
 
     >>> draw_array_spec(ArraySpec("w", (512, 2048), "embed mlp", "bfloat16")).tiles.label(0)
     'w\\nbf16[512, 2048] · 2 MiB'
@@ -236,18 +262,19 @@ def draw_array_spec(array: ArraySpec, title: str | None = None) -> Picture:
     width = max(width, text_width(about, 8.0) + 20)
     names = "" if array.logical is None else f"logical axes: {format_names(array.logical)}"
     spec = "" if array.spec is None else f"asks for {array.spec}"
-    notes = [v for v in (names, spec) if v]
+    notes: list[str | Label] = [v for v in (names, spec) if v]
     tiles = make_tiles(
         0, 0, width, max(width / aspect, 40.0), text=[f"{array.name}\n{about}"],
-        hint=["\n".join([f"{array.name} {about}", *notes])], radius=3.0,
+        hint=["\n".join(v for v in (f"{array.name} {about}", names, spec, problem) if v)], radius=3.0,
     )  # fmt: skip
-    height = float(tiles.height[0])
+    if problem:
+        notes.append(Label(0, 0, problem, "start", "note", "bad"))
     return page(
-        replace(tiles),
+        tiles,
         [],
         title=f"array {array.name}" if title is None else title,
         notes=notes,
-        size=(width, height),
-        alt=f"Array {array.name} {about}." + "".join(f" {n}." for n in notes),
+        size=(width, float(tiles.height[0])),
+        alt=". ".join(v for v in (f"Array {array.name} {about}", names, spec, problem) if v),
         facts={"kind": "arraySpec"},
     )

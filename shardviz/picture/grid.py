@@ -239,12 +239,13 @@ def _widest(level: Level, words: Callable) -> float:
 
 
 def _down(level: Level, base: np.ndarray, words: Callable, x: float) -> list[Label]:
-    every = _every(10.0, level.pitch, len(level.offsets))
-    starts = base[:: max(1, len(base) * len(level.offsets) // 400)]
+    count = len(level.offsets)
+    every = 1 if level.pitch >= 10 else _every(18.0, level.pitch, count)
+    starts = base[:: max(1, len(base) * count // 400)]
     return [
         Label(x, float(b + level.offsets[i] + level.extent / 2), " ".join(words(level, i)), "end")
         for b in starts
-        for i in range(0, len(level.offsets), every)
+        for i in range(0, count, every)
     ]
 
 

@@ -140,15 +140,16 @@ def palette(count: int, hue: str, theme: Theme, strength: str = "rest") -> np.nd
         raise ShardvizError(f"A hue is one of {listed(HUES, 'or')}; got {shown(hue)}.")
     if strength not in STRENGTHS:
         raise ShardvizError(f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}.")
+    share: Any = 1.0 if hue == "bars" else theme.rest * (0.5 if hue == "plain" else 1.0)
     if hue == "verdicts":
         full = np.array([rgb(c) for c in theme.verdicts], float)
+        share = np.array([[share], [share], [share], [share / 3]])  # most verdicts have no say
     elif hue == "plain":
         full = np.array([rgb(theme.groups[8])], float)
     elif hue == "ramp" or count > len(theme.groups):
         return _opaque(_faded(_ramp(theme, min(max(count, 2), RAMP_STEPS)), theme, strength, 1.0))
     else:
         full = np.array([rgb(c) for c in theme.groups], float)
-    share = 1.0 if hue == "bars" else theme.rest * (0.5 if hue == "plain" else 1.0)
     return _opaque(_faded(full, theme, strength, share))
 
 
@@ -158,7 +159,7 @@ def _ramp(theme: Theme, steps: int) -> np.ndarray:
     return np.stack([np.interp(at, np.arange(len(stops)), stops[:, i]) for i in range(3)], -1)
 
 
-def _faded(full: np.ndarray, theme: Theme, strength: str, rest: float) -> np.ndarray:
+def _faded(full: np.ndarray, theme: Theme, strength: str, rest: Any) -> np.ndarray:
     share = {"rest": rest, "faint": theme.faint, "strong": 1.0}[strength]
     return full * share + np.array(rgb(theme.paper), float) * (1 - share)
 

@@ -43,7 +43,7 @@ def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label
             base = (base[:, None] + other.offsets).reshape(-1)
         bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
         numbers = np.arange(len(bounds)) * steps[level.axis]
-        room = 10.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
+        room = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
         keep = _kept(bounds, room)
         for start in base[:64]:
             labels += _set(level.along, bounds[keep] + start, numbers[keep], len(bounds) - 1)
@@ -59,7 +59,8 @@ def _kept(bounds: np.ndarray, room: float) -> np.ndarray:
         every *= 2
     keep = np.arange(0, last, every)
     # The first and last stand inward of their bounds, so they need half as much again.
-    keep = keep[(keep == 0) | (bounds[last] - bounds[keep] >= 1.5 * room)]
+    clear = (bounds[last] - bounds[keep] >= 1.4 * room) & (bounds[keep] - bounds[0] >= 1.4 * room)
+    keep = keep[(keep == 0) | clear]
     return np.append(keep, last)
 
 

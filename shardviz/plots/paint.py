@@ -11,7 +11,7 @@ from matplotlib.collections import PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from shardviz.picture.palette import Theme, colours, ink_on, palette, rgb, table_index, theme_of
+from shardviz.picture.palette import Theme, colours, ink_on, palette, table_index, theme_of
 from shardviz.picture.shapes import Frame, Label, LegendEntry, Picture, Tiles
 from shardviz.plots.lettering import letter_tiles
 
@@ -27,7 +27,12 @@ _ROLES = {
 _FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}  # both come with matplotlib
 
 
-def paint(picture: Picture, ax: Any = None, theme: str | Theme = "light") -> Any:
+def paint(
+    picture: Picture,
+    ax: Any = None,
+    theme: str | Theme = "light",
+    figure_class: type[Figure] = Figure,
+) -> Any:
     """Paints a picture, panels and all.
 
     Args:
@@ -35,6 +40,7 @@ def paint(picture: Picture, ax: Any = None, theme: str | Theme = "light") -> Any
         ax: Axes to paint into, which are returned; where None, a new Figure of the picture's own
             size is returned.
         theme: `"light"`, `"dark"` or a Theme.
+        figure_class: the class of a new Figure.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.draw import draw
@@ -44,7 +50,7 @@ def paint(picture: Picture, ax: Any = None, theme: str | Theme = "light") -> Any
     """
     look, figure = theme_of(theme), None
     if ax is None:
-        figure = Figure((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
+        figure = figure_class((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
         figure.set_facecolor(look.paper)
         ax = figure.add_axes((0, 0, 1, 1))
     ax.set_xlim(0, picture.width)
@@ -167,7 +173,7 @@ class _Painter:
             weight=weight,
             color=ink,
             ha={"start": "left", "middle": "center", "end": "right"}[anchor],
-            va="center_baseline",
+            va="center",
             parse_math=False,
             zorder=3,
         )
@@ -188,27 +194,28 @@ def ink_on_groups(picture: Picture, theme: Theme) -> np.ndarray:
 
 def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
     """The outlines of tiles: float64 [tiles, corners, 2]; four corners where none is round."""
-    edges = (tiles.x + x, tiles.y + y, tiles.width, tiles.height)
     smallest = min(tiles.width.min(), tiles.height.min())
-    return _round_corners(*edges, tiles.radius if smallest >= EDGED else 0.0)
+    # Small tiles that touch would show seams where they meet between two dots of the paper.
+    more = 0.0 if tiles.radius or smallest >= EDGED else 0.4
+    edges = (tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more)
+    return _round_corners(*edges, tiles.radius if tiles.height.min() >= EDGED else 0.0)
 
 
 def _round_corners(
     x: np.ndarray, y: np.ndarray, width: np.ndarray, height: np.ndarray, radius: float
 ) -> np.ndarray:
+    x, y, width, height = (v[:, None] for v in (x, y, width, height))
     across, down = np.array([1.0, 0, 0, 1]), np.array([1.0, 1, 0, 0])
     if radius <= 0:
-        return np.stack([x[:, None] + width[:, None] * across,
-                         y[:, None] + height[:, None] * down], -1)  # fmt: skip
-    turn = np.linspace(0, np.pi / 2, 5)
-    arcs = [(s + turn) for s in (0, np.pi / 2, np.pi, 3 * np.pi / 2)]
-    parts = []
-    for side, (a, b) in zip(arcs, ((1, 1), (0, 1), (0, 0), (1, 0)), strict=True):
-        mid_x = x + (width - radius if a else radius)
-        mid_y = y + (height - radius if b else radius)
-        parts.append(np.stack([mid_x[:, None] + radius * np.cos(side),
-                               mid_y[:, None] + radius * np.sin(side)], -1))  # fmt: skip
-    return np.concatenate(parts, axis=1)
+        return np.stack([x + width * across, y + height * down], -1)
+    turn = np.minimum(radius, np.minimum(width, height) / 2)
+    angles = np.linspace(0, np.pi / 2, 5) + np.pi / 2 * np.arange(4)[:, None]
+    right, low = np.repeat([1, 0, 0, 1], 5), np.repeat([1, 1, 0, 0], 5)
+    middle_x = x + np.where(right, width - turn, turn)
+    middle_y = y + np.where(low, height - turn, turn)
+    return np.stack(
+        [middle_x + turn * np.cos(angles.ravel()), middle_y + turn * np.sin(angles.ravel())], -1
+    )
 
 
 @lru_cache(maxsize=4)
@@ -227,11 +234,3 @@ def printable(text: str, family: str = "sans") -> str:
         return text
     known = _letters(family)
     return "".join(c if ord(c) in known else "□" for c in text)
-
-
-def hexed_ink(ink: np.ndarray) -> tuple[float, ...]:
-    """A colour as matplotlib takes it: four numbers from 0 to 1."""
-    return tuple((ink / 255).tolist())
-
-
-__all__ = ["paint", "printable", "rgb", "rounded"]

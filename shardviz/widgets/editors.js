@@ -145,6 +145,8 @@ export class RuleTable {
     setText(this.error, rules.error);
     this.text.setAttribute("aria-invalid", rules.error ? "true" : "false");
     toggle(this.sheet, "sv-unaligned", !rules.aligned);
+    // While a line is being typed the table as it was stays beside it, pale.
+    if (rules.error) return;
     const key = JSON.stringify(rules.aligned ? rules.rows : []);
     if (key === this.key) return;
     this.key = key;

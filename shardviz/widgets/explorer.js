@@ -75,7 +75,6 @@ function render({ model, el }) {
   const root = h("div", { class: "shardviz-explorer", "data-lm-suppress-shortcuts": "true" }, bar.node,
     h("div", { class: "sv-main" }, h("aside", { class: "sv-left" }, cards.node, rules.node), stage.node), panel.node);
   toggle(root, "sv-offline", !live);
-  if (!live) for (const control of root.querySelectorAll("input, textarea, select")) control.setAttribute("disabled", "");
   el.append(root);
 
   /** @type {any} */ let known = {};
@@ -92,7 +91,7 @@ function render({ model, el }) {
     asked = false;
     let view = model.get("view");
     if (!view || !view.mesh) return;
-    if (chosen !== null && chosen < view.arrays.length && view.selected !== chosen && (!live || intents.sent > view.seq)) view = { ...view, selected: chosen, look: { ...view.look, dims: [0, 1], at: [] } };
+    if (chosen !== null && chosen < view.arrays.length && view.selected !== chosen && (!live || intents.sent > view.seq)) view = { ...view, selected: chosen };
     else if (live) chosen = null;
     const dark = isDark(root), theme = { ...model.get("palette")[dark ? "dark" : "light"], name: dark ? "dark" : "light" };
     root.dataset.theme = theme.name;
@@ -104,6 +103,7 @@ function render({ model, el }) {
     rules.show(view);
     stage.show(view, picture, list, theme);
     panel.show(view, model.get("report_data"), live);
+    if (!live) for (const control of root.querySelectorAll("input, textarea, select")) control.setAttribute("disabled", "");
     root.dataset.seq = String(view.seq);
     intents.done(view.seq);
     root.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq: view.seq } }));

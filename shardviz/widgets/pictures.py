@@ -9,7 +9,7 @@ import numpy as np
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.shards import Layout
-from shardviz.picture.draw_array import draw_layout
+from shardviz.picture.draw_array import draw_layout_array
 from shardviz.picture.draw_devices import draw_mesh
 from shardviz.picture.palette import THEMES, palette
 from shardviz.picture.shapes import Picture
@@ -70,9 +70,7 @@ def _key(asked: Request, look: dict[str, Any] | None) -> Any:
     layout = asked.layout
     if layout is None or (look is None and layout.num_blocks > MAX_THUMB_BLOCKS):
         return None
-    shown = (tuple(look["dims"]), tuple(look["at"])) if look else ((0, 1), ())
-    if layout.rank < 2:
-        shown = ((0, 1), ())
+    shown = (look["dims"], look["at"]) if look else (None, None)
     names = asked.array.logical
     return (layout.shape, layout.block_counts, layout.spec, names, layout.mesh.axis_sizes, shown)
 
@@ -80,7 +78,8 @@ def _key(asked: Request, look: dict[str, Any] | None) -> Any:
 def _draw(asked: Request, key: Any) -> dict[str, Any]:
     dims, at = key[-1]
     layout: Layout = asked.layout  # type: ignore[assignment]
-    return wire(draw_layout(layout, dims=dims, at=at, logical=asked.array.logical, title=""))
+    picture = draw_layout_array(layout, dims, at, asked.array.name, asked.array.logical, title="")
+    return wire(picture)
 
 
 def wire(picture: Picture) -> dict[str, Any]:
@@ -99,6 +98,7 @@ def wire(picture: Picture) -> dict[str, Any]:
         "hue": picture.hue,
         "count": picture.groups,
         "alt": picture.alt,
+        "facts": dict(picture.facts),
     }
 
 

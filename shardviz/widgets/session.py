@@ -17,7 +17,7 @@ from shardviz.core.layout.array import ArraySpec, format_names, read_names, read
 from shardviz.core.layout.array import dtype_name as read_dtype
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.spec import MAX_RANK, Spec
 from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
@@ -128,7 +128,7 @@ class Session:
         self.texts = program_texts(program)
         self.errors: dict[str, str] = {}
         self.selected = 0
-        self.look: dict[str, Any] = {"by": "mesh", "dims": (0, 1), "at": ()}
+        self.look: dict[str, Any] = {"by": "mesh", "dims": None, "at": None}
         self.target = ""
         self.revision = 0
         self._listeners: list[Callable[[], None]] = []
@@ -190,7 +190,7 @@ class Session:
         self._reset_view()
 
     def _reset_view(self) -> None:
-        self.look = {**self.look, "dims": (0, 1), "at": ()}
+        self.look = {**self.look, "dims": None, "at": None}
 
     def _edit_array(self, name: str, text: str, index: int) -> None:
         index = self._index(index)
@@ -316,15 +316,15 @@ class Session:
         dims = tuple(value) if isinstance(value, (list, tuple)) else ()
         if len(dims) != 2 or len(set(dims)) != 2 or not all(d in range(rank) for d in dims):
             raise ShardvizError(f"Two of the {rank} dimensions can be shown; got {shown(value)}.")
-        self.look = {**self.look, "dims": dims, "at": ()}
+        self.look = {**self.look, "dims": dims, "at": None}
 
     def _edit_at(self, value: Any) -> None:
-        good = isinstance(value, (list, tuple)) and all(
-            isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in value
-        )
-        if not good or len(value) > self.arrays[self.selected].rank:
+        """Which block of each dimension that is not shown; None shows all of them."""
+        numbers = value if isinstance(value, (list, tuple)) else ()
+        good = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in numbers)
+        if value is not None and not (numbers and good and len(numbers) <= MAX_RANK):
             raise ShardvizError(f"A step through the blocks is a number; got {shown(value)}.")
-        self.look = {**self.look, "at": tuple(value)}
+        self.look = {**self.look, "at": None if value is None else tuple(numbers)}
 
     def _edit_add(self, value: Any) -> None:
         if len(self.drafts) >= MAX_ARRAYS:

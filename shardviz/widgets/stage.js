@@ -136,26 +136,26 @@ export class Stage {
 
   /** Which two dimensions are shown, and steps through the others. @param {any} a */
   showSteps(a) {
-    const key = JSON.stringify([a.rank, this.view.look, a.counts]);
+    const facts = this.pictures[this.selected]?.facts;
+    const key = JSON.stringify([a.rank, facts]);
     if (key === this.stepKey) return;
     this.stepKey = key;
-    const parts = [], { dims, at } = this.view.look;
-    if (a.rank > 2) {
-      const options = [];
+    const parts = [];
+    if (a.rank > 2 && facts) {
+      const options = [], [row, column] = facts.dims;
       for (let i = 0; i < a.rank; i++) for (let j = 0; j < a.rank; j++) if (i !== j) options.push({ value: `${i},${j}`, label: `dims ${i} × ${j}` });
       const choice = new Choice("Shown dimensions", (v) => this.edit("dims", v.split(",").map(Number)));
-      choice.sync(options, `${dims[0]},${dims[1]}`);
+      choice.sync(options, `${row},${column}`);
       parts.push(choice.node);
-      for (let d = 0; d < a.rank; d++) {
-        if (dims.includes(d) || (a.counts?.[d] ?? 1) < 2) continue;
-        const now = at[d] ?? 0, step = (/** @type {number} */ by) => {
-          const next = Array.from({ length: a.rank }, (_, i) => at[i] ?? 0);
-          next[d] = (now + by + a.counts[d]) % a.counts[d];
-          this.edit("at", next);
-        };
-        parts.push(h("span", { class: "sv-step" }, button("‹", () => step(-1), { "aria-label": `Previous block of dim ${d}` }),
-          h("span", { text: `dim ${d}: block ${now + 1} of ${a.counts[d]}` }), button("›", () => step(1), { "aria-label": `Next block of dim ${d}` })));
+      const hidden = Array.from({ length: a.rank }, (_, d) => d).filter((d) => !facts.dims.includes(d));
+      const at = (/** @type {number} */ d) => facts.steps.find((/** @type {any} */ s) => s.dim === d)?.at ?? 0;
+      for (const s of facts.steps) {
+        const go = (/** @type {number} */ by) => this.edit("at", hidden.map((d) => (d === s.dim ? (s.at === null ? 0 : (s.at + by + s.count) % s.count) : at(d))));
+        const where = s.at === null ? `dim ${s.dim}: all ${s.count}` : `dim ${s.dim}: ${s.at + 1} of ${s.count}`;
+        parts.push(h("span", { class: "sv-step" }, button("‹", () => go(-1), { "aria-label": `Previous block of dim ${s.dim}` }),
+          h("span", { text: where }), button("›", () => go(1), { "aria-label": `Next block of dim ${s.dim}` })));
       }
+      if (facts.steps.some((/** @type {any} */ s) => s.at !== null)) parts.push(button("all", () => this.edit("at", null), { class: "sv-link", "aria-label": "Show all blocks" }));
     }
     fill(this.steps, ...parts);
   }

@@ -213,8 +213,7 @@ def session_view(session: Session) -> dict[str, Any]:
         "selected": session.selected,
         "rules": rules_view(session),
         "program": program_view(session),
-        "look": {"by": session.look["by"], "dims": list(session.look["dims"]),
-                 "at": list(session.look["at"])},
+        "look": {"by": session.look["by"]},
         "notes": [session.errors[k] for k in ("select", "by", "dims", "at", "add", "remove",
                                               "dialect", "types", "target") if k in session.errors],
     }  # fmt: skip

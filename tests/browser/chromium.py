@@ -96,7 +96,7 @@ def _output(command: list[str]) -> str:
 
 
 def _succeeds(command: list[str], env: dict[str, str]) -> bool:
-    """Runs a command silently; where it fails, prints the end of what it said."""
+    """Runs a command silently; where it fails, prints the first error that it named."""
     try:
         done = subprocess.run(
             command,
@@ -111,7 +111,9 @@ def _succeeds(command: list[str], env: dict[str, str]) -> bool:
         print(f"{' '.join(command)}: {error}")
         return False
     if done.returncode:
-        print(f"{' '.join(command)} failed:", *done.stdout.splitlines()[-5:], sep="\n  ")
+        said = [line.strip() for line in done.stdout.splitlines() if line.strip()]
+        named = [line for line in said if line.startswith(("E:", "Error"))] or said[-1:]
+        print(f"  {' '.join(command[:4])} … failed.", *named[:1])
     return done.returncode == 0
 
 

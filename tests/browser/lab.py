@@ -138,6 +138,7 @@ class Lab:
         run: bool = True,
         width: int = 1280,
         height: int = 900,
+        scale: float = 1,
     ) -> Page:
         """A page on a new notebook of these code cells, every one of them run.
 
@@ -146,13 +147,14 @@ class Lab:
             theme: `LIGHT` or `DARK`.
             run: False leaves the cells as they are.
             width, height: of the window, in CSS pixels.
+            scale: device pixels a CSS pixel.
 
         Raises:
             AssertionError: if a cell ends in a traceback.
         """
         name = f"{secrets.token_hex(4)}-{next(self._numbers)}.ipynb"
         (self.server.root / name).write_text(json.dumps(notebook(cells)))
-        context = new_context(self._browser, width, height)
+        context = new_context(self._browser, width, height, scale)
         self._contexts.append(context)
         page = context.new_page()
         self.complaints.watch(page)

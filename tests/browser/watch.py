@@ -80,8 +80,13 @@ def chromium(path: str) -> Iterator[Browser]:
             browser.close()
 
 
-def new_context(browser: Browser, width: int = 1280, height: int = 900) -> BrowserContext:
-    """A fresh profile: no cookies, no storage; sizes in CSS pixels."""
+def new_context(
+    browser: Browser, width: int = 1280, height: int = 900, scale: float = 1
+) -> BrowserContext:
+    """A fresh profile: no cookies, no storage; sizes in CSS pixels of `scale` device pixels."""
     return browser.new_context(
-        viewport={"width": width, "height": height}, reduced_motion="reduce", locale="en-US"
+        viewport={"width": width, "height": height},
+        device_scale_factor=scale,
+        reduced_motion="reduce",
+        locale="en-US",
     )

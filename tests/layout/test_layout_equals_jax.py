@@ -209,9 +209,11 @@ def test_what_jax_refuses_is_refused_and_nothing_else():
 
         theirs, ours = outcome(by_jax), outcome(by_us)
         case = f"{shape} as {entries} {parts['marks']} on {mesh!r}"
+        seen[f"{theirs}/{ours}"] += 1
+        if theirs == "NotImplementedError" and ours == "fine" and "unreduced" in parts["marks"]:
+            continue  # JAX cannot answer beside idle axes; where a partial sum lies is no riddle
         assert (theirs == "fine") == (ours == "fine"), f"{theirs} {ours}: {case}"
         assert ours in ("fine", "SpecError", "LayoutError"), f"{ours}: {case}"
-        seen[f"{theirs}/{ours}"] += 1
     assert seen["fine/fine"] > 1000, seen
     assert sum(n for k, n in seen.items() if k.endswith("SpecError")) > 1000, seen
     assert seen["IndivisibleError/LayoutError"] > 300, seen

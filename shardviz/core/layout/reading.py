@@ -108,8 +108,15 @@ class Cursor:
         raise self.complain(f"expected {what}")
 
     def complain(self, problem: str) -> ShardvizError:
-        """An error that names the position; for the caller to raise."""
+        """An error that names the place; for the caller to raise."""
         found = "the end" if self.done else shown(self.here.value)
+        # In a text of several lines the line says more than the position.
+        before = self.text[: self.here.start].rstrip() if self.done else self.text[: self.here.start]
+        number, lines = before.count("\n"), self.text.split("\n")
+        if len(lines) > 1:
+            return self.error(
+                f"Cannot read line {number + 1}, {shown(lines[number].strip())}: {problem}, found {found}."
+            )
         return self.error(
             f"Cannot read {shown(self.text)}: {problem} at position {self.here.start + 1},"
             f" found {found}."
@@ -134,9 +141,9 @@ def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
     closing = ")" if cursor.take().value == "(" else "]"
     entries: list = []
     while not cursor.skip(closing):
+        bracketed = cursor.at("(", "[")
         inner = names_or_none(cursor, what, depth + 1)
-        nested = len(inner) != 1 or isinstance(inner[0], list)
-        entries.append(inner if nested else inner[0])
+        entries.append(inner[0] if inner and not bracketed else inner)
         if not cursor.skip(",") and not cursor.at(closing):
             raise cursor.complain(f"expected a comma or {closing}")
     return entries

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import LayoutError, plural, shown
+from shardviz.core.errors import LayoutError, listed, plural, shown
 from shardviz.core.layout.array import dtype_name, read_shape, size_in_bytes
 from shardviz.core.layout.divide import Misfit
 from shardviz.core.layout.mesh import MeshSpec
@@ -241,8 +241,8 @@ def lay_out(
     An UNCONSTRAINED dimension is shown whole, as JAX does: the compiler has yet to decide.
 
     Raises:
-        LayoutError: if the spec is longer than the shape, a dimension does not divide, or a
-            Manual axis splits none.
+        LayoutError: if the spec is longer than the shape, a dimension does not divide, or the
+            mesh has a Manual axis and some axis splits no dimension.
         SpecError: if the spec names axes that the mesh lacks, or one twice.
     """
     sizes = read_shape(shape)
@@ -268,14 +268,18 @@ def lay_out(
 
 
 def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
-    # jax fails here, too, in an assertion: over a Manual axis each device has its own value.
-    for axis, kind in zip(mesh.axis_names, mesh.axis_types, strict=True):
-        if kind == "Manual" and axis not in spec.axes:
-            raise LayoutError(
-                f"Axis {shown(axis)} is Manual and splits no dimension, so what each device holds"
-                " along it is up to the code inside shard_map. Make it Auto or Explicit, or split"
-                " a dimension over it."
-            )
+    # NamedSharding fails here in an assertion: it knows no devices that are replicas of each
+    # other beside devices that a shard_map keeps apart.
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    manual = [n for n, size in mesh.shape.items() if size > 1 and kinds[n] == "Manual"]
+    idle = [n for n, size in mesh.shape.items() if size > 1 and n not in spec.axes]
+    if manual and idle:
+        raise LayoutError(
+            f"Mesh axis {shown(manual[0])} is Manual: what a device holds along it is up to the"
+            " code inside shard_map. JAX lays out an array over such a mesh only if every axis"
+            f" splits a dimension, and {shown(idle[0])} splits none. Make {listed(manual)} Auto or"
+            " Explicit."
+        )
 
 
 def layout_from_boxes(

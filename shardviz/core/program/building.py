@@ -11,7 +11,8 @@ from shardviz.core.errors import ProgramError, plural, shown
 from shardviz.core.layout.mesh import MeshSpec, check_size
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.bridge import adopt, program_arrays
+from shardviz.core.program.arguments import program_arrays
+from shardviz.core.program.bridge import adopt
 from shardviz.core.program.program import Program
 
 

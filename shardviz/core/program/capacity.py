@@ -45,9 +45,7 @@ def capacity_of(devices: Sequence[Any]) -> Capacity:
     return Capacity(min(known) if known else None)
 
 
-def refusal(
-    memory: Memory, capacity: Capacity, devices: int, placed: int = 0
-) -> str | None:
+def refusal(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> str | None:
     """The sentence for a program that does not fit, or None where it does or nobody knows.
 
     Args:

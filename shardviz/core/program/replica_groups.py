@@ -13,6 +13,7 @@ The notations are those of `xla/hlo/ir/replica_group.cc` and `mesh_and_axis.cc`.
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 from collections.abc import Sequence
@@ -131,9 +132,9 @@ def _split(ids: np.ndarray, sizes: dict[str, int], refs: list[tuple[str, str, st
     lengths: list[int] = []
     at: dict[tuple[str, int], int] = {}
     for name, size in sizes.items():
-        cuts = sorted({1, size} | {n for r, p, s in refs if r == name and p
-                                   for n in (int(p), int(p) * int(s))})  # fmt: skip
-        for low, high in zip(cuts, cuts[1:], strict=False):
+        bounds = [(int(p), int(p) * int(s)) for r, p, s in refs if r == name and p]
+        cuts = sorted({1, size, *itertools.chain(*bounds)})
+        for low, high in itertools.pairwise(cuts):
             if high % low:
                 return ()
             at[name, low] = len(lengths)

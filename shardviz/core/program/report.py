@@ -47,6 +47,10 @@ class Collective:
     name: str = ""
     shape: str = ""
 
+    def moved(self) -> Collective:
+        """The same collective without its source: the code stands on other lines by now."""
+        return replace(self, source="")
+
 
 @dataclass(frozen=True)
 class Check:
@@ -85,7 +89,17 @@ class Failure:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes on each device, from the compiler's own analysis; None where it gave none."""
+    """Bytes on each device, from the compiler's own analysis; None where it gave none.
+
+    Attributes:
+        arguments: what the arguments take.
+        outputs: what the outputs take.
+        temporaries: what the program takes in between.
+        aliased: outputs that stand where a donated argument stood; counted in both.
+        generated_code: the code itself, where it lives on the device.
+        capacity: what the device had free when the report was made; of simulated devices, their
+            even share of the host's.
+    """
 
     arguments: int | None = None
     outputs: int | None = None
@@ -93,6 +107,10 @@ class Memory:
     aliased: int | None = None
     generated_code: int | None = None
     capacity: int | None = None
+
+    def replace(self, **changes: int | None) -> Memory:
+        """A copy with some numbers changed."""
+        return replace(self, **changes)
 
 
 @dataclass(frozen=True, repr=False)

@@ -172,8 +172,7 @@ def _best(needed: int) -> Target:
         return Target("attached", "cpu", 1)
     there = _count("cpu")
     if there < needed:
-        attached = max(there, len(found)), found[0].platform if len(found) >= there else "cpu"
-        raise TargetError(_too_few(attached[1], attached[0], needed))
+        raise TargetError(_too_few(found[0].platform, len(found), needed, there))
     return Target("cpu", "cpu", needed)
 
 
@@ -221,15 +220,20 @@ def _count(platform: str) -> int:
         return 0
 
 
-def _too_few(platform: str, there: int, needed: int) -> str:
+def _too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
     have = plural(there, f"{platform.upper()} device")
-    start = (
-        "Restart the kernel and run this first, or begin with"
-        f" jax.config.update('{_OPTION}', {needed})"
-    )
+    if platform != "cpu" and cpus is None:
+        advice = f"Write 'cpu:{needed}' for simulated devices"
+    else:
+        have += "" if platform == "cpu" else f" and {plural(cpus or 0, 'CPU device')}"
+        advice = (
+            "Their number was settled when jax started: restart the kernel and run this first, or"
+            f" begin with jax.config.update('{_OPTION}', {needed})"
+        )
+    most = max(there, cpus or 0)
     return (
-        f"The mesh has {plural(needed, 'device')} and jax started here with {have}. {start}; or use"
-        f" a mesh of at most {plural(there, 'device')}."
+        f"The mesh has {plural(needed, 'device')} and jax has {have} here. {advice}; or use a mesh"
+        f" of at most {plural(most, 'device')}."
     )
 
 

@@ -1,0 +1,158 @@
+"""What was predicted, held against what happened: boxes against shards, results against results."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardviz.core.errors import plural
+from shardviz.core.layout.array import dtype_name
+from shardviz.core.layout.shards import Layout
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.report import Check
+
+# How far two results may lie apart, as a part of the largest value. Sums in another order differ
+# by rounding; a wrong or missing sum differs by far more than this.
+_TOLERANCE = {
+    "float64": 1e-9,
+    "complex128": 1e-9,
+    "float32": 1e-4,
+    "complex64": 1e-4,
+    "float16": 5e-3,
+    "bfloat16": 3e-2,
+}
+_NARROW = 0.3  # floats of 8 bits and fewer
+# GPUs and TPUs multiply float32 in fewer bits by default (TF32, bfloat16 passes).
+_COARSE = {"float32": 5e-3, "complex64": 5e-3}
+
+
+def boxes_check(name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, int]) -> Check:
+    """The boxes of a layout against the shards that the devices really hold.
+
+    Args:
+        name: what the array is called.
+        layout: where every block was predicted to be.
+        array: the live array.
+        ids: jax device to the id that the layout knows it by.
+    """
+    shards = array.addressable_shards
+    title = f"{name}: boxes of {plural(len(shards), 'shard')}"
+    for shard in shards:
+        device = ids.get(shard.device)
+        if device is None:
+            return Check(title, False, f"A shard lies on {shard.device}, outside the mesh.")
+        predicted = [(s.start, s.stop) for s in layout.box(device)]
+        found = [s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=True)]
+        if found != predicted or shard.data.shape != layout.shard_shape:
+            return Check(
+                title,
+                False,
+                f"Device {device} holds {_box(found)} as {list(shard.data.shape)}; the layout puts"
+                f" {_box(predicted)} there, {list(layout.shard_shape)}.",
+            )
+    if len(shards) != len([d for d in ids if d.process_index == jax.process_index()]):
+        return Check(title, False, f"Only {plural(len(shards), 'device')} of {len(ids)} hold it.")
+    each = f"{layout.dtype}{list(layout.shard_shape)} each"
+    return Check(title, True, f"Every shard is where the layout puts it, {each}.")
+
+
+def specs_check(name: str, asked: Spec, layout: Layout, found: Layout | None) -> Check:
+    """An output's spec, as asked for, against how the compiler lays it out."""
+    title = f"{name}: out_specs"
+    if found is None:
+        return Check(title, False, f"{asked} was asked for and the blocks differ in shape.")
+    same = np.array_equal(layout.groups, found.groups) and layout.shard_shape == found.shard_shape
+    how = found.spec if found.spec is not None else "other boxes"
+    return Check(title, same, f"{asked} was asked for and the compiler gives {how}.")
+
+
+def tolerance(dtypes: Iterable[Any], platform: str) -> float:
+    """How far apart results may lie, by the coarsest of their and the arguments' dtypes.
+
+    >>> tolerance(["float32"], "cpu"), tolerance(["float32", "bfloat16"], "cpu")
+    (0.0001, 0.03)
+    """
+    worst = 0.0
+    for name in map(dtype_name, dtypes):
+        if name.startswith(("float", "bfloat", "complex")):
+            own = _TOLERANCE.get(name, _NARROW)
+            worst = max(worst, own if platform == "cpu" else _COARSE.get(name, own))
+    return worst
+
+
+def values_check(
+    name: str, array: jax.Array, reference: jax.Array, inputs: Sequence[Any], platform: str
+) -> Check:
+    """A result on many devices against the same result on one, block by block.
+
+    Args:
+        name: what the output is called.
+        array: the sharded result.
+        reference: the result of the unsharded function.
+        inputs: the dtypes of the arguments: results cannot be finer than what they came from.
+        platform: what it ran on.
+    """
+    title = f"{name}: values"
+    if array.shape != reference.shape or array.dtype != reference.dtype:
+        there = f"{reference.dtype}{list(reference.shape)}"
+        return Check(title, False, f"{array.dtype}{list(array.shape)} here, {there} on one device.")
+    if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array, reference = jax.random.key_data(array), jax.random.key_data(reference)
+    difference = _Difference(np.asarray(reference))
+    for shard in array.addressable_shards:
+        if shard.replica_id == 0:
+            difference.add(np.asarray(shard.data), shard.index)
+    exact = not dtype_name(array.dtype).startswith(("float", "bfloat", "complex"))
+    return difference.check(title, 0.0 if exact else tolerance([array.dtype, *inputs], platform))
+
+
+class _Difference:
+    """Gathers how far blocks lie apart from those of a reference."""
+
+    def __init__(self, reference: np.ndarray) -> None:
+        self.reference = reference
+        self.worst = self.scale = 0.0
+        self.unlike = self.not_finite = 0
+
+    def add(self, block: np.ndarray, index: tuple[slice, ...]) -> None:
+        other = self.reference[index]
+        if block.dtype.kind in "iub" or dtype_name(block.dtype).startswith(("int", "uint")):
+            self.unlike += int((block != other).sum())
+            return
+        wide = np.complex128 if block.dtype.kind == "c" else np.float64
+        block, other = block.astype(wide), other.astype(wide)
+        finite = np.isfinite(block) & np.isfinite(other)
+        # Where one is not finite both have to be the same: NaN with NaN, inf with inf.
+        same = (block == other) | (np.isnan(block) & np.isnan(other))
+        self.unlike += int((~finite & ~same).sum())
+        self.not_finite += int((~finite & same).sum())
+        apart = np.abs(block[finite] - other[finite])
+        self.worst = max(self.worst, float(apart.max(initial=0.0)))
+        self.scale = max(self.scale, float(np.abs(other[finite]).max(initial=0.0)))
+
+    def check(self, title: str, allowed: float) -> Check:
+        if allowed == 0.0:
+            detail = "Equal to the unsharded function, element by element."
+            if self.unlike:
+                detail = f"{plural(self.unlike, 'element')} differ from the unsharded function's."
+            return Check(title, not self.unlike, detail)
+        relative = self.worst / self.scale if self.scale else math.inf if self.worst else 0.0
+        detail = (
+            f"Largest difference from the unsharded function: {self.worst:.2g}, which is"
+            f" {relative:.2g} of the largest value {self.scale:.3g}; allowed is {allowed:g} of it."
+        )
+        if self.unlike:
+            detail += f" {plural(self.unlike, 'element')} finite in one of the two only."
+        if self.not_finite:
+            detail += f" {plural(self.not_finite, 'element')} NaN or infinite in both."
+        # The last term forgives rounding where everything cancels to about zero.
+        within = self.worst <= allowed * self.scale + 1e-3 * min(allowed, 1e-4)
+        return Check(title, within and not self.unlike, detail)
+
+
+def _box(bounds: Sequence[tuple[int, int]]) -> str:
+    return "[" + ", ".join(f"{a}:{b}" for a, b in bounds) + "]"

@@ -1,0 +1,202 @@
+"""Traced -> Lowered -> Executable, each with what was learned on the way."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+from jaxlib.version import __version__ as jaxlib_version
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.effects import has_callbacks
+from shardviz.core.program.hlo import read_collectives
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Memory
+from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A lowered program.
+
+    Attributes:
+        traced: where it comes from.
+        stage: jax's own `Lowered`.
+        text: StableHLO, without source lines.
+        sources: a digest of the text with source lines.
+        effects: the effects of the program, in words.
+        cacheable: whether the text says all there is to know: no effects, no callbacks, no
+            constants beside it.
+        manual: whether it has `shard_map` regions, which see their place in the mesh.
+        lower_s: seconds to trace and lower.
+    """
+
+    traced: Traced
+    stage: Any
+    text: str
+    sources: str
+    effects: tuple[str, ...]
+    cacheable: bool
+    manual: bool
+    lower_s: float
+
+
+@dataclass(eq=False)
+class Executable:
+    """A compiled program.
+
+    Attributes:
+        stage: jax's own `Compiled`; takes and gives tuples of leaves.
+        compile_s: seconds to compile.
+        collectives: what its final text holds.
+        memory: bytes on each device, as the compiler says.
+        cost: the compiler's cost analysis.
+        sources: the digest of the text that it was compiled from, source lines included.
+    """
+
+    stage: Any
+    compile_s: float
+    collectives: tuple[Collective, ...]
+    memory: Memory
+    cost: Mapping[str, float]
+    sources: str
+    _reference: Executable | None = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def reference(self, make: Callable[[], Executable]) -> Executable:
+        """The same function for one device; made when first asked, and kept with this one."""
+        with self._lock:
+            if self._reference is None:
+                self._reference = make()
+            return self._reference
+
+
+def lower(
+    program: Program | Traced,
+    mesh: Mesh | AbstractMesh | None = None,
+    platforms: Sequence[str] | None = None,
+) -> Lowered:
+    """Lowers a program to StableHLO, tracing it first where that has not happened.
+
+    Args:
+        program: the program, or what `trace` made of it.
+        mesh: the jax mesh to trace it on.
+        platforms: what to lower for, such as `("tpu",)`; needed on an AbstractMesh.
+
+    Raises:
+        ProgramError: as `trace` does.
+        Exception: whatever the function or jax raises.
+    """
+    traced = program if isinstance(program, Traced) else trace(program, _given(mesh))
+    begun = time.perf_counter()
+    with in_context(traced.mesh):
+        kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
+        stage = traced.stage.lower(**kinds)
+    text = stage.as_text()
+    # With this flag on, closed-over arrays are arguments and their values not in the text.
+    hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
+    return Lowered(
+        traced,
+        stage,
+        text,
+        hashlib.sha256(stage.as_text(debug_info=True).encode()).hexdigest(),
+        traced.effects,
+        cacheable=not traced.effects and not has_callbacks(text) and not hoisted,
+        manual="manual_computation" in text or "SPMDFullToShardShape" in text,
+        lower_s=traced.seconds + time.perf_counter() - begun,
+    )
+
+
+def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
+    """Compiles for the devices of the mesh that it was traced on, and reads what came out.
+
+    Args:
+        lowered: what to compile.
+        mesh: the mesh whose axes the collectives are told in.
+
+    Raises:
+        Exception: whatever the compiler raises.
+    """
+    begun = time.perf_counter()
+    stage = lowered.stage.compile(compiler_options=compiler_options(lowered.traced.program) or None)
+    seconds = time.perf_counter() - begun
+    text = stage.as_text() or ""
+    return Executable(
+        stage,
+        seconds,
+        read_collectives(text, mesh.axis_names, mesh.axis_sizes),
+        _memory(stage),
+        _cost(stage),
+        lowered.sources,
+    )
+
+
+def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """The key of an executable: everything that a compile depends on.
+
+    The text alone would not do: it is the same for permuted devices and for any two callbacks.
+    Programs that are not `cacheable` have a fingerprint too, but it does not tell them apart.
+    """
+    program = lowered.traced.program
+    first = devices[0]
+    parts = (
+        lowered.text,
+        [(d.id, d.process_index) for d in devices],
+        (first.platform, first.device_kind, getattr(first.client, "platform_version", "")),
+        sorted((str(k), repr(v)) for k, v in options.items()),
+        donated_leaves(program),
+        [str(r.spec) for r in program.requests],
+        [str(s) for s in program.out_specs or ()],
+        (jax.__version__, jaxlib_version),
+    )
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def compiler_options(program: Program) -> dict[str, Any]:
+    """The options that go to the compiler: all but `donate`."""
+    return {k: v for k, v in program.options.items() if k != "donate"}
+
+
+def _given(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
+    if mesh is None:
+        raise ProgramError("Lowering a program needs a jax mesh; got none.")
+    return mesh
+
+
+def _memory(stage: Any) -> Memory:
+    try:
+        found = stage.memory_analysis()
+    except (NotImplementedError, RuntimeError):
+        found = None  # not every platform analyses
+    if found is None:
+        return Memory()
+    size = lambda name: getattr(found, f"{name}_size_in_bytes", None)  # noqa: E731
+    return Memory(
+        arguments=size("argument"),
+        outputs=size("output"),
+        temporaries=size("temp"),
+        aliased=size("alias"),
+        generated_code=size("generated_code"),
+    )
+
+
+def _cost(stage: Any) -> dict[str, float]:
+    try:
+        found = stage.cost_analysis()
+    except (NotImplementedError, RuntimeError):
+        return {}  # not every platform analyses
+    if isinstance(found, (list, tuple)):
+        found = found[0] if found else {}
+    # Entries with braces are per operand; the sums are what one asks for.
+    return {k: float(v) for k, v in (found or {}).items() if "{" not in k and _is_number(v)}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -1,0 +1,61 @@
+"""An exception of a user's program, in words: what jax said at first, and the user's own line."""
+
+from __future__ import annotations
+
+import traceback
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.program.hlo_sources import is_user_file, place_in_words
+from shardviz.core.program.report import Failure
+
+LIMIT = 600
+
+_OPENINGS = {
+    "trace": "jax could not trace the function.",
+    "lower": "jax could not lower the program.",
+    "compile": "The compiler refused the program.",
+    "place": "The arguments could not be placed on the devices.",
+    "run": "The program failed while it ran.",
+    "check": "The results could not be checked.",
+}
+
+
+def failure(stage: str, error: BaseException) -> Failure:
+    """The Failure for an exception that ended a stage.
+
+    >>> failure("trace", TypeError("dot got (2,) and (3,).")).message
+    'jax could not trace the function. TypeError: dot got (2,) and (3,).'
+    """
+    if isinstance(error, ShardvizError):
+        return Failure(stage, str(error), source_of(error))
+    opening = _OPENINGS.get(stage, "It failed.")
+    return Failure(stage, f"{opening} {in_words(error)}", source_of(error))
+
+
+def in_words(error: BaseException) -> str:
+    """The kind of an exception and the first paragraph of what it says, on one line.
+
+    >>> in_words(ValueError("one\\ntwo\\n\\nmuch more"))
+    'ValueError: one two'
+    """
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001  a foreign __str__ may raise anything
+        text = f"(its text raises {type(second).__name__})"
+    paragraph = text.strip().split("\n\n")[0]
+    words = " ".join(paragraph.split())
+    words = "".join(c if c.isprintable() else "?" for c in words)
+    if len(words) > LIMIT:
+        words = words[: LIMIT - 1] + "…"
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def source_of(error: BaseException) -> str:
+    """The innermost line of the user's code that an exception passed through, or `""`."""
+    frames = [
+        (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    for path, line in reversed(frames):
+        if is_user_file(path) and not path.startswith("<"):
+            return place_in_words(path, line)
+    return ""

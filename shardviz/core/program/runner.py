@@ -1,0 +1,310 @@
+"""The walk of a compile or run: check, lower, look up, compile, place, execute, compare, report.
+
+The only place that executes a program. Nothing that a program does wrong is raised from here: it
+ends as the `error` of the Report, with the stage it happened in.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+from jax.sharding import Mesh, NamedSharding
+
+from shardviz.core.errors import ProgramError, shown
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program import reference
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.capacity import capacity_of, refusal
+from shardviz.core.program.checks import boxes_check
+from shardviz.core.program.compiler import (
+    Executable,
+    Lowered,
+    compile_lowered,
+    compiler_options,
+    fingerprint,
+    lower,
+)
+from shardviz.core.program.failures import failure
+from shardviz.core.program.layouts import output_layouts, spec_checks
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Check, Failure, Report
+from shardviz.core.program.targets import Target, choose, device_mesh
+from shardviz.core.program.tracing import donated_leaves, placed_spec, trace
+from shardviz.core.program.values import example, value_leaves
+
+MAX_REPEAT = 1_000_000
+
+
+def compile_program(
+    program: Program,
+    target: Target | str | None = None,
+    *,
+    cache: ExecutableCache,
+    progress: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Report:
+    """Compiles a program, and reports; nothing is placed or executed.
+
+    Args:
+        program: what to compile.
+        target: what for: text as `targets.choose` reads it, or None for what suits.
+        cache: where executables are kept.
+        progress: called with the name of every stage as it begins.
+        cancelled: asked between stages; True ends the walk.
+
+    >>> import jax.numpy as jnp
+    >>> from shardviz.core.layout.array import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> program = Program(jnp.sin, (ArraySpec("x", (8,)),), make_mesh(data=1))
+    >>> compile_program(program, cache=ExecutableCache()).ok
+    True
+    """
+    walk = _Walk(program, progress, cancelled)
+    walk.follow(lambda: walk.compile(target, cache))
+    return walk.report
+
+
+def run_program(
+    program: Program,
+    *values: Any,
+    target: Target | str | None = None,
+    repeat: int = 1,
+    cache: ExecutableCache,
+    progress: Callable[[str], None] | None = None,
+    cancelled: Callable[[], bool] | None = None,
+) -> Report:
+    """Compiles and runs a program, and holds what was predicted against what happened.
+
+    Args:
+        program: what to run.
+        *values: its arguments; made up, small and always the same where none are given.
+        target: as for `compile_program`.
+        repeat: how often to execute it.
+        cache, progress, cancelled: as for `compile_program`; `cancelled` is also asked between
+            repeats.
+
+    >>> import jax.numpy as jnp
+    >>> from shardviz.core.layout.array import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> program = Program(jnp.sin, (ArraySpec("x", (8,)),), make_mesh(data=1))
+    >>> run_program(program, cache=ExecutableCache()).outputs.shape
+    (8,)
+    """
+    walk = _Walk(program, progress, cancelled)
+    walk.follow(lambda: walk.run(values, target, repeat, cache))
+    return walk.report
+
+
+class _Cancelled(Exception):
+    """Somebody asked to stop."""
+
+
+class _Walk:
+    """One compile or run on its way: the stage it is in and what is known so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        progress: Callable[[str], None] | None,
+        cancelled: Callable[[], bool] | None,
+    ) -> None:
+        self.program = program
+        self.report = Report(program.name, "")
+        self.stage = "program"
+        self._progress = progress
+        self._cancelled = cancelled
+        self.mesh: Mesh
+        self.devices: list[Any]
+        self.ids: dict[Any, int]
+
+    def follow(self, steps: Callable[[], Any]) -> None:
+        """Takes the steps; whatever they raise becomes the error of the report."""
+        try:
+            steps()
+        except _Cancelled:
+            self.note(error=Failure("cancelled", f"Cancelled before the stage {self.stage!r}."))
+        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+            self.note(error=failure(self.stage, error))
+
+    def enter(self, stage: str) -> None:
+        """Begins a stage, unless somebody asked to stop."""
+        self.stage = stage
+        self.poll()
+        if self._progress is not None:
+            self._progress(stage)
+
+    def poll(self) -> None:
+        """Ends the walk where somebody asked to stop."""
+        if self._cancelled is not None and self._cancelled():
+            raise _Cancelled
+
+    def note(self, **known: Any) -> None:
+        """Adds to the report."""
+        self.report = self.report.replace(**known)
+
+    def check(self, *checks: Check) -> None:
+        """Adds checks to the report."""
+        self.note(checks=self.report.checks + checks)
+
+    def compile(
+        self, target: Target | str | None, cache: ExecutableCache
+    ) -> tuple[Lowered, Executable]:
+        """From the program to an executable."""
+        self.enter("program")
+        if self.program.problems:
+            raise ProgramError(self.program.problems[0])
+        layouts = {r.array.name: r.layout for r in self.program.requests if r.layout}
+        self.note(in_layouts=layouts)
+        self.enter("target")
+        chosen = choose(target, self.program.mesh.size)
+        self.note(target=str(chosen))
+        self._place_mesh(device_mesh(self.program.mesh, chosen))
+        self.enter("trace")
+        traced = trace(self.program, self.mesh)
+        self.note(effects=traced.effects)
+        self.enter("lower")
+        lowered = lower(traced)
+        self.note(lower_s=lowered.lower_s)
+        executable = self._executable(lowered, cache)
+        self._note_executable(lowered, executable)
+        return lowered, executable
+
+    def _place_mesh(self, mesh: Mesh) -> None:
+        self.mesh, self.devices = mesh, list(mesh.devices.flat)
+        names = self.program.mesh.device_ids.ravel().tolist()
+        self.ids = dict(zip(self.devices, names, strict=True))
+
+    def _executable(self, lowered: Lowered, cache: ExecutableCache) -> Executable:
+        key = fingerprint(lowered, self.devices, compiler_options(self.program))
+        self.note(key=key)
+        self.enter("compile")
+        made: list[Executable] = []
+
+        def make() -> Executable:
+            made.append(compile_lowered(lowered, self.program.mesh))
+            return made[0]
+
+        # Text with effects or callbacks does not say what it calls, so nothing is kept of it.
+        found = cache.get_or_make(key, make) if lowered.cacheable else make()
+        self.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
+        return found
+
+    def _note_executable(self, lowered: Lowered, executable: Executable) -> None:
+        collectives = executable.collectives
+        if executable.sources != lowered.sources:
+            # Compiled from the same code when it stood on other lines.
+            collectives = tuple(c.moved() for c in collectives)
+        free = capacity_of(self.devices).per_device(len(self.devices))
+        outputs, mesh = lowered.traced.outputs, self.program.mesh
+        shardings = jax.tree.leaves(executable.stage.output_shardings)
+        layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
+        self.note(
+            collectives=collectives,
+            memory=executable.memory.replace(capacity=free),
+            cost=executable.cost,
+            out_layouts=layouts,
+        )
+        self.check(*without, *spec_checks(outputs, self.program.out_specs, mesh, layouts))
+
+    def run(
+        self,
+        values: Sequence[Any],
+        target: Target | str | None,
+        repeat: int,
+        cache: ExecutableCache,
+    ) -> None:
+        """From the program to checked results."""
+        if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= MAX_REPEAT:
+            raise ProgramError(
+                f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
+            )
+        leaves = value_leaves(self.program, values)
+        lowered, executable = self.compile(target, cache)
+        self.enter("place")
+        self._refuse_what_does_not_fit(executable, leaves)
+        begun = time.perf_counter()
+        inputs = jax.block_until_ready([self._input(i, leaves) for i in self._positions])
+        self.note(place_s=time.perf_counter() - begun)
+        self.check(*self._input_checks(inputs))
+        self.enter("run")
+        results = self._execute(executable, inputs, leaves, repeat)
+        self.note(outputs=lowered.traced.out_tree.unflatten(results))
+        self.enter("check")
+        self.check(*self._output_checks(lowered, results))
+        self.check(
+            *reference.checks(self.program, lowered, executable, self.devices, leaves, results)
+        )
+
+    @property
+    def _positions(self) -> range:
+        return range(len(self.program.arrays))
+
+    def _refuse_what_does_not_fit(self, executable: Executable, leaves: list[Any] | None) -> None:
+        there = 0
+        for i, leaf in enumerate(leaves or ()):
+            if isinstance(leaf, jax.Array) and self._lies(leaf, i):
+                layout = self.program.requests[i].layout
+                there += layout.bytes_per_device if layout else 0
+        capacity = capacity_of(self.devices)
+        if words := refusal(executable.memory, capacity, len(self.devices), there):
+            raise ProgramError(words)
+
+    def _lies(self, leaf: jax.Array, position: int) -> bool:
+        """Whether a given array is where it should be, and may be used in place."""
+        wanted = self._sharding(position)
+        return position not in donated_leaves(self.program) and leaf.sharding.is_equivalent_to(
+            wanted, leaf.ndim
+        )
+
+    def _sharding(self, position: int) -> NamedSharding:
+        spec = placed_spec(self.program.requests[position].spec or Spec())
+        return NamedSharding(self.mesh, spec.to_jax())
+
+    def _input(self, position: int, leaves: list[Any] | None) -> jax.Array:
+        sharding = self._sharding(position)
+        if leaves is None:
+            return example(self.program.arrays[position], sharding, position)
+        # What is donated is used up, and must not be the array of the person who gave it.
+        donated = position in donated_leaves(self.program)
+        return jax.device_put(leaves[position], sharding, may_alias=False if donated else None)
+
+    def _execute(
+        self,
+        executable: Executable,
+        inputs: list[jax.Array],
+        leaves: list[Any] | None,
+        repeat: int,
+    ) -> list[jax.Array]:
+        seconds: list[float] = []
+        results: list[jax.Array] = []
+        for turn in range(repeat):
+            self.poll()
+            if turn:
+                del results[:]  # before the next ones take their memory
+                for i in donated_leaves(self.program):
+                    inputs[i] = jax.block_until_ready(self._input(i, leaves))
+            begun = time.perf_counter()
+            results = list(jax.block_until_ready(executable.stage(*inputs)))
+            seconds.append(time.perf_counter() - begun)
+        jax.effects_barrier()
+        self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
+        return results
+
+    def _input_checks(self, inputs: Sequence[jax.Array]) -> list[Check]:
+        return [
+            boxes_check(r.array.name, r.layout, array, self.ids)
+            for r, array in zip(self.program.requests, inputs, strict=True)
+            if r.layout is not None
+        ]
+
+    def _output_checks(self, lowered: Lowered, results: Sequence[jax.Array]) -> list[Check]:
+        layouts = self.report.out_layouts
+        return [
+            boxes_check(output.name, layouts[output.name], array, self.ids)
+            for output, array in zip(lowered.traced.outputs, results, strict=True)
+            if output.name in layouts
+        ]

@@ -1,0 +1,189 @@
+"""From a changed field to the painted frame, in JupyterLab in Chromium.
+
+A clock in the page starts at the field's `input` event. It stops in the first task after the
+frame in which the Explorer says `shardviz:painted` with a later number than before: by then the
+browser has painted. Beside it stands an empty widget's round trip, which nothing can beat.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from playwright.sync_api import Locator, Page
+
+from tests.browser.chromium import HOW, find_chromium
+from tests.browser.lab import Lab, lab_server
+from tests.browser.watch import Complaints, chromium
+
+WARM_UP, REPEATS = 5, 30
+EMPTY = '''
+import anywidget, traitlets
+
+class Empty(anywidget.AnyWidget):
+    asked = traitlets.Int(0).tag(sync=True)
+    answer = traitlets.Int(0).tag(sync=True)
+    _esm = """
+    function render({ model, el }) {
+      const field = document.createElement("input");
+      field.setAttribute("aria-label", "Empty widget");
+      field.oninput = () => { model.set("asked", Number(field.value)); model.save_changes(); };
+      model.on("change:answer", () => requestAnimationFrame(() => {
+        const detail = { seq: model.get("answer") };
+        el.dataset.seq = String(detail.seq);
+        el.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail }));
+      }));
+      el.append(field);
+    }
+    export default { render };
+    """
+
+    @traitlets.observe("asked")
+    def _answer(self, change):
+        self.answer = change.new
+
+Empty()
+'''
+EXPLORER = """
+import jax.numpy as jnp, shardviz as sv
+program = sv.program(
+    jnp.matmul,
+    sv.array("x", (65536, 4096), "batch embed", dtype="bfloat16"),
+    sv.array("w", (4096, 16384), "embed mlp", dtype="bfloat16"),
+    mesh="{mesh}", rules=[("batch", "data"), ("mlp", "model"), ("embed", None)],
+)
+sv.explore(program)
+"""
+# Types a value into a field as a person does: after a pause, and at no set moment of the screen's
+# refresh. Resolves to the milliseconds it took.
+TYPE = """
+(field, {value, pause}) => new Promise((resolve, reject) => {
+  const root = field.closest(".shardviz-explorer") ?? field.parentElement;
+  const last = Number(root.dataset.seq ?? 0);
+  let start = 0;
+  const late = setTimeout(() => done("nothing was painted for 20 s"), 20000);
+  const done = (problem) => {
+    clearTimeout(late);
+    root.removeEventListener("shardviz:painted", painted);
+    if (problem) reject(new Error(problem));
+    else resolve(performance.now() - start);
+  };
+  const painted = (event) => {
+    if (event.detail.seq <= last) return;
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => done();
+    port2.postMessage(0);
+  };
+  root.addEventListener("shardviz:painted", painted);
+  field.focus();
+  const own = Object.getOwnPropertyDescriptor(Object.getPrototypeOf(field), "value");
+  own.set.call(field, value);
+  setTimeout(() => {
+    start = performance.now();
+    field.dispatchEvent(new InputEvent("input", { bubbles: true }));
+  }, pause);
+})
+"""
+
+
+def shapes(number: int) -> str:
+    """A shape that was not typed before and divides over every mesh here."""
+    return f"{65536 + 4096 * number}, 4096"
+
+
+def meshes_512(number: int) -> str:
+    """One of the ways to arrange 512 devices on two axes."""
+    model = 2 ** (number % 8)
+    return f"data={512 // model}, model={model}"
+
+
+def meshes_65536(number: int) -> str:
+    """One of the ways to arrange 65,536 devices on two axes."""
+    model = 2 ** (4 + number % 8)
+    return f"data={65536 // model}, model={model}"
+
+
+CASES: tuple[tuple[int, int, str, Callable[[int], str]], ...] = (
+    (512, 60, "Array shape", shapes),
+    (512, 60, "Mesh axes", meshes_512),
+    (65_536, 100, "Array shape", shapes),
+    (65_536, 100, "Mesh axes", meshes_65536),
+)
+
+
+def typed(field: Locator, value: str, number: int) -> float:
+    """Milliseconds from the value's `input` event to the painted frame."""
+    return field.evaluate(TYPE, {"value": value, "pause": 100 + 7 * number % 17})
+
+
+def refusals(page: Page) -> list[str]:
+    """What the fields refuse; a refused edit would be no edit to measure."""
+    return page.locator('[aria-invalid="true"]').evaluate_all("all => all.map(e => e.value)")
+
+
+def measure(page: Page, label: str, value: Callable[[int], str]) -> tuple[list[float], list[float]]:
+    """The times of `REPEATS` edits of the first field with this label, and of as many round trips
+    of the empty widget, taken in turn so that whatever else the machine does slows both.
+
+    Raises:
+        AssertionError: if the Explorer refused an edit.
+    """
+    field, empty = page.get_by_label(label).first, page.get_by_label("Empty widget")
+    answered = empty.evaluate("field => Number(field.parentElement.dataset.seq ?? 0)")
+    times, floor = [], []
+    for number in range(1, WARM_UP + REPEATS + 1):
+        times.append(typed(field, value(number), number))
+        floor.append(typed(empty, str(answered + number), number))
+    assert not refusals(page), f"the Explorer refused {refusals(page)}"
+    return times[WARM_UP:], floor[WARM_UP:]
+
+
+def report(lab: Lab) -> None:
+    """Prints every case's median beside the empty widget's, taken in the same page."""
+    for devices in (512, 65_536):
+        mesh = meshes_512(3) if devices == 512 else meshes_65536(4)
+        page = lab.open([EMPTY, EXPLORER.replace("{mesh}", mesh)], width=1440, height=1400)
+        page.wait_for_selector(".shardviz-explorer[data-seq]")
+        for count, target, label, value in CASES:
+            if count == devices:
+                _print_case(devices, label, target, *measure(page, label, value))
+        lab.close()
+
+
+def _print_case(
+    devices: int, label: str, target: int, times: list[float], floor: list[float]
+) -> None:
+    median = statistics.median(times)
+    worst = sorted(times)[int(len(times) * 0.95)]
+    verdict = "ok" if median <= target else "MISSED"
+    print(
+        f"  {devices:>6,} devices, {label:<11}  {median:6.1f} ms (95 %: {worst:6.1f})"
+        f"   target {target:>3} ms: {verdict:<6}   empty widget {statistics.median(floor):5.1f} ms"
+    )
+
+
+def main() -> None:
+    """Prints the table, or one sentence where there is no browser."""
+    print(f"\nEdits: a changed field to the painted frame, JupyterLab, median of {REPEATS}")
+    path = find_chromium()
+    if path is None:
+        print("  " + HOW)
+        return
+    complaints = Complaints()
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        chromium(path) as browser,
+        lab_server(Path(folder)) as server,
+    ):
+        lab = Lab(server, browser, complaints)
+        try:
+            report(lab)
+        finally:
+            lab.close()
+    complaints.check()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""The Explorer in JupyterLab, driven as a person would."""
+
+import json
+
+import pytest
+from playwright.sync_api import Page, expect
+
+OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
+RUN_MS = 120_000
+
+
+@pytest.fixture
+def screen(lab) -> Page:
+    page = lab.open([OPEN, "1 + 1"], width=1400, height=1200)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    return page
+
+
+def type_into(page: Page, label: str, text: str) -> None:
+    before = int(page.locator(".shardviz-explorer").get_attribute("data-seq"))
+    page.get_by_label(label, exact=True).fill(text)
+    page.wait_for_function(
+        "n => Number(document.querySelector('.shardviz-explorer').dataset.seq) > n", arg=before
+    )
+
+
+def ask_kernel(page: Page, expression: str) -> object:
+    """What an expression gives in the notebook's kernel, through JSON."""
+    return page.evaluate(
+        """async (code) => {
+          const panel = window.jupyterapp.shell.currentWidget;
+          const kernel = panel.sessionContext.session.kernel;
+          const future = kernel.requestExecute({ code: '', user_expressions: { it: code } });
+          const reply = await future.done;
+          const it = reply.content.user_expressions.it;
+          if (it.status !== 'ok') throw new Error(it.evalue);
+          return JSON.parse(eval(it.data['text/plain']));
+        }""",
+        f"__import__('json').dumps({expression})",
+    )
+
+
+def error_at(page: Page, label: str) -> str:
+    field = page.get_by_label(label, exact=True)
+    return field.evaluate(
+        "e => (e.closest('.sv-field') ?? e.closest('.sv-rulebox')).querySelector('.sv-error')"
+        ".textContent"
+    )
+
+
+def test_every_control_of_the_contract_can_be_found_by_its_name(screen):
+    for label in (
+        "Mesh axes", "Target", "Array shape", "Logical axes", "PartitionSpec", "Rules", "Dialect",
+        "Program", "Devices", "Array",
+    ):  # fmt: skip
+        expect(screen.get_by_label(label, exact=True)).to_have_count(1)
+        expect(screen.get_by_label(label, exact=True)).to_be_visible()
+    for name in ("Compile", "Run"):
+        expect(screen.get_by_role("button", name=name, exact=True)).to_be_enabled()
+
+
+def test_an_edit_reaches_the_kernel_and_comes_back(screen):
+    type_into(screen, "Mesh axes", "data=2, model=8")
+    expect(screen.locator(".sv-count")).to_contain_text("16 devices")
+    assert ask_kernel(screen, "explorer.session.mesh.size") == 16
+    type_into(screen, "Array shape", "64, 4096")
+    expect(screen.locator(".sv-title")).to_have_text("w_in  f32[64, 4096]")
+    type_into(screen, "PartitionSpec", "model, data")
+    expect(screen.locator(".sv-selected .sv-warn")).to_contain_text("wins over the rules")
+    screen.get_by_label("Dialect", exact=True).select_option("nnx")
+    expect(screen.locator(".sv-rulerow").first).to_be_visible()
+    assert ask_kernel(screen, "explorer.session.program.dialect.value") == "nnx"
+
+
+def test_a_mistake_stands_where_it_was_made_and_the_picture_stays(screen):
+    title = screen.locator(".sv-title").inner_text()
+    for label, text, part in (
+        ("Mesh axes", "data=4, model=two", "whole number"),
+        ("Array shape", "512, x", "whole number"),
+        ("Logical axes", "embed", "1 logical name"),
+        ("PartitionSpec", "P(data", "closing )"),
+        ("Rules", "batch -> data\nmlp", "line 2"),
+        ("Hosts", "3", "cannot be shared evenly"),
+    ):
+        type_into(screen, label, text)
+        assert part in error_at(screen, label), label
+        assert screen.locator(".sv-title").inner_text() == title
+        assert screen.get_by_label(label, exact=True).input_value() == text
+    assert ask_kernel(screen, "explorer.session.mesh.size") == 8
+
+
+def test_keys_typed_into_a_field_are_no_shortcuts_of_the_notebook(screen):
+    cells = screen.locator(".jp-Cell").count()
+    screen.get_by_label("Mesh axes", exact=True).focus()
+    screen.keyboard.press("End")
+    screen.keyboard.type(", b=1")
+    screen.get_by_label("Devices", exact=True).focus()
+    for key in ("b", "d", "d", "a", "x"):
+        screen.keyboard.press(key)
+    assert screen.locator(".jp-Cell").count() == cells
+    assert screen.get_by_label("Mesh axes", exact=True).input_value().endswith(", b=1")
+
+
+def test_fast_typing_ends_with_what_was_typed_last(screen):
+    field = screen.get_by_label("Mesh axes", exact=True)
+    field.fill("")
+    field.press_sequentially("data=16, model=4", delay=5)
+    expect(screen.locator(".sv-count")).to_contain_text("64 devices")
+    assert field.input_value() == "data=16, model=4"
+    assert ask_kernel(screen, "explorer.session.mesh.size") == 64
+
+
+def test_chips_double_and_halve_an_axis(screen):
+    screen.get_by_label("Double axis data").click()
+    expect(screen.locator(".sv-count")).to_contain_text("16 devices")
+    expect(screen.get_by_label("Mesh axes", exact=True)).to_have_value("data=8, model=2")
+    screen.get_by_label("Halve axis model").click()
+    expect(screen.locator(".sv-count")).to_contain_text("8 devices")
+
+
+def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
+    screen.get_by_role("button", name="Run", exact=True).click()
+    expect(screen.locator(".sv-rung.sv-on")).to_contain_text("all-reduce", timeout=RUN_MS)
+    marks = screen.locator(".sv-table td:first-child").all_inner_texts()
+    assert marks
+    assert set(marks) == {"✓"}
+    screen.get_by_role("tab", name="Collectives").click()
+    expect(screen.locator(".sv-table")).to_contain_text("model")
+    screen.get_by_role("tab", name="Memory").click()
+    expect(screen.locator(".sv-table")).to_contain_text("arguments")
+    type_into(screen, "Array shape", "512, 4096")
+    expect(screen.locator(".sv-status")).to_contain_text("stale")
+
+
+def test_a_program_that_fails_says_where_and_the_kernel_lives(screen):
+    type_into(screen, "Array shape", "256, 2048")
+    screen.get_by_role("button", name="Run", exact=True).click()
+    expect(screen.locator(".sv-failure")).to_contain_text("trace", timeout=RUN_MS)
+    assert ask_kernel(screen, "1 + 1") == 2
+
+
+def test_an_edit_during_a_run_is_not_held_up_and_cancel_ends_it(lab):
+    slow = """
+import time
+import jax.numpy as jnp
+import shardviz as sv
+def slow(x):
+    time.sleep(3)
+    return x * 2
+explorer = sv.explore(sv.program(slow, sv.array("x", (8, 8), spec="data"), mesh="data=4"))
+explorer
+"""
+    page = lab.open([slow], width=1400, height=1200)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    page.get_by_role("button", name="Run", exact=True).click()
+    expect(page.locator(".sv-status")).to_contain_text(" s")
+    type_into(page, "Mesh axes", "data=8")
+    expect(page.locator(".sv-count")).to_contain_text("8 devices", timeout=2_000)
+    expect(page.get_by_role("button", name="Cancel")).to_be_visible()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.locator(".sv-failure")).to_contain_text("cancelled")
+    expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
+
+
+def test_markup_typed_into_fields_stays_text(screen):
+    dialogs = []
+    screen.on("dialog", lambda d: (dialogs.append(d.message), d.dismiss()))
+    bad = "<img src=x onerror=alert(1)>"
+    type_into(screen, "Array name", bad)
+    expect(screen.locator(".sv-selected b")).to_have_text(bad)
+    type_into(screen, "Logical axes", f"'{bad}' mlp")
+    type_into(screen, "Rules", f"'{bad}' -> model")
+    type_into(screen, "Mesh axes", f"'{bad}'=2")
+    assert screen.locator(".shardviz-explorer img").count() == 0
+    assert dialogs == []
+
+
+def test_two_views_of_one_explorer_follow_each_other(lab):
+    page = lab.open([OPEN, "explorer"], width=1400, height=2400)
+    expect(page.locator(".shardviz-explorer[data-seq]")).to_have_count(2)
+    page.get_by_label("Mesh axes", exact=True).first.fill("data=32")
+    expect(page.locator(".sv-count").nth(1)).to_contain_text("32 devices")
+
+
+def test_the_saved_cell_keeps_text_and_a_picture(screen):
+    outputs = screen.evaluate(
+        "window.jupyterapp.shell.currentWidget.content.widgets[0].model.outputs.toJSON()"
+    )
+    data = next(o["data"] for o in outputs if "data" in o)
+    assert "application/vnd.jupyter.widget-view+json" in data
+    assert data["image/png"].startswith("iVBOR")
+    assert "w_in" in json.dumps(data["text/plain"])
+
+
+def test_save_page_downloads_the_page(screen):
+    with screen.expect_download() as download:
+        screen.get_by_role("button", name="Save page").click()
+    text = download.value.path().read_text()
+    assert text.startswith("<!doctype html>")
+    assert "w_in" in text

@@ -1,0 +1,189 @@
+"""The saved page: no kernel, no network, everything one can point at."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import programs
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.session import Session
+
+SIZES = {
+    "8": {},
+    "64 on 8 hosts": {"mesh": "data=8, model=8", "hosts": "8"},
+    "5-D": {"mesh": "data=2, a=2, model=2, b=2, c=2"},
+    "1-D": {"mesh": "model=8", "rules": "mlp -> model"},
+}
+
+
+def explorer(name: str = programs.DEFAULT, **edits: str) -> Explorer:
+    session = Session(programs.get(name), name)
+    for field, value in edits.items():
+        session.edit(field, value)
+    assert session.errors == {}
+    return Explorer(session, ExecutableCache())
+
+
+def opened(page: Page, made: Explorer, folder: Path) -> Page:
+    page.goto(made.save_html(folder / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    return page
+
+
+def sentence(page: Page) -> str:
+    return page.locator(".sv-sentence").inner_text()
+
+
+def shard_rows(page: Page) -> dict[int, list[str]]:
+    page.get_by_role("tab", name="Shards").click()
+    rows = page.locator(".sv-shardrow").all()
+    cells = [row.locator("> *").all_inner_texts() for row in rows]
+    return {int(row[0]): row[2:] for row in cells}
+
+
+@pytest.mark.parametrize("edits", SIZES.values(), ids=SIZES.keys())
+def test_the_page_holds_the_boxes_that_python_made(page, tmp_path, edits):
+    made = explorer(**edits)
+    rows = shard_rows(opened(page, made, tmp_path))
+    assert len(rows) >= 8
+    for device, cells in rows.items():
+        for text, asked in zip(cells, made.session.program.requests, strict=True):
+            box = asked.layout.box(device)
+            assert text == "[" + ", ".join(f"{s.start}:{s.stop}" for s in box) + "]"
+
+
+def test_the_page_stays_small(tmp_path):
+    assert explorer().save_html(tmp_path / "page").stat().st_size < 250_000
+
+
+def test_arrow_keys_walk_over_devices_and_enter_pins(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    page.get_by_label("Devices", exact=True).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    assert "Device 3 holds w_in[0:512, 1024:2048], 2 MiB, replica 2 of 4 (with 1, 5, 7)" in (
+        sentence(page)
+    )
+    page.keyboard.press("Enter")
+    expect(page.locator(".sv-sentence.sv-pinned")).to_have_count(1)
+    page.get_by_label("Array", exact=True).hover()
+    assert "Device 3" in sentence(page)
+    page.get_by_label("Devices", exact=True).focus()
+    page.keyboard.press("Escape")
+    assert "is cut into 2 blocks" in sentence(page)
+
+
+def test_pointing_at_a_device_marks_its_block_everywhere_and_its_row(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    page.get_by_role("tab", name="Shards").click()
+    page.get_by_label("Devices", exact=True).focus()
+    page.keyboard.press("End")
+    assert page.locator(".sv-marked b").all_inner_texts() == ["7"]
+    assert page.locator(".sv-holds").all_inner_texts() == [
+        "w_out[1024:2048, 0:512]",
+        "x[48:64, 256:512]",
+    ]
+
+
+def test_pointing_at_a_block_names_its_devices(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    page.get_by_label("Array", exact=True).focus()
+    page.keyboard.press("Home")
+    assert "w_in[0:512, 0:1024], 2 MiB, is held by devices 0–6 step 2." in sentence(page)
+
+
+def canvas_hash(page: Page, label: str) -> str:
+    return (
+        page.get_by_label(label, exact=True).locator("canvas").first.evaluate("c => c.toDataURL()")
+    )
+
+
+def test_wheel_zooms_drag_pans_and_double_click_fits(page, tmp_path):
+    opened(page, explorer(mesh="data=16, model=16"), tmp_path)
+    box = page.get_by_label("Devices", exact=True).bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 3
+    fitted = canvas_hash(page, "Devices")
+    page.mouse.move(x, y)
+    page.mouse.wheel(0, -600)
+    zoomed = canvas_hash(page, "Devices")
+    assert zoomed != fitted
+    page.mouse.down()
+    page.mouse.move(x + 60, y + 40, steps=4)
+    page.mouse.up()
+    assert canvas_hash(page, "Devices") not in (fitted, zoomed)
+    page.mouse.dblclick(x, y)
+    assert canvas_hash(page, "Devices") == fitted
+
+
+def test_cards_choose_an_array_without_a_kernel(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    page.locator(".sv-cardhead").nth(2).click()
+    expect(page.locator(".sv-title")).to_have_text("x  f32[64, 512]")
+    assert "x is cut into 8 blocks" in sentence(page)
+
+
+def test_nothing_can_be_edited_without_a_kernel(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    for label in ("Mesh axes", "Target", "Array shape", "Logical axes", "PartitionSpec", "Rules"):
+        assert page.get_by_label(label, exact=True).is_disabled(), label
+    for name in ("Compile", "Run"):
+        assert page.get_by_role("button", name=name, exact=True).is_disabled()
+
+
+def test_dark_and_light_follow_the_reader(page, tmp_path):
+    page.emulate_media(color_scheme="dark")
+    opened(page, explorer(), tmp_path)
+    expect(page.locator('.shardviz-explorer[data-theme="dark"]')).to_have_count(1)
+    page.emulate_media(color_scheme="light")
+    expect(page.locator('.shardviz-explorer[data-theme="light"]')).to_have_count(1)
+
+
+def test_names_that_are_markup_stay_text(page, tmp_path):
+    made = explorer()
+    bad = "</script><img src=x onerror=alert(1)>"
+    made.session.edit("name", bad, 0)
+    made.session.edit("rules", f"'{bad}' -> '{bad}'")
+    made.session.edit("logical", f"'{bad}' mlp", 0)
+    dialogs = []
+    page.on("dialog", lambda d: (dialogs.append(d.message), d.dismiss()))
+    opened(page, made, tmp_path)
+    assert bad in page.locator(".sv-card b").first.inner_text()
+    assert page.locator(".shardviz-explorer img").count() == 0
+    assert dialogs == []
+
+
+def test_a_thousand_hosts_and_four_thousand_devices_keep_every_id(page, tmp_path):
+    made = explorer(mesh="data=256, model=16", hosts="512")
+    opened(page, made, tmp_path)
+    page.get_by_label("Devices", exact=True).focus()
+    page.keyboard.press("End")
+    assert "Device 4095 holds" in sentence(page)
+    assert "host 511" in sentence(page)
+
+
+def test_every_control_has_a_name(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    nameless = page.eval_on_selector_all(
+        ".shardviz-explorer :is(input, textarea, select, button, [tabindex])",
+        "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent.trim()))"
+        ".map(e => e.outerHTML.slice(0, 120))",
+    )
+    assert nameless == []
+
+
+def test_nothing_overflows_a_narrow_page(page, tmp_path):
+    page.set_viewport_size({"width": 520, "height": 900})
+    opened(page, explorer("transformer block, gradient"), tmp_path)
+    wide = page.evaluate("document.documentElement.scrollWidth")
+    assert wide <= 520
+
+
+def test_the_code_tab_is_the_code(page, tmp_path):
+    made = explorer()
+    opened(page, made, tmp_path)
+    page.get_by_role("tab", name="Code").click()
+    shown = page.locator(".sv-code").inner_text()
+    assert re.sub(r"\s+", " ", shown).strip() == re.sub(r"\s+", " ", made.code()).strip()

@@ -1,0 +1,91 @@
+"""Wrong inputs through the doors: one printable sentence each, and nothing changes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import shardviz as sv
+from tests.wrong import WRONG, Hostile
+
+MESH = sv.mesh(data=4, model=2)
+RULES = sv.rules(("batch", "data"), ("mlp", "model"))
+SHAPE = (8, 12)
+
+#: field -> how the doors take it, beside inputs that are fine
+DOORS: dict[str, tuple[Any, ...]] = {
+    "axis name": (lambda v: sv.mesh([(v, 4)]), lambda v: sv.mesh([("data", 4), (v, 1)])),
+    "axis size": (lambda v: sv.mesh(data=v), lambda v: sv.mesh({"data": 4, "model": v})),
+    "array name": (lambda v: sv.array(v, SHAPE),),
+    "mesh": (
+        lambda v: sv.mesh(v),
+        lambda v: sv.layout(SHAPE, "data", v),
+        lambda v: sv.audit([("w", SHAPE, "embed mlp")], RULES, v),
+    ),
+    "shape": (
+        lambda v: sv.array("w", v),
+        lambda v: sv.layout(v, "", MESH),
+        lambda v: sv.resolve("embed mlp", RULES, mesh=MESH, shape=(v,)),
+    ),
+    "dtype": (
+        lambda v: sv.array("w", SHAPE, dtype=v),
+        lambda v: sv.audit([sv.array("w", SHAPE).replace(dtype=v)], RULES, MESH),
+    ),
+    "logical": (
+        lambda v: sv.array("w", SHAPE, v),
+        lambda v: sv.resolve(v, RULES, mesh=MESH, shape=SHAPE),
+    ),
+    "spec": (
+        lambda v: sv.layout(SHAPE, v, MESH),
+        lambda v: sv.layout(sv.array("w", SHAPE, spec=v), mesh=MESH),
+    ),
+    "rules": (
+        lambda v: sv.rules(v),
+        lambda v: sv.resolve("embed mlp", v),
+        lambda v: sv.audit([("w", SHAPE, "embed mlp")], v, MESH),
+    ),
+    "dialect": (
+        lambda v: sv.resolve("embed mlp", RULES, dialect=v),
+        lambda v: sv.audit([("w", SHAPE, "embed mlp")], RULES, MESH, dialect=v),
+    ),
+    "axis types": (lambda v: sv.mesh(data=4, model=2, axis_types=v),),
+    "device ids": (lambda v: sv.mesh(data=4, model=2, device_ids=v),),
+    "processes": (lambda v: sv.mesh(data=4, model=2, processes=v),),
+    "tree": (lambda v: sv.audit(v, RULES, MESH),),
+}
+
+CASES = [
+    pytest.param(field, door, value, id=f"{field}-{number}-{label}")
+    for field, values in WRONG.items()
+    for number, door in enumerate(DOORS[field])
+    for label, value in values.items()
+]
+
+
+def test_the_table_is_long_enough():
+    assert set(DOORS) == set(WRONG)
+    assert sum(map(len, WRONG.values())) >= 110
+
+
+@pytest.mark.parametrize(("field", "door", "value"), CASES)
+def test_each_gives_one_printable_sentence(field, door, value):
+    with pytest.raises(sv.ShardvizError) as caught:
+        door(value)
+    sentence = str(caught.value)
+    assert sentence.isprintable(), ascii(sentence)
+    assert 10 < len(sentence) <= 500, (len(sentence), sentence[:200])
+    assert sentence[0].isupper() or sentence[0] in "'“…", sentence
+    assert sentence.endswith((".", "?", ":")), sentence
+
+
+def test_nothing_changes_after_all_of_them():
+    assert sv.mesh(data=4, model=2) == MESH
+    assert sv.rules(("batch", "data"), ("mlp", "model")) == RULES
+    assert str(sv.resolve("batch mlp", RULES, mesh=MESH, shape=SHAPE).spec) == "P('data', 'model')"
+
+
+def test_hostile_objects_are_hostile():
+    for ask in (repr, hash, bool, len, str):
+        with pytest.raises(RuntimeError):
+            ask(Hostile())

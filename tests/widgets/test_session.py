@@ -1,0 +1,253 @@
+import json
+
+import pytest
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.gallery import programs
+from shardviz.widgets.session import PLACE, Session
+from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.view import session_view
+
+
+def new_session(name: str = programs.DEFAULT) -> Session:
+    return Session(programs.get(name), name)
+
+
+def test_an_edit_of_the_mesh_makes_a_new_program_and_tells_listeners():
+    session, told = new_session(), []
+    session.listen(lambda: told.append(session.mesh.size))
+    session.edit("mesh", "data=8, model=4")
+    assert session.mesh.shape == {"data": 8, "model": 4}
+    assert told == [32]
+    assert session.revision == 1
+
+
+def test_a_mesh_that_cannot_be_read_keeps_the_last_good_one():
+    session = new_session()
+    before = session.program
+    session.edit("mesh", "data=four")
+    assert session.program is before
+    assert "whole number" in session.errors["mesh"]
+    assert session.texts["mesh"] == "data=four"
+    session.edit("mesh", "data=2")
+    assert session.errors == {}
+    assert session.mesh.size == 2
+
+
+def test_hosts_follow_a_mesh_that_they_cannot_share_evenly():
+    session = new_session()
+    session.edit("hosts", "4")
+    assert len(session.mesh.processes) == 4
+    session.edit("mesh", "data=6")
+    assert len(session.mesh.processes) == 2
+    assert session.texts["hosts"] == "2"
+
+
+def test_permuted_devices_survive_a_new_shape_of_the_same_size():
+    session = new_session()
+    session.open(
+        session.program.replace(mesh=make_mesh(data=8, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])), ""
+    )
+    session.edit("mesh", "data=2, model=4")
+    assert session.mesh.device_ids.tolist() == [[7, 6, 5, 4], [3, 2, 1, 0]]
+
+
+def test_axis_types_stay_with_their_axes():
+    session = new_session()
+    session.edit("types", "Explicit")
+    session.edit("mesh", "data=2, model=2, more=2")
+    assert session.mesh.axis_types == ("Explicit",) * 3
+
+
+def test_a_shape_and_names_that_do_not_fit_complain_at_the_field_typed_last():
+    session = new_session()
+    good = session.arrays[0]
+    session.edit("shape", "512, 2048, 4", 0)
+    assert session.arrays[0] == good
+    assert set(session.drafts[0].errors) == {"shape"}
+    session.edit("logical", "embed mlp extra", 0)
+    assert session.drafts[0].errors == {}
+    assert session.arrays[0].shape == (512, 2048, 4)
+
+
+def test_two_wrong_fields_each_keep_their_sentence():
+    session = new_session()
+    session.edit("shape", "5,,", 0)
+    session.edit("dtype", "bfloat61", 0)
+    assert set(session.drafts[0].errors) == {"shape", "dtype"}
+    assert "bfloat16" in session.drafts[0].errors["dtype"]
+    session.edit("shape", "512, 2048", 0)
+    assert set(session.drafts[0].errors) == {"dtype"}
+
+
+def test_a_typed_spec_wins_over_the_rules_until_it_is_cleared():
+    session = new_session()
+    ruled = session.program.requests[0].spec
+    session.edit("spec", "data, None", 0)
+    assert str(session.program.requests[0].spec) == "P('data', None)"
+    card = session_view(session)["arrays"][0]
+    assert "wins over the rules" in card["warnings"][0]
+    session.edit("spec", "", 0)
+    assert session.program.requests[0].spec == ruled
+
+
+def test_an_array_cannot_take_the_name_of_another():
+    session = new_session()
+    session.edit("name", session.arrays[1].name, 0)
+    assert "unique" in session.drafts[0].errors["name"]
+
+
+def test_adding_and_removing_an_array_detaches_the_program():
+    session = new_session()
+    session.edit("add", None)
+    assert session.entry == PLACE
+    assert session.selected == len(session.arrays) - 1
+    session.edit("remove", session.selected)
+    while len(session.arrays) > 1:
+        session.edit("remove", 0)
+    session.edit("remove", 0)
+    assert len(session.arrays) == 1
+    assert "last array stays" in session.errors["remove"]
+
+
+def test_another_program_keeps_a_mesh_that_has_its_axes():
+    session = new_session()
+    session.edit("mesh", "data=8, model=8")
+    session.edit("program", "transformer block")
+    assert session.mesh.size == 64
+    session.edit("mesh", "x=4")
+    session.edit("program", "MLP")
+    assert session.mesh == programs.get("MLP").mesh
+
+
+@pytest.mark.parametrize("kind", ["mesh", "rules", "arrays"])
+def test_every_preset_opens(kind):
+    options = [g["options"] for g in session_view(new_session())["mesh"]["presets"]]
+    values = [o["value"] for group in options for o in group if o["value"].startswith(kind)]
+    assert values
+    for value in values:
+        session = new_session()
+        session.edit("preset", value)
+        assert session.errors == {}, value
+        session_view(session)
+
+
+def test_every_program_of_the_menu_opens_and_can_be_laid_out():
+    for option in session_view(new_session())["program"]["options"]:
+        session = new_session()
+        session.edit("program", option["value"])
+        assert session.errors == {}
+        assert session.program.problems == (), option["value"]
+
+
+def test_the_rules_are_tidied_when_the_field_is_left():
+    session = new_session()
+    session.edit("rules", "('batch','data'), ('mlp', ('model',))")
+    assert not session_view(session)["rules"]["aligned"]
+    session.edit("tidy", None)
+    assert session.texts["rules"] == "batch -> data\nmlp -> model"
+    assert session_view(session)["rules"]["aligned"]
+
+
+def test_rule_rows_say_who_decides_and_who_lost():
+    rows = session_view(new_session())["rules"]["rows"]
+    assert rows[1]["decides"] == "w_in, w_out"
+    assert "'model'" in rows[2]["note"]
+    assert rows[3]["whole"] == "w_in, w_out"
+    assert rows[4]["never"]
+
+
+def test_own_program_stays_in_the_menu():
+    mine = programs.get("MLP").replace(fn=lambda w_in, w_out, x: x, name="mine")
+    session = Session(mine, own=mine)
+    session.edit("program", "attention")
+    session.edit("program", "")
+    assert session.program.name == "mine"
+
+
+def test_the_view_is_json():
+    session = new_session("transformer block, gradient")
+    text = json.dumps(session_view(session))
+    assert len(text) < 60_000
+
+
+@pytest.mark.parametrize("name", programs.names())
+def test_state_round_trips_through_json(name):
+    session = new_session(name)
+    session.edit("mesh", "data=2, model=2, extra=2")
+    session.edit("hosts", "2")
+    session.edit("spec", "None", 0)
+    session.edit("select", 1)
+    session.edit("by", "host")
+    again = open_state(json.loads(json.dumps(session_state(session))))
+    assert again.program.mesh == session.program.mesh
+    assert again.arrays == session.arrays
+    assert again.rules == session.rules
+    assert again.entry == name
+    assert (again.selected, again.look) == (session.selected, session.look)
+    assert session_state(again) == session_state(session)
+
+
+def test_a_state_holds_permuted_devices_and_uneven_hosts():
+    mesh = make_mesh(data=4, device_ids=[9, 3, 5, 1], processes=[0, 0, 0, 1])
+    session = new_session()
+    session.open(session.program.replace(mesh=mesh), "")
+    assert open_state(session_state(session)).mesh == mesh
+
+
+def test_a_state_of_a_function_of_ones_own_keeps_its_arrays():
+    mine = programs.get("MLP").replace(fn=lambda *a: a, name="mine")
+    again = open_state(session_state(Session(mine, own=mine)))
+    assert again.entry == PLACE
+    assert again.arrays == mine.arrays
+
+
+WRONG_STATES = {
+    "none": None,
+    "number": 3,
+    "list": [],
+    "no version": {"mesh": {}},
+    "newer": {"shardviz": 99},
+    "no json": "{",
+    "deep json": "[" * 100_000,
+    "mesh is text": {"shardviz": 1, "mesh": "data=2"},
+    "mesh of nan": {"shardviz": 1, "mesh": {"axes": [["x", float("nan")]]}},
+    "no arrays": {"shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": []},
+    "array of numbers": {"shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{"name": 3}]},
+    "array shape": {
+        "shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{"name": "a", "shape": "-1"}],
+    },
+    "rules": {
+        "shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{"name": "a"}], "rules": 5,
+    },
+    "dialect": {
+        "shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{"name": "a"}], "dialect": "perl",
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("state", WRONG_STATES.values(), ids=WRONG_STATES.keys())
+def test_a_state_that_is_none_is_refused_in_words(state):
+    from shardviz.core.errors import ShardvizError
+
+    with pytest.raises(ShardvizError) as caught:
+        open_state(state)
+    assert "\n" not in str(caught.value)
+
+
+def test_reading_a_state_runs_nothing_of_it():
+    state = session_state(new_session())
+    state["program"] = "__import__('os').abort()"
+    state["look"] = {"by": "__import__('os').abort()", "dims": "x", "at": {"a": 1}}
+    state["selected"] = "1"
+    session = open_state(state)
+    assert session.entry == PLACE
+    assert session.look["by"] == "mesh"
+
+
+def test_drafts_are_made_of_any_array():
+    array = ArraySpec("odd 'name'", (), (), "int4")
+    session = Session(programs.get().replace(arrays=(array,), tree=None), "")
+    session.edit("dtype", "int8", 0)
+    assert session.arrays[0].dtype == "int8"
