@@ -15,10 +15,15 @@ if not GPU_ASKED:
     os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("MPLBACKEND", "Agg")
 
+import hypothesis  # noqa: E402
 import jax  # noqa: E402  the platform is chosen when jax is imported
 
 # Works only before the backend starts, and importing jax starts none.
 jax.config.update("jax_num_cpu_devices", 8)
+
+# The same examples on every run, and none kept on disk.
+hypothesis.settings.register_profile("shardviz", deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("shardviz")
 
 
 @pytest.fixture(scope="session")

@@ -126,7 +126,7 @@ WRONG: dict[str, dict[str, Any]] = {
         "blank between": "8 8",
         "two commas": "8,,8",
         "open bracket": "(8, 8",
-        "hexadecimal": "0x10",
+        "hexadecimal": "0xff",
         "arabic digits": "٨",
         "huge": "99999999999999999999",
         "many digits": "9" * 5000,

@@ -60,6 +60,8 @@ def shown(value: object, limit: int = 60) -> str:
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
     """
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python may refuse to print it
+        return f"a number of {value.bit_length() * 3 // 10:,} digits"
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
@@ -88,7 +90,9 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     >>> nearest("embded", ["embed", "mlp"])
     'embed'
     """
-    close = difflib.get_close_matches(str(name)[:200], [str(k) for k in known], n=1, cutoff=0.6)
+    if not isinstance(name, str):
+        return None
+    close = difflib.get_close_matches(name[:200], [str(k) for k in known], n=1, cutoff=0.6)
     return close[0] if close else None
 
 

@@ -199,17 +199,3 @@ def sources(name: str) -> tuple[str, ...]:
     """
     describe(name)  # complains about an unknown name
     return tuple(inspect.getsource(function) for function in _BY_NAME[name].functions())
-
-
-def name_of(function: Callable[..., Any]) -> str | None:
-    """The first program that calls `function`, or None: for code that pastes sources.
-
-    >>> from shardviz.gallery.mlp import mlp_gradient
-    >>> name_of(mlp_gradient), name_of(print)
-    ('MLP, gradient', None)
-    """
-    path = f"{getattr(function, '__module__', '')}.{getattr(function, '__name__', '')}"
-    for name, entry in _BY_NAME.items():
-        if path == f"shardviz.gallery.{entry.function}":
-            return name
-    return None

@@ -57,8 +57,14 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
         y = top + index * PITCH + PITCH / 2
         labels.append(Label((length or -6.0) + 6, y, row.text, "start", "axis", row.tone or "ink"))
         labels += [
-            Label(x, y, shortened(w, WIDEST_LAST if x == starts[-1] else WIDEST_COLUMN, 9.0),
-                  "start", "axis", row.tone or "ink")
+            Label(
+                x,
+                y,
+                shortened(w, WIDEST_LAST if x == starts[-1] else WIDEST_COLUMN, 9.0),
+                "start",
+                "axis",
+                row.tone or "ink",
+            )
             for x, w in zip(starts[1:], row.words, strict=False)
             if w
         ]

@@ -63,7 +63,10 @@ def page(
     """
     top = PAD + (22.0 if title else 0.0)
     placed, height = legend_rows(legend, PAD, top + size[1] + 12, max(size[0], 260.0))
-    texts = [*moved(labels, PAD, top), *_notes(notes, top + size[1] + (12 + height if placed else 8))]
+    texts = [
+        *moved(labels, PAD, top),
+        *_notes(notes, top + size[1] + (12 + height if placed else 8)),
+    ]
     if title:
         texts.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
     ends = [label_span(v)[1] for v in texts]

@@ -15,6 +15,7 @@ from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
 from shardviz.picture.draw_bars import draw_audit, draw_report
@@ -53,6 +54,7 @@ _DRAWERS: dict[type, Callable[..., Picture]] = {
     Resolution: draw_resolution,
     Request: draw_request,
     Audit: draw_audit,
+    Program: draw_program,
     Report: draw_report,
     Picture: _as_it_is,
 }
@@ -76,12 +78,10 @@ def draw(value: Any, **options: Any) -> Picture:
     for kind in type(value).__mro__:
         if kind in _DRAWERS:
             return _called(_DRAWERS[kind], value, options)
-    if hasattr(value, "requests") and hasattr(value, "mesh"):
-        return _called(draw_program, value, options)
     names = listed([k.__name__ for k in _DRAWERS], limit=20).replace("'", "")
     raise ShardvizError(
         f"There is no picture of a {type(value).__name__}; got {shown(value)}. There is one of"
-        f" {names}, and of a Program."
+        f" {names}."
     )
 
 

@@ -79,8 +79,10 @@ def draw_layout_array(
     letters = max(6, int((cell[0] - 8) / 6.4))
     copies = f"\n{plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
     tiles = make_tiles(
-        *corners,
-        *cell,
+        corners[0],
+        corners[1],
+        cell[0],
+        cell[1],
         blocks,
         device=np.where(np.diff(offsets) == 1, _first(ids, offsets), -1),
         text=(Slot(DEVICES, limit=letters), copies),
@@ -160,6 +162,8 @@ def _least(
     number: int, counts: list[int], replicas: int, samples: list[str]
 ) -> tuple[float, float]:
     """The least width and height of a block at which it can still be read."""
+    if number > 262144:
+        return 1.2, 1.2
     if number > 16384:
         return 2.6, 2.6
     if number > 4096:
@@ -243,9 +247,7 @@ def _facts(layout: Layout, view: View, to_scale: bool) -> dict[str, Any]:
     }
 
 
-def draw_array_spec(
-    array: ArraySpec, title: str | None = None, problem: str = ""
-) -> Picture:
+def draw_array_spec(array: ArraySpec, title: str | None = None, problem: str = "") -> Picture:
     """An array by description, whole: its proportions, type, size and logical names.
 
     Args:
@@ -263,9 +265,10 @@ def draw_array_spec(
     names = "" if array.logical is None else f"logical axes: {format_names(array.logical)}"
     spec = "" if array.spec is None else f"asks for {array.spec}"
     notes: list[str | Label] = [v for v in (names, spec) if v]
+    lines = [v for v in (f"{array.name} {about}", names, spec, problem) if v]
     tiles = make_tiles(
         0, 0, width, max(width / aspect, 40.0), text=[f"{array.name}\n{about}"],
-        hint=["\n".join(v for v in (f"{array.name} {about}", names, spec, problem) if v)], radius=3.0,
+        hint=["\n".join(lines)], radius=3.0,
     )  # fmt: skip
     if problem:
         notes.append(Label(0, 0, problem, "start", "note", "bad"))
@@ -275,6 +278,6 @@ def draw_array_spec(
         title=f"array {array.name}" if title is None else title,
         notes=notes,
         size=(width, float(tiles.height[0])),
-        alt=". ".join(v for v in (f"Array {array.name} {about}", names, spec, problem) if v),
+        alt=". ".join(["Array " + lines[0], *lines[1:]]),
         facts={"kind": "arraySpec"},
     )

@@ -149,13 +149,18 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
 
 
 def _checks(checks: tuple[Check, ...]) -> Picture:
+    # Where there are many, those that fail come first and some of those that hold are left out.
+    order = sorted(checks, key=lambda c: c.ok is not False) if len(checks) > MOST_ROWS else checks
+    lines = [(f"{MARKS[c.ok]} {c.name}: {c.detail}", _TONES[c.ok]) for c in list(order)[:MOST_ROWS]]
+    if len(checks) > MOST_ROWS:
+        held = sum(c.ok is True for c in order[MOST_ROWS:])
+        lines.append((f"and {len(checks) - MOST_ROWS:,} more, {held:,} of which hold", "muted"))
     labels = [
-        Label(0, 7 + 15.0 * i, f"{MARKS[c.ok]} {c.name}: {c.detail}", "start", "note", _TONES[c.ok])
-        for i, c in enumerate(checks)
+        Label(0, 7 + 15.0 * i, text, "start", "note", tone) for i, (text, tone) in enumerate(lines)
     ]
     words = {True: "holds", False: "fails", None: "not checked"}
     said = "; ".join(f"{c.name} {words[c.ok]}" for c in checks)
-    return page(no_tiles(), labels, size=(200, 15.0 * len(checks)), alt=f"Checks: {said}.")
+    return page(no_tiles(), labels, size=(200, 15.0 * len(lines)), alt=f"Checks: {said}.")
 
 
 def report_notes(report: Report) -> list[str]:

@@ -30,7 +30,8 @@ _SIZES = (
     (1024, (25.0, 15.0), 3.0),
     (4096, (11.0, 11.0), 2.0),
     (16384, (5.6, 5.6), 1.2),
-    (1 << 62, (3.0, 3.0), 0.6),
+    (262144, (3.0, 3.0), 0.6),
+    (1 << 62, (1.2, 1.2), 0.2),
 )
 
 
@@ -91,7 +92,12 @@ def draw_layout_devices(
     if layout.replicas > 1:
         columns["replica"] = layout.replica_indices
         corner = ("\tr", Slot("replica"))
-        hint += (" · replica ", Slot("replica", plus=1), f" of {layout.replicas}, with ", Slot(PEERS))
+        hint += (
+            " · replica ",
+            Slot("replica", plus=1),
+            f" of {layout.replicas}, with ",
+            Slot(PEERS),
+        )
     entries = []
     if legend and 1 < layout.num_blocks <= 10:
         entries = [(g, name + _box_words(layout, g)) for g in range(layout.num_blocks)]
@@ -168,8 +174,10 @@ def _devices(
     cell, gap = _cell(mesh)
     corners, labels, frames, size = place(mesh, cell, gap)
     tiles = make_tiles(
-        *corners,
-        *cell,
+        corners[0],
+        corners[1],
+        cell[0],
+        cell[1],
         groups,
         mesh.device_ids.reshape(-1),
         text=where + (("\n", *second) if second else ()),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from shardviz.core.errors import plural
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.request import Request
+from shardviz.core.program.program import Program
 from shardviz.picture.compose import side_by_side
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
 from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
@@ -15,17 +14,6 @@ from shardviz.picture.draw_tables import draw_resolution
 from shardviz.picture.shapes import Label, Picture
 
 MOST_ARRAYS = 12
-
-
-class ProgramLike(Protocol):
-    """What is drawn of a Program; its own class stands on a higher floor."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def mesh(self) -> MeshSpec: ...
-    @property
-    def requests(self) -> Sequence[Request]: ...
 
 
 def draw_request(
@@ -47,7 +35,9 @@ def draw_request(
     array, layout = asked.array, asked.layout
     # Where the verdicts are drawn, they say what is wrong.
     told = layout is None and asked.resolution is not None and asked.resolution.problems
-    notes = [Label(0, 0, asked.problem, "start", "note", "bad")] if asked.problem and not told else []
+    notes = (
+        [Label(0, 0, asked.problem, "start", "note", "bad")] if asked.problem and not told else []
+    )
     head = f"{array.name} {array.short}" + ("" if asked.spec is None else f"  {asked.spec}")
     if layout is None:
         panels = [draw_array_spec(array, title="")]
@@ -66,7 +56,7 @@ def draw_request(
 
 
 def draw_program(
-    program: ProgramLike, by: str = "mesh", limit: int = MOST_ARRAYS, title: str | None = None
+    program: Program, by: str = "mesh", limit: int = MOST_ARRAYS, title: str | None = None
 ) -> Picture:
     """The mesh of a program, and every array it takes.
 

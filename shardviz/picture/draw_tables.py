@@ -39,6 +39,7 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
     ]
     widths = [max(64.0, text_width(w, 8.0) + 20) for w in words]
     starts = np.cumsum([0.0, *(w + 4 for w in widths)])
+    said = "; ".join(f"dim {d} {w}" for d, w in enumerate(words)) or "all whole"
     marks = (("unreduced", spec.unreduced), ("reduced", spec.reduced))
     tiles = no_tiles()
     if words:
@@ -58,7 +59,7 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
         title=str(spec) if title is None else title,
         notes=[f"{mark}: {', '.join(sorted(names))}" for mark, names in marks if names],
         size=(max(float(starts[-1]), 120.0), 38.0 if words else 14.0),
-        alt=f"Spec {spec}: " + ("; ".join(f"dim {d} {w}" for d, w in enumerate(words)) or "all whole"),
+        alt=f"Spec {spec}: {said}.",
         groups=10,
         facts={"kind": "spec"},
     )  # fmt: skip
@@ -124,11 +125,10 @@ def draw_resolution(found: Resolution, title: str | None = None) -> Picture:
     rows = rows[:MOST_ROWS]
     silent = sorted(set(range(len(found.rules))) - set(rows))
     cells = [
-        Cell(row, d.dimension, verdict_word(v), _VERDICT_GROUPS.get(v.outcome, 3), _hint(v, d.dimension))
+        _verdict_cell(row, d.dimension, d.verdicts[index])
         for row, index in enumerate(rows)
         for d in decisions
-        for v in (d.verdicts[index],)
-    ]  # fmt: skip
+    ]
     names = [f"{i + 1:>{len(str(len(found.rules)))}}  {found.rules[i]}" for i in rows]
     outcome = " · ".join(
         f"dim {d.dimension} {_named(d.logical)} → {', '.join(d.axes) or 'whole'}" for d in decisions
@@ -155,8 +155,9 @@ def _named(name: object) -> str:
     return "" if name is None else str(name)
 
 
-def _hint(verdict: Verdict, dim: int) -> str:
-    return f"dim {dim}: {verdict}"
+def _verdict_cell(row: int, dim: int, verdict: Verdict) -> Cell:
+    group = _VERDICT_GROUPS.get(verdict.outcome, 3)
+    return Cell(row, dim, verdict_word(verdict), group, f"dim {dim}: {verdict}")
 
 
 def verdict_word(verdict: Verdict) -> str:

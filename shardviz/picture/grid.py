@@ -166,7 +166,9 @@ def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> t
         longest = max(free, key=lambda v: len(v.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        pieces = max(2, round(math.sqrt(aspect / wanted)), math.ceil(shape[along] / page[along] / 2))
+        pieces = max(
+            2, round(math.sqrt(aspect / wanted)), math.ceil(shape[along] / page[along] / 2)
+        )
         return longest.axis, _even(sizes[longest.axis], sizes[longest.axis] / pieces)
     return None
 

@@ -39,7 +39,7 @@ def ids_text(ids: object, limit: int = 0) -> str:
 
 
 def _folded(ids: np.ndarray) -> str:
-    if len(ids) <= FEW:
+    if len(ids) <= FEW and not (len(ids) > 2 and (np.diff(ids) == 1).all()):
         return ", ".join(map(str, ids.tolist()))
     nest = _nest(ids)
     if nest is not None:

@@ -65,16 +65,22 @@ LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", ink="#1f2430", muted="#5f697d",
     faint_ink="#98a2b3", line="#e2e5ea", accent="#3f90da", good="#1a7f37", warn="#b54708",
     bad="#bd1f01", groups=PETROFF10,
-    ramp=("#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7", "#73c2de", "#78b0df", "#849cda", "#9187cb"),
-    verdicts=("#2da44e", "#ffa90e", "#bd1f01", "#94a4a2"), rest=0.42, faint=0.18,
+    ramp=(
+        "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
+        "#73c2de", "#78b0df", "#849cda", "#9187cb",
+    ),
+    verdicts=("#2da44e", "#ffa90e", "#bd1f01", "#94a4a2"), rest=0.5, faint=0.18,
 )  # fmt: skip
 
 DARK = Theme(
     "dark", paper="#111318", panel="#181b22", ink="#e6e9ef", muted="#98a2b3",
     faint_ink="#667085", line="#2b303b", accent="#3f90da", good="#56c271", warn="#ff9a1f",
     bad="#ff7a66", groups=PETROFF10,
-    ramp=("#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b", "#025868", "#096565", "#24705c", "#477751"),
-    verdicts=("#2da44e", "#ffa90e", "#e0452b", "#94a4a2"), rest=0.46, faint=0.18,
+    ramp=(
+        "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
+        "#025868", "#096565", "#24705c", "#477751",
+    ),
+    verdicts=("#2da44e", "#ffa90e", "#e0452b", "#94a4a2"), rest=0.5, faint=0.18,
 )  # fmt: skip
 
 THEMES = {t.name: t for t in (LIGHT, DARK)}
@@ -139,7 +145,9 @@ def palette(count: int, hue: str, theme: Theme, strength: str = "rest") -> np.nd
     if hue not in HUES:
         raise ShardvizError(f"A hue is one of {listed(HUES, 'or')}; got {shown(hue)}.")
     if strength not in STRENGTHS:
-        raise ShardvizError(f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}.")
+        raise ShardvizError(
+            f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}."
+        )
     share: Any = 1.0 if hue == "bars" else theme.rest * (0.5 if hue == "plain" else 1.0)
     if hue == "verdicts":
         full = np.array([rgb(c) for c in theme.verdicts], float)

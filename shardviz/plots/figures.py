@@ -68,6 +68,7 @@ def _png(figure: PlainFigure, words: str) -> bytes:
         buffer,
         format="png",
         dpi=min(DOTS_PER_INCH, MOST_DOTS / longest),
+        facecolor=figure.get_facecolor(),
         metadata={"Description": words} if words else None,
     )
     return buffer.getvalue()

@@ -16,6 +16,8 @@ from shardviz.picture.shapes import Frame, Label, LegendEntry, Picture, Tiles
 from shardviz.plots.lettering import letter_tiles
 
 POINTS_PER_INCH = 72.0
+MOST_POLYGONS = 100_000  # beyond, tiles are an image
+MOST_DOTS = 4096.0  # a side of that image
 EDGED = 7.0  # points: smaller tiles have no edge of their own
 _ROLES = {
     "title": ("sans", 11.0, "bold", "ink"),
@@ -53,11 +55,11 @@ def paint(
         figure = figure_class((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
         figure.set_facecolor(look.paper)
         ax = figure.add_axes((0, 0, 1, 1))
+    ax.set_axis_off()
+    _Painter(ax, look, _scale(ax, picture)).picture(picture, 0.0, 0.0)
     ax.set_xlim(0, picture.width)
     ax.set_ylim(picture.height, 0)
     ax.set_aspect("equal", adjustable="box" if figure is None else "datalim")
-    ax.set_axis_off()
-    _Painter(ax, look, _scale(ax, picture)).picture(picture, 0.0, 0.0)
     return ax if figure is None else figure
 
 
@@ -100,20 +102,33 @@ class _Painter:
             edges = _edge_colours(picture, self.theme) / 255
         elif smallest >= EDGED:
             edges = self.theme.paper
-        self.ax.add_collection(
-            PolyCollection(
-                rounded(tiles, x, y),
-                facecolors=fills / 255,
-                edgecolors=edges,
-                linewidths=0.0 if smallest < EDGED else self.scale * (0.8 if tiles.radius else 1.2),
-                antialiased=bool(tiles.radius) or smallest >= 3,
-                zorder=1,
-            ),
-            autolim=False,
+        if len(tiles) > MOST_POLYGONS:
+            self.raster(picture, fills, x, y)
+            return
+        self.polygons(
+            rounded(tiles, x, y),
+            fills / 255,
+            edges,
+            0.0 if smallest < EDGED else 0.8 if tiles.radius else 1.2,
+            antialiased=bool(tiles.radius) or smallest >= 3,
+            zorder=1,
         )
         for text in letter_tiles(picture, ink_on_groups(picture, self.theme)):
             self.text(x + text.x, y + text.y, text.text, "sans", text.size,
                       "bold" if text.bold else "normal", text.ink, text.anchor)  # fmt: skip
+
+    def raster(self, picture: Picture, fills: np.ndarray, x: float, y: float) -> None:
+        """So many tiles that each is a few dots: painted as an image, not one by one."""
+        tiles = picture.tiles
+        dots = min(2.0, MOST_DOTS / max(picture.width, picture.height))
+        image = np.zeros((round(picture.height * dots) + 1, round(picture.width * dots) + 1, 4),
+                         np.uint8)  # fmt: skip
+        left, top = (np.asarray(v * dots, np.int64) for v in (tiles.x, tiles.y))
+        for down in range(max(1, int(tiles.height.max() * dots))):
+            for across in range(max(1, int(tiles.width.max() * dots))):
+                image[top + down, left + across] = fills
+        extent = (x, x + image.shape[1] / dots, y + image.shape[0] / dots, y)
+        self.ax.imshow(image, extent=extent, interpolation="nearest", aspect="auto", zorder=1)
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Outlines, dashed and solid apart."""
@@ -122,33 +137,29 @@ class _Painter:
             if some:
                 corners = np.array([[f.x + x, f.y + y, f.width, f.height] for f in some]).T
                 style = (0, (3.0, 2.4)) if dashed else "solid"
-                self.ax.add_collection(
-                    PolyCollection(
-                        _round_corners(*corners, 6.0 if corners[2:].min() > 24 else 2.0),
-                        facecolors="none",
-                        edgecolors=self.theme.faint_ink,
-                        linewidths=(0.9 if dashed else 0.5) * self.scale,
-                        linestyles=style,
-                        zorder=2,
-                    ),
-                    autolim=False,
-                )
+                outlines = _round_corners(corners, 6.0 if corners[2:].min() > 24 else 2.0)
+                width = 0.9 if dashed else 0.5
+                self.polygons(outlines, "none", self.theme.faint_ink, width, linestyles=style)
 
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
         """One entry of the legend."""
-        square = [np.array([v]) for v in (entry.x + x, entry.y + y, 9.0, 9.0)]
-        index = table_index(entry.group, picture.groups, len(self._palette(picture, "rest")))
-        self.ax.add_collection(
-            PolyCollection(
-                _round_corners(*square, 2.0),
-                facecolors=[self._palette(picture, "rest")[index] / 255],
-                edgecolors=[self._palette(picture, "strong")[index] / 255],
-                linewidths=0.8 * self.scale,
-            ),
-            autolim=False,
-        )
+        square = np.array([[entry.x + x], [entry.y + y], [9.0], [9.0]])
+        fill, edge = (self._palette(picture, s) / 255 for s in ("rest", "strong"))
+        index = table_index(entry.group, picture.groups, len(fill))
+        self.polygons(_round_corners(square, 2.0), [fill[index]], [edge[index]], 0.8)
         self.text(x + entry.x + 14, y + entry.y + 4.5, entry.text, "sans", 8.5, "normal",
                   self.theme.muted, "start")  # fmt: skip
+
+    def polygons(self, outlines: Any, faces: Any, edges: Any, width: float, **more: Any) -> None:
+        """Many polygons as one collection; `width` is that of their edges, in points."""
+        collection = PolyCollection(
+            outlines,
+            facecolors=faces,
+            edgecolors=edges,
+            linewidths=width * self.scale,
+            **{"zorder": 2, **more},
+        )
+        self.ax.add_collection(collection, autolim=False)
 
     def _palette(self, picture: Picture, strength: str) -> np.ndarray:
         return palette(picture.groups, picture.hue, self.theme, strength)
@@ -175,6 +186,7 @@ class _Painter:
             ha={"start": "left", "middle": "center", "end": "right"}[anchor],
             va="center",
             parse_math=False,
+            usetex=False,
             zorder=3,
         )
 
@@ -197,14 +209,13 @@ def rounded(tiles: Tiles, x: float = 0.0, y: float = 0.0) -> np.ndarray:
     smallest = min(tiles.width.min(), tiles.height.min())
     # Small tiles that touch would show seams where they meet between two dots of the paper.
     more = 0.0 if tiles.radius or smallest >= EDGED else 0.4
-    edges = (tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more)
-    return _round_corners(*edges, tiles.radius if tiles.height.min() >= EDGED else 0.0)
+    edges = np.stack([tiles.x + x, tiles.y + y, tiles.width + more, tiles.height + more])
+    return _round_corners(edges, tiles.radius if tiles.height.min() >= EDGED else 0.0)
 
 
-def _round_corners(
-    x: np.ndarray, y: np.ndarray, width: np.ndarray, height: np.ndarray, radius: float
-) -> np.ndarray:
-    x, y, width, height = (v[:, None] for v in (x, y, width, height))
+def _round_corners(edges: np.ndarray, radius: float) -> np.ndarray:
+    """The outlines of rectangles given as x, y, width, height: float64 [4, rectangles]."""
+    x, y, width, height = np.asarray(edges, float)[..., None]
     across, down = np.array([1.0, 0, 0, 1]), np.array([1.0, 1, 0, 0])
     if radius <= 0:
         return np.stack([x + width * across, y + height * down], -1)

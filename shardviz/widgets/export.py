@@ -7,6 +7,7 @@ import json
 import keyword
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from html import escape
 from typing import Any
 
@@ -34,7 +35,7 @@ def code(session: Session) -> str:
     parts.append(_arrays_code(session, names))
     if not session.program.problems:
         call = ", ".join(names)
-        parts.append(_call_code(function, call, names))
+        parts.append(_call_code(function, call))
     return "\n".join(parts)
 
 
@@ -69,14 +70,18 @@ def _order_code(mesh: MeshSpec) -> str:
 def _function_code(session: Session) -> tuple[str, str]:
     """The source of the program's function and what it is called; no source for one's own."""
     if session.entry in gallery_programs.names():
-        sources = gallery_programs.sources(session.entry)
-        return "\n\n".join(s.rstrip() for s in sources) + "\n", session.program.fn.__name__
+        return _gallery_source(session.entry), session.program.fn.__name__
     if session.entry == PLACE:
         return "", ""
     name = getattr(session.program.fn, "__name__", "")
     if name.isidentifier() and not keyword.iskeyword(name):
         return f"# {name} is your own function: define it above.\n", name
     return "# The program's function has no name to call it by.\n", ""
+
+
+@lru_cache(maxsize=64)
+def _gallery_source(name: str) -> str:
+    return "\n\n".join(s.rstrip() for s in gallery_programs.sources(name)) + "\n"
 
 
 def _arrays_code(session: Session, names: list[str]) -> str:
@@ -97,9 +102,10 @@ def _spec_code(spec: Spec) -> str:
     return str(spec)
 
 
-def _call_code(function: str, call: str, names: list[str]) -> str:
+def _call_code(function: str, call: str) -> str:
     if not function:
-        return f"for array in ({call},):\n    print(array.sharding.spec, array.addressable_shards[0].index)\n"
+        shown = "array.sharding.spec, array.addressable_shards[0].index"
+        return f"for array in ({call},):\n    print({shown})\n"
     return f"""\
 with jax.set_mesh(mesh):
     outputs = jax.jit({function})({call})

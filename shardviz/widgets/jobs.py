@@ -68,9 +68,7 @@ class Job:
         self._cancel.set()
         if self.report is None:
             words = f"The {self.kind} was cancelled while {self.progress.stage}."
-            self.report = Report(
-                self.program.name, "", error=Failure("cancelled", words)
-            )
+            self.report = Report(self.program.name, "", error=Failure("cancelled", words))
             self._changed(self)
 
     def wait(self, timeout: float | None = None) -> None:
@@ -103,6 +101,8 @@ def work(kind: str, program: Program, target: str, cache: ExecutableCache) -> Wo
         from shardviz.core.program import runner
 
         act = runner.compile_program if kind == "compile" else runner.run_program
-        return act(program, target=target or None, cache=cache, progress=progress, cancelled=cancelled)
+        return act(
+            program, target=target or None, cache=cache, progress=progress, cancelled=cancelled
+        )
 
     return go

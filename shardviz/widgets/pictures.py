@@ -1,4 +1,4 @@
-"""The pictures that the page paints: devices, and one a array; drawn anew only where they changed."""
+"""The pictures that the page paints: devices, and one an array; drawn only where they changed."""
 
 from __future__ import annotations
 

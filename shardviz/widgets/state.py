@@ -132,5 +132,3 @@ def _look_again(session: Session, state: dict[str, Any]) -> None:
             session.edit(name, value)
     session.errors.clear()
     session.revision = 0
-
-

@@ -105,9 +105,7 @@ def _warnings(asked: Request) -> list[str]:
             hint = f" Did you mean “{near}”?" if near else ""
             found.append(f"No rule knows “{name}”.{hint}")
     if asked.spec_wins and asked.resolution is not None:
-        found.append(
-            f"This PartitionSpec wins over the rules, which say {asked.resolution.spec}."
-        )
+        found.append(f"This PartitionSpec wins over the rules, which say {asked.resolution.spec}.")
     return found
 
 
@@ -162,7 +160,7 @@ def _rule_row(use: RuleUse) -> dict[str, Any]:
         if len(use.lost) > 1:
             note += f" (+{len(use.lost) - 1})"
     elif use.never:
-        note = use.never
+        note = use.never.removeprefix("never fires: ")
     return {
         "decides": _few(use.decides),
         "whole": _few(use.keeps_whole),

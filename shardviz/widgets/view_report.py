@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections import Counter
 from collections.abc import Iterable
 from typing import Any
@@ -122,27 +123,37 @@ def collective_rows(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
     ]
 
 
+_COMBINED = re.compile(r"^(jit\([^/]*\))/\((.*)\)$")
+
+
 def cause(op: str) -> str:
-    """What an op name says in words: `jit(f)/transpose(jvp(mlp))/dot_general` → backward.
+    """What an op name says in words: where in the program, forward or backward.
 
     >>> cause("jit(f)/transpose(jvp(mlp))/dot_general")
     'dot_general in mlp, backward'
-    >>> cause("jit(f)/jvp()/add"), cause("")
-    ('add, forward', 'the compiler names no cause')
+    >>> cause("jit(f)/(jvp()/add:jvp()/mul)"), cause("")
+    ('2 combined: add, forward; mul, forward', 'the compiler names no cause')
     """
     if not op:
         return "the compiler names no cause"
+    combined = _COMBINED.match(op)
+    if combined is not None:
+        parts = combined[2].split(":")
+        words = list(dict.fromkeys(cause(f"{combined[1]}/{part}") for part in parts))
+        more = f"; and {len(words) - 3} more kinds" if len(words) > 3 else ""
+        return f"{len(parts)} combined: " + "; ".join(words[:3]) + more
     *scopes, last = op.split("/")
-    names, way = [], ""
-    for scope in scopes[1:]:
-        if "transpose(" in scope:
-            way = ", backward"
-        elif "jvp(" in scope and not way:
-            way = ", forward"
-        inner = scope.replace("transpose(", "").replace("jvp(", "").rstrip(")").strip("(")
-        if inner and not inner.startswith(("jit(", "while", "body", "checkpoint")):
-            names.append(inner)
-    return last + (f" in {'/'.join(names)}" if names else "") + way
+    names = [_scope_name(scope) for scope in scopes[1:]]
+    inside = "/".join(name for name in names if name)
+    backward = any("transpose(" in scope for scope in scopes)
+    forward = any("jvp(" in scope for scope in scopes)
+    way = ", backward" if backward else ", forward" if forward else ""
+    return last + (f" in {inside}" if inside else "") + way
+
+
+def _scope_name(scope: str) -> str:
+    inner = scope.replace("transpose(", "").replace("jvp(", "").rstrip(")").strip("(")
+    return "" if inner.startswith(("jit(", "while", "body", "checkpoint")) else inner
 
 
 def memory_rows(memory: Memory) -> list[dict[str, Any]]:

@@ -74,6 +74,8 @@ def test_an_edit_reaches_the_kernel_and_comes_back(screen):
 
 def test_a_mistake_stands_where_it_was_made_and_the_picture_stays(screen):
     title = screen.locator(".sv-title").inner_text()
+    labels = ("Mesh axes", "Array shape", "Logical axes", "PartitionSpec", "Rules", "Hosts")
+    good = {n: screen.get_by_label(n, exact=True).input_value() for n in labels}
     for label, text, part in (
         ("Mesh axes", "data=4, model=two", "whole number"),
         ("Array shape", "512, x", "whole number"),
@@ -86,6 +88,8 @@ def test_a_mistake_stands_where_it_was_made_and_the_picture_stays(screen):
         assert part in error_at(screen, label), label
         assert screen.locator(".sv-title").inner_text() == title
         assert screen.get_by_label(label, exact=True).input_value() == text
+        type_into(screen, label, good[label])
+        assert error_at(screen, label) == ""
     assert ask_kernel(screen, "explorer.session.mesh.size") == 8
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding
 
+import shardviz as sv
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.verdicts import Outcome
 from shardviz.gallery import programs, rules
@@ -77,6 +78,18 @@ def test_it_costs_what_its_sentence_says(name, expected, eight_devices):
     assert sorted(collectives(programs.get(name), eight_devices)) == expected
 
 
+@pytest.mark.parametrize("name", programs.names())
+def test_the_report_on_its_run_is_good(name, eight_devices):
+    report = sv.run(programs.get(name))
+    assert report.ok, report.error
+    assert len(report.checks) > len(report.in_layouts)  # every argument, and the results
+    kinds = sorted(c.kind for c in report.collectives)
+    assert kinds == sorted(collectives(programs.get(name), eight_devices))
+    for collective in report.collectives:
+        assert collective.mesh_axes
+        assert re.fullmatch(r"\w+\.py:\d+", collective.source)
+
+
 @pytest.mark.parametrize("name", ["MLP, gradient", "transformer block, gradient"])
 def test_gradients_are_those_of_finite_differences(name):
     program = programs.get(name)
@@ -119,7 +132,6 @@ def test_arrays_stand_in_the_order_of_the_arguments(name):
     program = programs.get(name)
     code = program.fn.__code__
     assert code.co_varnames[: code.co_argcount] == tuple(a.name for a in program.arrays)
-    assert programs.get(programs.name_of(program.fn)).fn is program.fn
 
 
 def test_causal_attention_never_looks_ahead():

@@ -10,15 +10,17 @@ from shardviz.widgets.view import session_view
 
 LONG = "x" * 300_000
 NASTY = (
-    "\x00", "\x1b[31m", "\u202e", "\ud800", "<script>alert(1)</script>", "__import__('os').abort()",
-    "'", '"', "((((((((((((((((((((x", "," * 60_000, LONG, "nan", "inf", "-1", "1e9", "9" * 400,
-    "{}", "P(", "0x10", "½", "٤",
+    "\x00", "\x1b[31m", "\u202e", "\ud800", "<script>alert(1)</script>",
+    "__import__('os').abort()", "'", '"', "((((((((((((((((((((x", "," * 60_000,
+    LONG, "nan", "inf", "-1", "1e9",
+    "9" * 400, "{}", "P(", "0x10", "½", "٤",
 )  # fmt: skip
 
 # (field, text): each must leave a sentence at its field and change nothing else.
 WRONG: dict[str, tuple[str, ...]] = {
     "mesh": (
-        "", " ", "data", "data=", "=4", "data=0", "data=-4", "data=four", "data=4.5", "data=4,data=2",
+        "", " ", "data", "data=", "=4", "data=0", "data=-4", "data=four", "data=4.5",
+        "data=4,data=2",
         "data=99999999999", "data=4096,model=8192", "data=4 model", "data=nan", "data=1e3",
         "data=0x4", "'data=4", "data=4=2", "<b>", ",", ";;", "data==4", "a=1," * 40, "data=½",
     ),
@@ -35,10 +37,13 @@ WRONG: dict[str, tuple[str, ...]] = {
         "٤, 1", "True, 1", "512, None", "<b>, 1",
     ),
     "dtype": ("", "float", "float33", "bf17", "None", "<b>", "int3", "object", "float32, 2"),
-    "logical": ("embed", "embed mlp extra", "embed 'mlp", "embed=mlp", "(embed mlp", "a" * 101 + " b",
-                "embed {mlp}", "embed -> mlp"),
+    "logical": (
+        "embed", "embed mlp extra", "embed 'mlp", "embed=mlp", "(embed mlp", "a" * 101 + " b",
+        "embed {mlp}", "embed -> mlp",
+    ),
     "spec": (
-        "P(", "P('x'", "f(data)", "data model", "data,,model", "P(data, model, data)", "(data, (model,))",
+        "P(", "P('x'", "f(data)", "data model", "data,,model", "P(data, model, data)",
+        "(data, (model,))",
         "P(data) + 1", "{data}", "P(data))", "'data", "data=4", "unreduced={", "lambda: 0",
         "__import__('os')",
     ),
@@ -106,7 +111,8 @@ def test_what_is_well_formed_and_does_not_work_is_said_on_the_card(field, text):
     [
         ("select", 99), ("select", -1), ("select", "0"), ("select", None), ("select", True),
         ("remove", 99), ("remove", None), ("by", "moon"), ("by", None), ("dims", [0, 0]),
-        ("dims", [0, 9]), ("dims", "01"), ("dims", [0]), ("at", [-1]), ("at", ["x"]), ("at", [True]),
+        ("dims", [0, 9]), ("dims", "01"), ("dims", [0]), ("at", [-1]), ("at", ["x"]),
+        ("at", [True]),
         ("at", {}), ("at", []), ("mesh", 4), ("mesh", None), ("rules", ["x"]), ("dialect", None),
         ("program", None), ("program", "no such"), ("preset", "mesh:none"), ("preset", "x"),
         ("types", "Autoo"), ("target", 8), ("shape", 5), ("nothing", 1), ("__class__", "x"),

@@ -7,12 +7,13 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import islice
 from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError, listed, plural, shown, suggestion
 from shardviz.core.layout.mesh import check_name, check_size
-from shardviz.core.layout.reading import Cursor
+from shardviz.core.layout.reading import Cursor, is_word, quoted
 from shardviz.core.layout.spec import MAX_RANK, Spec, is_unconstrained, rank_problem
 
 MAX_DIM = 1 << 48
@@ -174,20 +175,22 @@ def read_shape(shape: Any) -> tuple[int, ...]:
         raise LayoutError(f"A shape is a tuple of sizes; got {shown(shape)}.")
     elif not isinstance(shape, Iterable):
         shape = (shape,)
-    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in shape)
+    some = tuple(islice(shape, MAX_RANK + 1))  # it may be endless
+    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in some)
     if len(sizes) > MAX_RANK:
-        raise LayoutError(f"An array has at most {MAX_RANK} dimensions; got {len(sizes)}.")
+        raise LayoutError(f"An array has at most {MAX_RANK} dimensions; got more.")
     for dim, size in enumerate(sizes):
         if size < 0:
-            raise LayoutError(f"Dimension {dim} has size {size}; sizes are 0 or more.")
+            raise LayoutError(f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more.")
         if size > MAX_DIM:
             raise LayoutError(
                 f"Dimension {dim} has {shown(size, 30)} elements; at most {MAX_DIM:,} are planned"
                 " for here."
             )
     if math.prod(sizes) > MAX_ELEMENTS:
+        digits = sum(math.log10(s) for s in sizes)
         raise LayoutError(
-            f"The array has {math.prod(sizes):.1e} elements; at most {MAX_ELEMENTS:.1e} are"
+            f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e} are"
             " planned for here."
         )
     return sizes
@@ -214,6 +217,10 @@ def _shape_from_text(text: str) -> list[int]:
     return sizes
 
 
+_UNNAMED = ("None", "_", "-")
+_DOT = "·"  # stands between names where they are shown, so it may be pasted back
+
+
 def read_names(names: Any) -> tuple[str | None, ...]:
     """Logical axis names, from a sequence or typed text such as `embed mlp` or `embed, _, mlp`.
 
@@ -229,9 +236,9 @@ def read_names(names: Any) -> tuple[str | None, ...]:
         return _names_from_text(names)
     if isinstance(names, (bytes, dict, set)) or not isinstance(names, Iterable):
         raise RuleError(f"Logical names are text or a tuple of names; got {shown(names)}.")
-    entries = tuple(names)
+    entries = tuple(islice(names, MAX_RANK + 1))  # it may be endless
     if len(entries) > MAX_RANK:
-        raise RuleError(f"An array has at most {MAX_RANK} dimensions; got {len(entries)} names.")
+        raise RuleError(f"An array has at most {MAX_RANK} dimensions; got more names than that.")
     return tuple(
         n if n is None or is_unconstrained(n) else check_name(n, "a logical axis", RuleError)
         for n in entries
@@ -242,12 +249,11 @@ def _names_from_text(text: str) -> tuple[str | None, ...]:
     cursor, names = Cursor(text, RuleError), []
     closing = ")" if cursor.skip("(") else "]" if cursor.skip("[") else None
     while not cursor.done and not (closing and cursor.at(closing)):
-        quoted = cursor.here.kind == "string"
-        name = cursor.name("a logical axis name")
-        unnamed = not quoted and name in ("None", "_", "-", "·")
-        if unnamed or name != "·":
-            names.append(None if unnamed else name)
-        cursor.skip(",")
+        if not cursor.skip(_DOT):
+            bare = cursor.here.kind == "word"
+            name = cursor.name("a logical axis name")
+            names.append(None if bare and name in _UNNAMED else name)
+            cursor.skip(",")
     if closing and not cursor.skip(closing):
         raise cursor.complain(f"expected a closing {closing}")
     if not cursor.done:
@@ -261,13 +267,11 @@ def format_names(names: Iterable[str | None] | None) -> str:
     >>> format_names(("embed", None)), format_names(("two words",))
     ('embed _', "'two words'")
     """
-    plain = re.compile(r"[^\s,()\[\]{}=:;'\"→⇒#]+")
-    out = []
-    for name in names or ():
-        text = "_" if name is None else str(name)
-        bare = name is None or (plain.fullmatch(text) and text not in ("None", "_", "-", "·"))
-        out.append(text if bare else "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'")
-    return " ".join(out)
+    return " ".join("_" if name is None else _typed_name(str(name)) for name in names or ())
+
+
+def _typed_name(name: str) -> str:
+    return name if is_word(name) and name not in (*_UNNAMED, _DOT) else quoted(name)
 
 
 def unique_names(arrays: Iterable[ArraySpec]) -> None:

@@ -13,12 +13,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError, listed, nearest, plural, shown, suggestion
+from shardviz.core.layout.reading import quoted
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
@@ -107,7 +109,9 @@ class MeshSpec(Displayed):
                 return wanted
         elif wanted in self._position_of:
             return self._position_of[wanted]
-        raise MeshError(f"No device {wanted} in this mesh of {plural(self.size, 'device')}.")
+        raise MeshError(
+            f"No device {shown(wanted, 30)} in this mesh of {plural(self.size, 'device')}."
+        )
 
     def coordinates(self, device_id: int) -> tuple[int, ...]:
         """Where a device stands: one index an axis."""
@@ -125,6 +129,7 @@ class MeshSpec(Displayed):
         Raises:
             MeshError: if the process has no device here, or its devices do not fill a box.
         """
+        process = check_size(process, "A process index")
         mine = self.process_indices == process
         if not mine.any():
             raise MeshError(
@@ -175,7 +180,7 @@ class MeshSpec(Displayed):
         return (self.axis_names, self.axis_sizes, self.axis_types, self.concrete)
 
     def __str__(self) -> str:
-        return ", ".join(f"{n}={s}" for n, s in self.shape.items())
+        return ", ".join(f"{_typed_axis(n)}={s}" for n, s in self.shape.items())
 
     def __repr__(self) -> str:
         types = "" if set(self.axis_types) <= {"Auto"} else f", axis_types={self.axis_types}"
@@ -227,9 +232,13 @@ def make_mesh(
 
 
 _PAIR = re.compile(
-    r"\s*(?:(?P<q>['\"])(?P<quoted>.*?)(?P=q)|(?P<bare>[^\s=:,;'\"]+))"
+    r"\s*(?:(?P<q>['\"])(?P<quoted>(?:\\.|(?!(?P=q)).)*)(?P=q)|(?P<bare>[^\s=:,;'\"]+))"
     r"\s*(?:[=:]|\s)\s*(?P<size>[^\s,;]+)\s*(?:[,;]|\s|$)"
 )
+
+
+def _typed_axis(name: str) -> str:
+    return name if re.fullmatch(r"[^\s=:,;'\"]+", name) else quoted(name)
 
 
 def parse_mesh_text(text: str) -> list[tuple[str, int]]:
@@ -252,7 +261,7 @@ def parse_mesh_text(text: str) -> list[tuple[str, int]]:
                 f"Cannot read {shown(rest)} as a mesh axis. Write name=size, such as"
                 " data=4, model=2."
             )
-        name = match["quoted"] if match["quoted"] is not None else match["bare"]
+        name = match["bare"] or re.sub(r"\\(.)", r"\1", match["quoted"])
         pairs.append((name, _typed_size(name, match["size"])))
         rest = rest[match.end() :].lstrip()
     return pairs
@@ -292,12 +301,14 @@ def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError
     if not isinstance(name, str):
         raise error(f"The name of {what} must be text; got {shown(name)}.")
     if not name or name != name.strip():
-        raise error(f"The name of {what} must not be empty or have blanks around it; got {name!r}.")
+        raise error(
+            f"The name of {what} must not be empty or have blanks around it; got {shown(name)}."
+        )
     if len(name) > MAX_NAME:
         raise error(f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please.")
     if not name.isprintable():
         raise error(f"The name of {what} has control characters: {shown(name)}. Use plain text.")
-    return name
+    return str(name)  # a subclass, such as numpy's, shows itself otherwise
 
 
 def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError) -> int:
@@ -333,11 +344,13 @@ def _checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, .
     )
     for name, size in zip(names, sizes, strict=True):
         if size < 1:
-            raise MeshError(f"The size of axis {shown(name)} must be 1 or more; got {size}.")
+            raise MeshError(
+                f"The size of axis {shown(name)} must be 1 or more; got {shown(size, 30)}."
+            )
     if math.prod(sizes) > MAX_DEVICES:
         raise MeshError(
-            f"A mesh has at most {MAX_DEVICES:,} devices here; {'×'.join(map(str, sizes))[:80]}"
-            " is more. Make an axis smaller."
+            f"A mesh has at most {MAX_DEVICES:,} devices here;"
+            f" {'×'.join(shown(s, 20) for s in sizes)[:80]} is more. Make an axis smaller."
         )
     return names, sizes
 
@@ -354,7 +367,8 @@ def _checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
 
 def _axis_type(value: object) -> str:
     # jax's AxisType members have a name; text may come in any case.
-    text = str(getattr(value, "name", value)).capitalize()
+    name = getattr(value, "name", value)
+    text = name.capitalize() if isinstance(name, str) else ""
     if text not in AXIS_TYPES:
         near = nearest(text, AXIS_TYPES)
         hint = f" Did you mean {near}?" if near else ""
@@ -369,7 +383,7 @@ def _spread_types(types: Any, count: int) -> tuple[str, ...]:
         return ()
     if isinstance(types, str) or not isinstance(types, Iterable):
         return (types,) * count
-    return tuple(types)
+    return tuple(islice(types, MAX_AXES + 1))  # it may be endless
 
 
 def _reshaped(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray | None:
@@ -394,7 +408,7 @@ def _spread_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | No
     if count < 1 or total % count:
         fits = [n for n in range(1, min(total, 512) + 1) if total % n == 0]
         raise MeshError(
-            f"{plural(total, 'device')} cannot be shared evenly by {plural(count, 'host')}."
+            f"{plural(total, 'device')} cannot be shared evenly by {shown(count, 30)} hosts."
             f" Numbers that work: {listed(fits)}."
         )
     return (np.arange(total) // (total // count)).reshape(sizes)
@@ -428,5 +442,7 @@ def _checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray:
     if processes is None:
         return np.broadcast_to(np.int64(0), sizes)  # one number, however many devices
     array = _whole(processes, sizes, "process indices")
+    if array.size and array.min() < 0:
+        raise MeshError(f"A process index is 0 or more; got {int(array.min())}.")
     array.flags.writeable = False
     return array

@@ -61,6 +61,22 @@ def tokenize(text: str, error: type[ShardvizError]) -> list[Token]:
     return tokens
 
 
+def is_word(text: str) -> bool:
+    """Whether `text` reads as one bare word, and so needs no quotes."""
+    match = _TOKEN.fullmatch(text)
+    return match is not None and match.lastgroup == "word"
+
+
+def quoted(text: str) -> str:
+    """`text` in quotes, as `tokenize` reads it back.
+
+    >>> print(quoted("it's"))
+    'it\\'s'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
 class Cursor:
     """Walks over tokens, one step at a time, and complains in the words of its subject."""
 
@@ -111,11 +127,14 @@ class Cursor:
         """An error that names the place; for the caller to raise."""
         found = "the end" if self.done else shown(self.here.value)
         # In a text of several lines the line says more than the position.
-        before = self.text[: self.here.start].rstrip() if self.done else self.text[: self.here.start]
+        before = (
+            self.text[: self.here.start].rstrip() if self.done else self.text[: self.here.start]
+        )
         number, lines = before.count("\n"), self.text.split("\n")
         if len(lines) > 1:
             return self.error(
-                f"Cannot read line {number + 1}, {shown(lines[number].strip())}: {problem}, found {found}."
+                f"Cannot read line {number + 1}, {shown(lines[number].strip())}: {problem},"
+                f" found {found}."
             )
         return self.error(
             f"Cannot read {shown(self.text)}: {problem} at position {self.here.start + 1},"

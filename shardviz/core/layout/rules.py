@@ -12,7 +12,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, listed, plural, shown, suggestion
 from shardviz.core.layout.array import format_names
 from shardviz.core.layout.mesh import check_name
-from shardviz.core.layout.reading import Cursor, names_or_none
+from shardviz.core.layout.reading import Cursor, names_or_none, quoted
 from shardviz.core.layout.spec import Spec, is_unconstrained
 
 MAX_RULES = 10_000
@@ -229,7 +229,7 @@ def _typed_target(rule: Rule) -> str:
 def _typed_axis(name: str) -> str:
     # Bare, these words would be read as no axis at all.
     special = name.lower() in ("none", "null") or name.upper().endswith("UNCONSTRAINED")
-    return f"'{name}'" if special else format_names((name,))
+    return quoted(name) if special else format_names((name,))
 
 
 def _parse(text: str) -> Iterator[Rule]:

@@ -14,7 +14,7 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MissingPackage, SpecError, listed, plural, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec, check_name
-from shardviz.core.layout.reading import Cursor, names_or_none
+from shardviz.core.layout.reading import Cursor, names_or_none, quoted
 
 MAX_RANK = 64
 _NONE: frozenset = frozenset()
@@ -191,7 +191,7 @@ class Spec(Displayed):
         ]
         for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
             if axes:
-                parts.append(f"{mark}={{{', '.join(_quoted(a) for a in sorted(axes))}}}")
+                parts.append(f"{mark}={{{', '.join(quoted(a) for a in sorted(axes))}}}")
         return f"P({', '.join(parts)})"
 
     __repr__ = __str__
@@ -237,17 +237,12 @@ def _axis_set(axes: Iterable[str], mark: str) -> frozenset[str]:
     return frozenset(check_name(a, f"an axis in {mark}", SpecError) for a in axes)
 
 
-def _quoted(name: str) -> str:
-    escaped = name.replace("\\", "\\\\").replace("'", "\\'")
-    return f"'{escaped}'"
-
-
 def _format_entry(axes: Sequence[str]) -> str:
     if not axes:
         return "None"
     if len(axes) == 1:
-        return _quoted(axes[0])
-    return f"({', '.join(_quoted(a) for a in axes)})"
+        return quoted(axes[0])
+    return f"({', '.join(quoted(a) for a in axes)})"
 
 
 def _parse(text: str) -> Spec:

@@ -195,8 +195,8 @@ def _cost(stage: Any) -> dict[str, float]:
     if isinstance(found, (list, tuple)):
         found = found[0] if found else {}
     # Entries with braces are per operand; the sums are what one asks for.
-    return {k: float(v) for k, v in (found or {}).items() if "{" not in k and _is_number(v)}
+    return {k: float(v) for k, v in (found or {}).items() if "{" not in k and _known(v)}
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+def _known(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value >= 0  # -1 where there is no estimate

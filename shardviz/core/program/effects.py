@@ -5,6 +5,7 @@ by class name, here and nowhere else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 _WORDS = {
@@ -53,6 +54,36 @@ def has_callbacks(text: str) -> bool:
     True
     """
     return _CALLBACK.search(text) is not None
+
+
+def forget_failed_callbacks() -> None:
+    """Drops the tokens of callbacks that failed in this thread.
+
+    Up to jax 0.11 they stay, and every later `jax.effects_barrier()`, jax's own at exit included,
+    raises their error once more.
+    """
+    try:
+        from jax._src.dispatch import runtime_tokens
+
+        runtime_tokens.clear()
+    except (ImportError, AttributeError):
+        pass  # moved away; the barrier of newer versions drops them itself
+
+
+def explain_ordered(effects: Iterable[str], error: Exception) -> str | None:
+    """What to do where jax refuses an ordered effect on several devices, or None.
+
+    >>> print(explain_ordered(["debug callback, ordered"], ValueError("ordered effects are not")))
+    jax orders debug callbacks on one device only, and the mesh has more. Take ordered=True away...
+    """
+    names = [e for e in effects if is_ordered(e)]
+    if not names or "ordered effects" not in str(error):
+        return None
+    kind = names[0].partition(",")[0]
+    return (
+        f"jax orders {kind}s on one device only, and the mesh has more. Take ordered=True away, or"
+        " use jax.experimental.io_callback(..., ordered=True), which it can order on many."
+    )
 
 
 def _unknown(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import traceback
 
 from shardviz.core.errors import ShardvizError
@@ -9,6 +10,8 @@ from shardviz.core.program.hlo_sources import is_user_file, place_in_words
 from shardviz.core.program.report import Failure
 
 LIMIT = 600
+_TRACE = re.compile(r"Traceback \(most recent call last\):")
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
 _OPENINGS = {
     "trace": "jax could not trace the function.",
@@ -43,6 +46,8 @@ def in_words(error: BaseException) -> str:
     except Exception as second:  # noqa: BLE001  a foreign __str__ may raise anything
         text = f"(its text raises {type(second).__name__})"
     paragraph = text.strip().split("\n\n")[0]
+    if (trace := _TRACE.search(text)) is not None:  # of a callback: its last line says what it was
+        paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
     words = "".join(c if c.isprintable() else "?" for c in words)
     if len(words) > LIMIT:
@@ -52,9 +57,11 @@ def in_words(error: BaseException) -> str:
 
 def source_of(error: BaseException) -> str:
     """The innermost line of the user's code that an exception passed through, or `""`."""
-    frames = [
+    frames: list[tuple[str, int | str]] = [
         (frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)
     ]
+    if isinstance(error, RuntimeError):  # where a callback failed, its traceback is in the text
+        frames += _FRAME.findall(str(error))
     for path, line in reversed(frames):
         if is_user_file(path) and not path.startswith("<"):
             return place_in_words(path, line)

@@ -35,6 +35,8 @@ def read_groups(text: str, devices: int) -> Groups:
     ((0, 2, 4, 6), (1, 3, 5, 7))
     >>> read_groups("mesh['a'=4,'b'=2] {'b'}", 8)
     ((0, 1), (2, 3), (4, 5), (6, 7))
+    >>> read_groups("mesh['a'=1,'b'=2,'c'=4], device_ids=([4,2]T(1,0)) {'b'}", 8)
+    ((0, 1), (2, 3), (4, 5), (6, 7))
     """
     text = text.strip()
     if text == "{}":
@@ -103,12 +105,12 @@ def _iota(text: str) -> np.ndarray | None:
     if match is None:
         return None
     shape = _numbers(match[1])
-    reshape = _numbers(match[2]) if match[2] else (math.prod(shape),)
-    if math.prod(reshape) != math.prod(shape):
+    # Without `<=` the ids count through the shape itself: [4,2]T(1,0) reads them down its columns.
+    reshape = _numbers(match[2]) if match[2] else shape
+    order = _numbers(match[3]) if match[3] else tuple(range(len(reshape)))
+    if math.prod(reshape) != math.prod(shape) or sorted(order) != list(range(len(reshape))):
         return None
-    array = np.arange(math.prod(shape)).reshape(reshape)
-    if match[3]:
-        array = array.transpose(_numbers(match[3]))
+    array = np.arange(math.prod(shape)).reshape(reshape).transpose(order)
     return array.reshape(shape)
 
 

@@ -15,6 +15,7 @@ import jax
 from jax.sharding import Mesh, NamedSharding
 
 from shardviz.core.errors import ProgramError, shown
+from shardviz.core.layout.array import DTYPE_BITS
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program import reference
 from shardviz.core.program.cache import ExecutableCache
@@ -28,12 +29,13 @@ from shardviz.core.program.compiler import (
     fingerprint,
     lower,
 )
+from shardviz.core.program.effects import explain_ordered, forget_failed_callbacks
 from shardviz.core.program.failures import failure
 from shardviz.core.program.layouts import output_layouts, spec_checks
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Failure, Report
 from shardviz.core.program.targets import Target, choose, device_mesh
-from shardviz.core.program.tracing import donated_leaves, placed_spec, trace
+from shardviz.core.program.tracing import Traced, donated_leaves, placed_spec, trace
 from shardviz.core.program.values import example, value_leaves
 
 MAX_REPEAT = 1_000_000
@@ -167,11 +169,19 @@ class _Walk:
         traced = trace(self.program, self.mesh)
         self.note(effects=traced.effects)
         self.enter("lower")
-        lowered = lower(traced)
+        lowered = self._lowered(traced)
         self.note(lower_s=lowered.lower_s)
         executable = self._executable(lowered, cache)
         self._note_executable(lowered, executable)
         return lowered, executable
+
+    def _lowered(self, traced: Traced) -> Lowered:
+        try:
+            return lower(traced)
+        except ValueError as error:
+            if words := explain_ordered(traced.effects, error):
+                raise ProgramError(words) from error
+            raise
 
     def _place_mesh(self, mesh: Mesh) -> None:
         self.mesh, self.devices = mesh, list(mesh.devices.flat)
@@ -231,7 +241,15 @@ class _Walk:
         self.note(place_s=time.perf_counter() - begun)
         self.check(*self._input_checks(inputs))
         self.enter("run")
-        results = self._execute(executable, inputs, leaves, repeat)
+        try:
+            results = self._execute(executable, inputs, leaves, repeat)
+            if not lowered.cacheable:
+                jax.effects_barrier()  # effects and callbacks may come after the results
+        except Exception as error:
+            forget_failed_callbacks()
+            if words := self._too_narrow(error):
+                raise ProgramError(words) from error
+            raise
         self.note(outputs=lowered.traced.out_tree.unflatten(results))
         self.enter("check")
         self.check(*self._output_checks(lowered, results))
@@ -290,9 +308,17 @@ class _Walk:
             begun = time.perf_counter()
             results = list(jax.block_until_ready(executable.stage(*inputs)))
             seconds.append(time.perf_counter() - begun)
-        jax.effects_barrier()
         self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
         return results
+
+    def _too_narrow(self, error: Exception) -> str | None:
+        narrow = [a for a in self.program.arrays if DTYPE_BITS.get(a.dtype, 8) < 8]
+        if not narrow or "layouts that disagree" not in str(error):
+            return None
+        return (
+            f"{narrow[0].name} is {narrow[0].dtype}, and jax {jax.__version__} cannot pass types"
+            " of less than 8 bits to a compiled program. jax 0.12 can; or take int8."
+        )
 
     def _input_checks(self, inputs: Sequence[jax.Array]) -> list[Check]:
         return [

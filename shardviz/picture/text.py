@@ -1,0 +1,190 @@
+"""to_text(value): what any value looks like in letters, for terminals, tests and screen readers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from shardviz.core.errors import ShardvizError, listed, plural, shown
+from shardviz.core.layout.array import ArraySpec, format_names
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.shards import Layout
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Report
+from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
+from shardviz.picture.shapes import Picture
+from shardviz.picture.text_boxes import wrapped
+from shardviz.picture.text_layout import layout_text
+from shardviz.picture.text_mesh import mesh_text
+from shardviz.picture.units import bytes_text, seconds_text
+
+LEAST_WIDTH = 20
+
+
+def to_text(value: Any, width: int = 80) -> str:
+    """A value as text, in lines of at most `width` letters where its words allow it.
+
+    Args:
+        value: anything that `draw` takes.
+        width: letters a line, 20 or more.
+
+    Raises:
+        ShardvizError: for a value without a picture.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> print(to_text(make_mesh(data=2, model=4)))
+    mesh data=2, model=4 · 8 devices · 1 host
+             model 0   model 1   model 2   model 3
+           ┌─────────┬─────────┬─────────┬─────────┐
+    data 0 │ 0       │ 1       │ 2       │ 3       │
+    data 1 │ 4       │ 5       │ 6       │ 7       │
+           └─────────┴─────────┴─────────┴─────────┘
+    """
+    room = max(width, LEAST_WIDTH)
+    for kind in type(value).__mro__:
+        if kind in _WRITERS:
+            return _WRITERS[kind](value, room)
+    names = listed([k.__name__ for k in _WRITERS], limit=20).replace("'", "")
+    raise ShardvizError(
+        f"There is no text for a {type(value).__name__}; got {shown(value)}. There is one for"
+        f" {names}."
+    )
+
+
+def _paragraphs(text: str, width: int) -> str:
+    lines = []
+    for line in text.split("\n"):
+        indent = " " * (len(line) - len(line.lstrip()))
+        lines += wrapped(line, width, indent + "  ") or [""]
+    return "\n".join(lines)
+
+
+def _spec(spec: Spec, width: int) -> str:
+    dims = [
+        f"dim {d} → {', '.join(axes)}" if axes
+        else f"dim {d} {'left to the compiler' if d in spec.unconstrained else 'whole'}"
+        for d, axes in enumerate(spec.dims)
+    ]  # fmt: skip
+    marks = [
+        f"{mark} over {', '.join(sorted(axes))}"
+        for mark, axes in (("unreduced", spec.unreduced), ("reduced", spec.reduced))
+        if axes
+    ]
+    said = " · ".join([*dims, *marks]) or "every dimension whole"
+    return _paragraphs(f"{spec}\n{said}", width)
+
+
+def _array(array: ArraySpec, width: int) -> str:
+    parts = [f"{array.name} {array.short}", bytes_text(array.bytes)]
+    if array.logical is not None:
+        parts.append(f"logical axes {format_names(array.logical)}")
+    if array.spec is not None:
+        parts.append(f"asks for {array.spec}")
+    return _paragraphs(" · ".join(parts), width)
+
+
+def _rules(rules: Rules, width: int) -> str:
+    digits = len(str(len(rules)))
+    lines = [f"{i + 1:>{digits}}  {rule}" for i, rule in enumerate(rules)]
+    return "\n".join([plural(len(rules), "rule"), *lines])
+
+
+def _resolution(found: Resolution, width: int) -> str:
+    problems = [f"✗ {p}" for p in found.problems]
+    return _paragraphs("\n".join([found.explain(), *problems]), width)
+
+
+def _audit(found: Audit, width: int) -> str:
+    return _paragraphs(found.explain(), width)
+
+
+def _request(asked: Request, width: int) -> str:
+    if asked.layout is None:
+        parts = [_array(asked.array, width), _paragraphs(f"✗ {asked.problem}", width)]
+    else:
+        parts = [layout_text(asked.layout, width, asked.array.name, asked.array.logical)]
+    if asked.spec_wins and asked.resolution is not None:
+        said = f"The spec was given outright and wins over the rules ({asked.resolution.spec})."
+        parts.append(_paragraphs(said, width))
+    elif asked.resolution is not None:
+        parts.append(_paragraphs(asked.resolution.explain(), width))
+    return "\n".join(parts)
+
+
+def _program(program: Program, width: int) -> str:
+    head = f"{program.name}: {plural(len(program.requests), 'array')}"
+    return "\n".join([head, mesh_text(program.mesh, width), *_array_rows(program.requests, width)])
+
+
+def _array_rows(asked: Sequence[Request], width: int) -> list[str]:
+    rows = []
+    for one in asked:
+        if one.layout is None:
+            rows.append((one.array.name, one.array.short, f"✗ {one.problem}"))
+        else:
+            size = f"{bytes_text(one.layout.bytes_per_device)} a device"
+            copies = one.layout.replicas
+            each = f", {plural(copies, 'replica')}" if copies > 1 else ""
+            rows.append((one.array.name, one.array.short, f"{one.spec}  {size}{each}"))
+    names = max([len(r[0]) for r in rows], default=0)
+    types = max([len(r[1]) for r in rows], default=0)
+    indent = " " * min(names + types + 4, width // 2)
+    lines = []
+    for name, short, said in rows:
+        lines += wrapped(f"{name:<{names}}  {short:<{types}}  {said}", width, indent)
+    return lines
+
+
+def _report(report: Report, width: int) -> str:
+    state = "failed" if report.error else "ok" if report.ok else "a check failed"
+    stale = "; stale: the program was edited since" if report.stale else ""
+    lines = [f"{report.program} on {report.target}: {state}{stale}"]
+    if report.error:
+        lines.append(f"✗ {report.error}")
+    stages = [f"{name} {seconds_text(s)}" for name, s in stage_seconds(report)]
+    if report.cache_hit:
+        stages.append("from the cache")
+    if len(report.runs_s) > 1:
+        stages.append(f"median of {len(report.runs_s)} runs")
+    if stages:
+        lines.append(" · ".join(stages))
+    lines += report_notes(report)
+    if report.collectives is not None:
+        lines += _collectives(report.collectives)
+    lines += [f"{MARKS[c.ok]} {c.name}: {c.detail}" for c in report.checks]
+    return _paragraphs("\n".join(lines), width)
+
+
+def _collectives(collectives: tuple[Collective, ...]) -> list[str]:
+    if not collectives:
+        return ["no collectives"]
+    lines = [f"{plural(len(collectives), 'collective')}:"]
+    for one in sorted(collectives, key=lambda c: -c.bytes_per_device):
+        over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
+        where = "".join(f" · {v}" for v in (one.source, one.op) if v)
+        lines.append(f"  {bytes_text(one.bytes_per_device)} {one.kind}{over}{where}")
+    return lines
+
+
+def _picture(picture: Picture, width: int) -> str:
+    return _paragraphs(picture.alt, width)
+
+
+_WRITERS: dict[type, Callable[[Any, int], str]] = {
+    MeshSpec: mesh_text,
+    Layout: layout_text,
+    Spec: _spec,
+    ArraySpec: _array,
+    Rules: _rules,
+    Resolution: _resolution,
+    Request: _request,
+    Audit: _audit,
+    Program: _program,
+    Report: _report,
+    Picture: _picture,
+}

@@ -1,0 +1,279 @@
+"""MeshSpec: every way to write one, what stands where, and the words of every refusal."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import MeshError
+from shardviz.core.layout.mesh import MeshSpec, check_size, make_mesh
+from tests.layout.cases import random_mesh
+from tests.layout.fakes import jax_mesh
+
+MESH = make_mesh(data=4, model=2)
+ODD_IDS = make_mesh(data=2, model=2, device_ids=[[7, 3], [2048, 0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "axes"),
+    [
+        ("data=4, model=2", {"data": 4, "model": 2}),
+        ("data = 4 ,model = 2", {"data": 4, "model": 2}),
+        ("data 4 model 2", {"data": 4, "model": 2}),
+        ("data: 4; model: 2;", {"data": 4, "model": 2}),
+        ("data=4\nmodel=2", {"data": 4, "model": 2}),
+        ("data=1_000", {"data": 1000}),
+        ("data=+4", {"data": 4}),
+        ("'two words'=2, \"it's\"=1", {"two words": 2, "it's": 1}),
+        (r"'a\'b'=2", {"a'b": 2}),
+        ("x-1=2", {"x-1": 2}),
+        ("维度=2", {"维度": 2}),
+    ],
+)
+def test_text_is_read(text, axes):
+    assert dict(make_mesh(text).shape) == axes
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"data": 4, "model": 2}, [("data", 4), ("model", 2)], (["data", 4], ["model", 2]),
+     [("data", np.int64(4)), ("model", np.uint8(2))]],
+    ids=["mapping", "pairs", "lists", "numpy sizes"],
+)  # fmt: skip
+def test_other_writings_are_the_same_mesh(written):
+    assert make_mesh(written) == MESH
+    assert hash(make_mesh(written)) == hash(MESH)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: make_mesh(), "A mesh needs at least one axis. Write one as data=4."),
+        (lambda: make_mesh(""), "A mesh needs at least one axis. Write one as data=4."),
+        (
+            lambda: make_mesh("data=4", model=2),
+            "A mesh is written either as one value or as keywords, not both; got 'data=4' and"
+            " 'model'.",
+        ),
+        (
+            lambda: make_mesh("data"),
+            "Cannot read 'data' as a mesh axis. Write name=size, such as data=4, model=2.",
+        ),
+        (
+            lambda: make_mesh("data=four"),
+            "The size of axis 'data' must be a whole number; got 'four'. Write it as data=4.",
+        ),
+        (
+            lambda: make_mesh(data=2.0),
+            "The size of axis 'data' must be a whole number; got 2.0.",
+        ),
+        (lambda: make_mesh(data=0), "The size of axis 'data' must be 1 or more; got 0."),
+        (
+            lambda: make_mesh("data=4, data=2"),
+            "Each mesh axis has its own name; 'data' is given twice.",
+        ),
+        (
+            lambda: make_mesh(data=5000, model=5000),
+            "A mesh has at most 16,777,216 devices here; 5000×5000 is more. Make an axis smaller.",
+        ),
+        (
+            lambda: make_mesh([(f"a{i}", 1) for i in range(33)]),
+            "A mesh has at most 32 axes; got 33.",
+        ),
+        (
+            lambda: make_mesh(4),
+            "Cannot read a mesh from 4. Give text such as 'data=4, model=2', a mapping of names to"
+            " sizes, or a jax Mesh.",
+        ),
+        (
+            lambda: make_mesh({"": 4}),
+            "The name of a mesh axis must not be empty or have blanks around it; got ''.",
+        ),
+        (lambda: make_mesh({3: 4}), "The name of a mesh axis must be text; got 3."),
+        (
+            lambda: make_mesh({"a\nb": 4}),
+            "The name of a mesh axis has control characters: 'a\\nb'. Use plain text.",
+        ),
+        (
+            lambda: make_mesh({"x" * 101: 4}),
+            "The name of a mesh axis has 101 letters; at most 100, please.",
+        ),
+        (
+            lambda: make_mesh(data=4, axis_types="Explict"),
+            "An axis type is one of 'Auto', 'Explicit' or 'Manual'; got 'Explict'. Did you mean"
+            " Explicit?",
+        ),
+        (
+            lambda: make_mesh(data=4, model=2, axis_types=["Auto"]),
+            "A mesh needs one axis type an axis; got 1 type for 2 axes.",
+        ),
+        (
+            lambda: make_mesh(data=4, device_ids=[0, 1]),
+            "The mesh has 4 positions and 2 device ids were given. Give one for each position.",
+        ),
+        (
+            lambda: make_mesh(data=2, device_ids=[1, 1]),
+            "Each device stands in a mesh once; 1 is given twice.",
+        ),
+        (lambda: make_mesh(data=2, device_ids=[-1, 1]), "A device id is 0 or more; got -1."),
+        (
+            lambda: make_mesh(data=2, device_ids=[0.5, 1]),
+            "The device ids must be whole numbers; got float64.",
+        ),
+        (
+            lambda: make_mesh(data=2, device_ids=[[1], [2, 3]]),
+            "The device ids must be whole numbers in one regular array.",
+        ),
+        (
+            lambda: make_mesh(data=8, processes=3),
+            "8 devices cannot be shared evenly by 3 hosts. Numbers that work: 1, 2, 4 and 8.",
+        ),
+        (
+            lambda: make_mesh(data=2, processes=[0, -1]),
+            "A process index is 0 or more; got -1.",
+        ),
+        (
+            lambda: MeshSpec(("a",), (1, 2)),
+            "A mesh needs one size a name; got 1 name and 2 sizes.",
+        ),
+        (
+            lambda: MeshSpec(("a",), (2,), (), np.arange(3)),
+            "The device ids have shape (3,); the mesh has (2,).",
+        ),
+        (lambda: MESH.position(8), "No device 8 in this mesh of 8 devices."),
+        (lambda: MESH.position(-1), "No device -1 in this mesh of 8 devices."),
+        (lambda: ODD_IDS.position(1), "No device 1 in this mesh of 4 devices."),
+        (lambda: MESH.position("0"), "A device id is a whole number; got '0'."),
+        (lambda: MESH.coordinates(2.0), "A device id is a whole number; got 2.0."),
+        (lambda: MESH.local(1), "Process 1 has no device in this mesh. Processes here: 0."),
+        (lambda: MESH.local("a"), "A process index must be a whole number; got 'a'."),
+        (
+            lambda: make_mesh(data=4, processes=[0, 1, 0, 1]).local(0),
+            "The 2 devices of process 0 form no contiguous block of the mesh: the smallest block"
+            " around them is 3 and holds devices of other processes. Order the mesh so that each"
+            " process fills a box.",
+        ),
+        (
+            lambda: MESH.require_axis("modle"),
+            "The mesh has no axis 'modle'. Did you mean 'model'?",
+        ),
+        (
+            lambda: MESH.require_axis("q"),
+            "The mesh has no axis 'q'. Known: 'data' and 'model'.",
+        ),
+    ],
+)  # fmt: skip
+def test_words_of_every_refusal(make, words):
+    with pytest.raises(MeshError) as caught:
+        make()
+    assert str(caught.value) == words
+
+
+def test_axis_types_come_in_any_case_and_from_jax():
+    import jax
+
+    one = make_mesh(data=4, model=2, axis_types="explicit")
+    assert one.axis_types == ("Explicit", "Explicit")
+    kinds = (jax.sharding.AxisType.Auto, jax.sharding.AxisType.Manual)
+    assert make_mesh(data=4, model=2, axis_types=kinds).axis_types == ("Auto", "Manual")
+    assert one != MESH
+
+
+def test_positions_are_those_of_the_grid_and_not_the_ids():
+    for flat, device in enumerate([7, 3, 2048, 0]):
+        assert ODD_IDS.position(device) == flat
+        assert ODD_IDS.coordinates(device) == divmod(flat, 2)
+    assert ODD_IDS.position(np.int64(2048)) == 2
+
+
+def test_positions_of_random_meshes_lead_back_to_the_device():
+    rng = random.Random(1)
+    for _ in range(200):
+        mesh = random_mesh(rng)
+        for device in rng.sample(mesh.device_ids.ravel().tolist(), min(4, mesh.size)):
+            assert mesh.device_ids[mesh.coordinates(device)] == device
+            assert mesh.device_ids.flat[mesh.position(device)] == device
+
+
+def test_local_meshes_equal_those_of_jax():
+    rng, refused = random.Random(2), 0
+    for _ in range(400):
+        mesh = random_mesh(rng, most=24)
+        hosts = rng.randint(1, 3)
+        split = np.sort(rng.choices(range(hosts), k=mesh.size))
+        if rng.random() < 0.5:
+            rng.shuffle(split)
+        mesh = MeshSpec(mesh.axis_names, mesh.axis_sizes, (), mesh.device_ids,
+                        np.reshape(split, mesh.axis_sizes))  # fmt: skip
+        for process in mesh.processes:
+            try:  # what Mesh.local_mesh does for the process it runs in
+                theirs = jax_mesh(mesh)._local_mesh(process)
+            except ValueError:
+                refused += 1
+                with pytest.raises(MeshError, match="no contiguous block"):
+                    mesh.local(process)
+                continue
+            ours = mesh.local(process)
+            assert np.array_equal(ours.device_ids, theirs.device_ids)
+            assert ours.axis_names == theirs.axis_names
+            assert set(ours.process_indices.ravel().tolist()) == {process}
+    assert refused > 50
+
+
+def test_hosts_share_devices_evenly_and_in_order():
+    mesh = make_mesh(data=4, model=2, processes=2)
+    assert mesh.processes == (0, 1)
+    assert mesh.process_indices.tolist() == [[0, 0], [0, 0], [1, 1], [1, 1]]
+    assert mesh.local(1).device_ids.tolist() == [[4, 5], [6, 7]]
+    given = make_mesh(data=4, model=2, processes=[[5, 9]] * 4)
+    assert given.processes == (5, 9)
+    assert dict(given.local(9).shape) == {"data": 4, "model": 1}
+
+
+def test_values_are_frozen_and_the_callers_array_stays_theirs():
+    ids = np.array([3, 2, 1, 0])
+    mesh = make_mesh(data=4, device_ids=ids)
+    ids[:] = 9
+    assert mesh.device_ids.tolist() == [3, 2, 1, 0]
+    for array in (mesh.device_ids, mesh.process_indices, MESH.device_ids):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 5
+    with pytest.raises(AttributeError):
+        mesh.axis_names = ("x",)  # type: ignore[misc]
+
+
+def test_equality_sees_every_part():
+    same = {MESH, make_mesh("data=4, model=2"), make_mesh(data=4, model=2, processes=1)}
+    assert len(same) == 1
+    for other in (
+        make_mesh(data=2, model=4),
+        make_mesh(model=2, data=4),
+        make_mesh(data=4, model=2, axis_types="Explicit"),
+        make_mesh(data=4, model=2, device_ids=range(7, -1, -1)),
+        make_mesh(data=4, model=2, processes=2),
+    ):
+        assert other != MESH
+    assert MESH != "data=4, model=2"
+
+
+@pytest.mark.parametrize(
+    ("mesh", "text"),
+    [
+        (MESH, "MeshSpec('data=4, model=2')"),
+        (
+            make_mesh(data=2, axis_types="Manual"),
+            "MeshSpec('data=2', axis_types=('Manual',))",
+        ),
+        (ODD_IDS, "MeshSpec('data=2, model=2', device_ids=…)"),
+    ],
+)  # fmt: skip
+def test_repr(mesh, text):
+    assert repr(mesh) == text
+
+
+@pytest.mark.parametrize("size", [True, np.True_, 1.0, "1", None, [1], b"1"], ids=repr)
+def test_no_whole_number_is_a_size(size):
+    with pytest.raises(MeshError, match="whole number"):
+        check_size(size, "The size")

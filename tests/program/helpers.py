@@ -1,0 +1,66 @@
+"""What the tests of the program floor share: meshes, programs and runs in few words."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.building import build_program
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
+from shardviz.core.program.runner import run_program
+
+MESH = make_mesh(a=4, b=2)
+
+
+def array(name: str, shape: Any, spec: str | None = None, dtype: str = "float32") -> ArraySpec:
+    return ArraySpec(name, shape, None, dtype, None if spec is None else Spec.parse(spec))
+
+
+def program(
+    fn: Callable[..., Any],
+    *arrays: Any,
+    mesh: MeshSpec = MESH,
+    out_specs: Any = None,
+    donate: Any = (),
+    **options: Any,
+) -> Program:
+    made = build_program(fn, arrays, mesh, None, Dialect.LINEN, None, out_specs, donate, "")
+    return made.replace(options={**made.options, **options}) if options else made
+
+
+def run(made: Program, *values: Any, **options: Any) -> Report:
+    options.setdefault("cache", ExecutableCache())
+    return run_program(made, *values, **options)
+
+
+def checks(report: Report) -> dict[str, bool | None]:
+    return {c.name: c.ok for c in report.checks}
+
+
+def detail(report: Report, name: str) -> str:
+    return next(c.detail for c in report.checks if c.name == name)
+
+
+def in_new_python(code: str, **environment: str) -> str:
+    """What a fresh Python prints that runs `code` on the CPU, with nothing started before."""
+    clean = {k: v for k, v in os.environ.items() if k not in ("XLA_FLAGS", "JAX_NUM_CPU_DEVICES")}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**clean, "JAX_PLATFORMS": "cpu", **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout.strip()

@@ -1,0 +1,98 @@
+"""Names for the leaves of a program's arguments."""
+
+from __future__ import annotations
+
+import functools
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import MAX_NAME
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.arguments import parameter_names, program_arrays
+from tests.program.helpers import array
+
+W = jax.ShapeDtypeStruct((4, 8), jnp.float32)
+
+
+class Layer(NamedTuple):
+    kernel: object
+    bias: object
+
+
+def names(fn, *args):
+    return [a.name for a in program_arrays(args, fn)[0]]
+
+
+CASES = {
+    "parameters": (lambda x, w: x, (W, W), ["x", "w"]),
+    "a dict": (lambda params, x: x, ({"w_out": W, "w_in": W}, W),
+               ["params.w_in", "params.w_out", "x"]),
+    "a list of dicts": (lambda layers: 0, ([{"w": W}, {"w": W}],), ["layers[0].w", "layers[1].w"]),
+    "a named tuple": (lambda p: 0, (Layer(W, W),), ["p.kernel", "p.bias"]),
+    "star arguments": (lambda x, *rest: 0, (W, W, W), ["x", "rest[0]", "rest[1]"]),
+    "too many": (lambda x: 0, (W, W), ["x", "argument_1"]),
+    "keys that are no text": (lambda d: 0, ({3: W, 1: W},), ["d[1]", "d[3]"]),
+    "none is no leaf": (lambda p: 0, ({"a": None, "b": W},), ["p.b"]),
+    "nothing": (lambda: 0, (), []),
+    "no signature": (dict.fromkeys, (W,), ["iterable"]),
+    "names that clash": (lambda p: 0, ({"a": {"b": W}, "a.b": W},), ["p.a.b", "p.a.b_2"]),
+    "control characters": (lambda p: 0, ({"a\x00\n": W},), ["p.a??"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "args", "expected"), CASES.values(), ids=CASES)
+def test_leaves_are_named_by_parameter_and_path(fn, args, expected):
+    assert names(fn, *args) == expected
+
+
+def test_array_specs_keep_their_names_and_others_make_way():
+    assert names(lambda x, y: 0, W, array("x", (2,))) == ["x_2", "x"]
+
+
+def test_long_paths_keep_their_end():
+    (name,) = names(lambda p: 0, {"a" * 80: {"b" * 80: {"kernel": W}}})
+    assert len(name) <= MAX_NAME
+    assert name.startswith("…")
+    assert name.endswith(".kernel")
+
+
+def test_partial_functions_are_looked_into():
+    assert parameter_names(functools.partial(lambda a, b, c: 0, 1), 2) == ["b", "c"]
+
+
+def test_the_tree_gives_the_arguments_back():
+    args = ({"w": W, "n": None}, [W, W])
+    arrays, tree, _ = program_arrays(args, lambda p, q: 0)
+    assert tree.unflatten(range(3)) == ({"w": 0, "n": None}, [1, 2])
+    assert len(arrays) == 3
+
+
+def test_shardings_bring_specs_and_the_mesh():
+    mesh = AbstractMesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
+    split = jax.ShapeDtypeStruct((8,), jnp.int8, sharding=NamedSharding(mesh, P("b")))
+    arrays, _, found = program_arrays((split, W), lambda x, w: 0)
+    assert [a.spec for a in arrays] == [Spec.of("b"), None]
+    assert found is not None
+    assert found.shape == {"a": 4, "b": 2}
+    other = AbstractMesh((8,), ("a",), axis_types=(AxisType.Auto,))
+    elsewhere = jax.ShapeDtypeStruct((8,), jnp.int8, sharding=NamedSharding(other, P("a")))
+    with pytest.raises(ProgramError, match=r"y lies on the mesh \(a=8\).*before it on \(a=4, b=2"):
+        program_arrays((split, elsewhere), lambda x, y: 0)
+
+
+def test_numpy_arrays_get_the_type_that_jit_would_give_them():
+    arrays, _, _ = program_arrays((np.zeros(3), np.zeros(3, np.int64)), lambda x, y: 0)
+    assert [a.dtype for a in arrays] == ["float32", "int32"]
+
+
+@pytest.mark.parametrize("leaf", [3, 2.5, "text", object(), True], ids=repr)
+def test_leaves_that_are_no_arrays_are_refused(leaf):
+    with pytest.raises(ProgramError, match=r"^p.lr is no array: "):
+        program_arrays(({"lr": leaf},), lambda p: 0)

@@ -1,0 +1,231 @@
+"""Collectives in compiled text: kept text of two jax versions for three platforms, and live."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.program.hlo import read_collectives, shape_bytes
+from shardviz.core.program.hlo_sources import Sources, is_user_file, place_in_words
+
+TEXTS = Path(__file__).parent / "hlo"
+AB = (("a", "b"), (4, 2))
+XYZ = (("x", "y", "z"), (2, 2, 4))
+VERSIONS = sorted(p.name for p in TEXTS.iterdir())
+KB = 1024
+MLP_GATHER = 2048 * 4096 * 2
+
+# Text by name: its mesh, and (kind, mesh axes, bytes) of every collective in it.
+KEPT = {
+    "cpu-matmul": (AB, [("all-reduce", ("b",), 2 * KB)]),
+    "cpu-scan": (AB, [("all-reduce", ("b",), 2 * KB)]),
+    "cpu-five": (AB, [("all-gather", ("a",), 16 * KB), ("all-reduce", ("a", "b"), 4 * KB),
+                      ("all-reduce", ("b",), 4 * KB), ("all-to-all", ("b",), 4 * KB),
+                      ("collective-permute", ("a",), 4 * KB), ("reduce-scatter", ("a",), 4 * KB)]),
+    "cpu-five3": (XYZ, [("all-gather", ("x", "z"), 16 * KB), ("all-reduce", ("y",), 2 * KB),
+                        ("all-to-all", ("x", "z"), 2 * KB),
+                        ("collective-permute", ("y",), 2 * KB),
+                        ("reduce-scatter", ("x", "z"), 2 * KB)]),
+    "cpu-resh": (XYZ, [("all-to-all", ("z",), 2 * KB),
+                       ("collective-permute", ("x", "y"), 2 * KB)]),  # CPU widens bf16 to f32
+    "tpu-scan": (AB, [("all-reduce", ("b",), 2 * KB)]),
+    "tpu-mlp": (AB, [("all-gather", ("a",), MLP_GATHER), ("all-gather", ("a",), MLP_GATHER),
+                     ("reduce-scatter", ("b",), 1024 * KB)]),
+    # Here the compiler makes the scatter an all-reduce that each device takes its part of.
+    "tpu-five": (AB, [("all-gather", ("a",), 16 * KB), ("all-reduce", ("a",), 4 * KB),
+                      ("all-reduce", ("a", "b"), 4 * KB), ("all-reduce", ("b",), 4 * KB),
+                      ("all-to-all", ("b",), 4 * KB), ("collective-permute", ("a",), 4 * KB)]),
+}  # fmt: skip
+KEPT["gpu-scan"] = KEPT["tpu-scan"]
+KEPT["gpu-five"] = KEPT["cpu-five"]
+KEPT["gpu-mlp"] = KEPT["tpu-mlp"]
+CASES = [(v, n) for v in VERSIONS for n in KEPT if (TEXTS / v / f"{n}.txt").exists()]
+
+
+def kept(version, name):
+    return (TEXTS / version / f"{name}.txt").read_text()
+
+
+def summary(collectives):
+    return sorted((c.kind, c.mesh_axes, c.bytes_per_device) for c in collectives)
+
+
+def test_text_is_kept_of_the_oldest_and_newest_jax():
+    assert VERSIONS == ["jax-0.10.2", "jax-0.12.0"]
+    assert len(CASES) == 8 + 11
+
+
+@pytest.mark.parametrize(("version", "name"), CASES)
+def test_kinds_axes_and_bytes(version, name):
+    mesh, expected = KEPT[name]
+    assert summary(read_collectives(kept(version, name), *mesh)) == expected
+
+
+@pytest.mark.parametrize(("version", "name"), CASES)
+def test_every_collective_has_an_operation_and_a_line(version, name):
+    mesh, _ = KEPT[name]
+    for collective in read_collectives(kept(version, name), *mesh):
+        assert "/" in collective.op, collective
+        assert collective.source.startswith("model.py:"), collective
+
+
+@pytest.mark.parametrize(("version", "name"), CASES)
+def test_loops_are_told(version, name):
+    mesh, _ = KEPT[name]
+    found = [c.in_loop for c in read_collectives(kept(version, name), *mesh)]
+    assert found == [name.endswith("scan")] * len(found)
+
+
+@pytest.mark.parametrize("name", ["gpu-five", "gpu-mlp", "gpu-scan"])
+def test_starts_and_dones_are_one_collective(name):
+    mesh, expected = KEPT[name]
+    found = read_collectives(kept("jax-0.10.2", name), *mesh)
+    assert len(found) == len(expected)
+    assert all(c.is_async for c in found)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_transformer_block_by_source_line(version):
+    found = read_collectives(kept(version, "cpu-block"), *AB)
+    gathers = [c.source for c in found if c.kind == "all-gather"]
+    assert gathers == [
+        "attention.py:11", "attention.py:9", "attention.py:10", "mlp.py:9", "attention.py:16",
+        "mlp.py:10",
+    ]  # fmt: skip
+    assert len([c for c in found if c.kind == "all-reduce"]) == 5
+    assert {c.mesh_axes for c in found} == {("a",), ("b",)}
+
+
+WRAPPED = """HloModule wrapped
+
+%inner (p: bf16[16,64]) -> bf16[4,64] {
+  %p = bf16[16,64]{1,0} parameter(0)
+  ROOT %rs = bf16[4,64]{1,0} reduce-scatter(%p), channel_id=1, replica_groups=[2,4]<=[4,2]T(1,0), \
+dimensions={0}, to_apply=%add, metadata={op_name="jit(f)/psum_scatter" source_file="/home/me/f.py" \
+source_line=7}
+}
+
+ENTRY %main (x: bf16[16,64]) -> bf16[4,64] {
+  %x = bf16[16,64]{1,0} parameter(0)
+  %start = ((bf16[16,64]{1,0}), bf16[4,64]{1,0}) async-start(%x), calls=%inner
+  ROOT %done = bf16[4,64]{1,0} async-done(%start), calls=%inner
+}
+"""
+
+
+def test_a_collective_inside_a_generic_async_start():
+    (found,) = read_collectives(WRAPPED, *AB)
+    assert (found.kind, found.mesh_axes, found.is_async) == ("reduce-scatter", ("a",), True)
+    assert found.bytes_per_device == 16 * 64 * 2  # of its operand
+    assert (found.op, found.source) == ("jit(f)/psum_scatter", "f.py:7")
+
+
+LOOK_ALIKES = """
+  %a = f32[8]{0} fusion(%x), calls=%f, metadata={op_name="jit(f)/ all-reduce(y)"}
+  %b = f32[8]{0} ragged-all-to-all(%x), replica_groups={{0,1}}
+  %c = f32[8]{0} collective-permute-done(%s)
+  %all-gather.3 = f32[8]{0} copy(%all-gather.2)
+  %d = f32[8]{0} collective-broadcast(%x), replica_groups={{0,1}}
+"""
+
+
+def test_look_alikes_are_not_counted():
+    assert read_collectives(LOOK_ALIKES, *AB) == ()
+
+
+def test_no_text_has_no_collectives():
+    assert read_collectives("", *AB) == ()
+
+
+def test_a_start_whose_done_is_missing_leaves_out_operands_and_contexts():
+    line = (
+        "  %s = (f32[4]{0}, f32[4]{0}, u32[]{:S(2)}, u32[]{:S(2)}) collective-permute-start(%x),"
+        " source_target_pairs={{0,1},{1,0}}"
+    )
+    (found,) = read_collectives(line, *AB)
+    assert (found.bytes_per_device, found.mesh_axes) == (16, ("b",))
+
+
+SHAPES = {
+    "f32[]": 4, "pred[3]": 3, "s4[5]": 3, "u2[9]": 3, "bf16[8,128]{1,0:T(8,128)(2,1)S(1)}": 2048,
+    "f8e4m3fn[16]": 16, "f4e2m1fn[3]": 2, "c64[2]": 16, "c128[2]": 32, "token[]": 0,
+    "(f32[2], (s32[3], bf16[1]))": 22, "f32[<=10]": 40, "f32[0,8]": 0, "f64[2]": 16,
+    "s32[4]{0:E(32)}": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("shape", "size"), SHAPES.items())
+def test_bytes_of_shapes(shape, size):
+    assert shape_bytes(shape) == size
+
+
+def test_frames_of_packages_are_passed_over():
+    head = """
+FileNames
+1 "/home/me/train.py"
+2 "/venv/lib/python3.11/site-packages/flax/linen/linear.py"
+
+FunctionNames
+1 "step"
+
+FileLocations
+1 {file_name_id=1 function_name_id=1 line=12 end_line=12 column=4 end_column=9}
+2 {file_name_id=2 function_name_id=1 line=300 end_line=300 column=4 end_column=9}
+
+StackFrames
+1 {file_location_id=1 parent_frame_id=%d}
+2 {file_location_id=2 parent_frame_id=%d}
+
+"""
+    line = 'metadata={op_name="x" stack_frame_id=2}'
+    # Parents as XLA prints them today, one too high, and as they would be if it did not.
+    assert Sources(head % (1, 2)).of(line) == "train.py:12"
+    assert Sources(head % (0, 1)).of(line) == "train.py:12"
+    assert Sources("").of(line) == ""
+
+
+def test_whose_files_are_whose():
+    import shardviz.core.program.hlo as ours
+    import shardviz.gallery as gallery
+
+    assert not is_user_file(ours.__file__)
+    assert not is_user_file(np.__file__)
+    assert not is_user_file(pytest.__file__)
+    assert is_user_file(gallery.__file__)  # examples are there to be looked at
+    assert is_user_file(__file__)
+    assert place_in_words("/tmp/ipykernel_12/3456.py", 2) == "cell:2"
+
+
+def compiled_sum(sizes, axes):
+    names = tuple(f"m{i}" for i in range(len(sizes)))
+    mesh = Mesh(
+        np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes),
+        names,
+        axis_types=(AxisType.Auto,) * len(sizes),
+    )
+
+    def body(x):
+        return jax.lax.psum(x, axes)
+
+    fn = jax.shard_map(body, mesh=mesh, in_specs=P(names), out_specs=P(), check_vma=False)
+    struct = jax.ShapeDtypeStruct((16,), np.float32, sharding=NamedSharding(mesh, P(names)))
+    return names, jax.jit(fn).lower(struct).compile().as_text()
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.sampled_from([(8,), (2, 4), (4, 2), (2, 2, 2), (2, 1, 4), (1, 2, 2)]), st.data())
+def test_the_axes_of_a_sum_are_those_that_were_asked_for(sizes, data):
+    names = [f"m{i}" for i, size in enumerate(sizes) if size > 1]
+    axes = data.draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
+    all_names, text = compiled_sum(sizes, tuple(axes))
+    (found,) = read_collectives(text, all_names, sizes)
+    assert found.kind == "all-reduce"
+    assert set(found.mesh_axes) == set(axes)
+    assert found.source.startswith("test_hlo.py:")

@@ -1,0 +1,121 @@
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.gallery import programs
+from shardviz.widgets import bundle, export
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.session import PLACE, Session
+
+
+def executed(code: str) -> dict[str, object]:
+    namespace: dict[str, object] = {}
+    exec(compile(code, "pasted", "exec"), namespace)  # noqa: S102  what a person does with it
+    return namespace
+
+
+@pytest.mark.parametrize("name", programs.names())
+def test_the_code_of_every_program_runs_and_lays_out_the_same(name, eight_devices, capsys):
+    session = Session(programs.get(name), name)
+    namespace = executed(export.code(session))
+    for asked in session.program.requests:
+        array = namespace[asked.array.name]
+        boxes = {s.device.id: s.index for s in array.addressable_shards}
+        assert boxes == asked.layout.indices()
+    assert "outputs" in namespace
+    assert capsys.readouterr().out
+
+
+@pytest.mark.parametrize("types", ["Auto", "Explicit"])
+def test_the_code_keeps_axis_types_and_device_order(types, eight_devices, capsys):
+    mesh = make_mesh("a=2, b=4", axis_types=types, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
+    array = ArraySpec("x", (8, 8), None, "bfloat16", Spec.parse("b, a"))
+    session = Session(Program(lambda x: x, (array,), mesh, name=PLACE), PLACE)
+    namespace = executed(export.code(session))
+    made = namespace["mesh"]
+    assert [d.id for d in made.devices.flat] == [7, 6, 5, 4, 3, 2, 1, 0]
+    assert {t.name for t in made.axis_types} == {types}
+    boxes = {s.device.id: s.index for s in namespace["x"].addressable_shards}
+    assert boxes == session.program.requests[0].layout.indices()
+
+
+def test_names_that_are_no_identifiers_become_some(eight_devices, capsys):
+    arrays = tuple(
+        ArraySpec(name, (8,), None, "float32", Spec.parse("data"))
+        for name in ("class", "params.w", "params w", "np", "1st", "</x>")
+    )
+    session = Session(Program(lambda *a: a, arrays, make_mesh(data=8), name=PLACE), PLACE)
+    executed(export.code(session))
+
+
+def test_an_array_that_cannot_be_laid_out_is_a_comment_with_the_reason(eight_devices):
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("shape", "512, 2047", 0)
+    code = export.code(session)
+    assert re.search(r"^# w_in: Dimension 1: 2,047 does not divide", code, re.MULTILINE)
+    executed(code)
+
+
+def test_a_multiline_name_cannot_leave_its_comment():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("rules", "embed -> 'x\\\nimport os'")
+    assert "\nimport os" not in export.code(session)
+
+
+def test_a_function_of_ones_own_is_called_by_its_name():
+    def mine(w_in, w_out, x):
+        return x
+
+    session = Session(programs.get().replace(fn=mine, name="mine"))
+    assert "jax.jit(mine)(w_in, w_out, x)" in export.code(session)
+    assert "define it above" in export.code(session)
+
+
+def test_the_page_is_written_where_asked(tmp_path):
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    path = made.save_html(tmp_path / "mine")
+    assert path.name == "mine.html"
+    text = path.read_text()
+    assert "http://" not in text
+    assert "https://" not in text
+    with pytest.raises(ShardvizError, match="Cannot write"):
+        made.save_html(tmp_path / "no" / "folder.html")
+
+
+def test_the_page_closes_no_script_early():
+    page = export.page({"view": {"x": "</script><script>alert(1)</script>\u2028"}}, "<pre>")
+    data = re.search(r'id="state">(.*?)</script>', page, re.DOTALL).group(1)
+    assert json.loads(data)["view"]["x"].startswith("</script>")
+    assert "&lt;pre&gt;" in page
+
+
+def test_the_bundle_has_every_module_once_and_no_name_twice():
+    source = bundle.module("explorer")
+    for path in bundle.HERE.glob("*.js"):
+        assert source.count(f"// {path.name}\n") == 1, path.name
+    names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", source, re.MULTILINE)
+    assert sorted(names) == sorted(set(names))
+    assert not re.search(r"^(import|export (?!default))", source, re.MULTILINE)
+
+
+def test_the_report_of_a_run_reaches_the_view(eight_devices):
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    made.run()
+    report = made.wait(120)
+    assert report.ok, report
+    view = made.report_data
+    assert view["state"] == "done"
+    assert {c["ok"] for c in view["checks"]} == {True}
+    assert "all-reduce" in view["rung"]["text"]
+    made.session.edit("mesh", "data=2, model=2")
+    assert made.report_data["stale"]
+    assert np.shape(jax.tree.leaves(report.outputs)[0]) == (64, 512)
