@@ -90,7 +90,7 @@ def __dir__() -> list[str]:
 
 
 def _mimebundle(value: Any) -> dict[str, Any]:
-    from shardviz.api import mimebundle
+    from shardviz.showing import mimebundle
 
     return mimebundle(value)
 

@@ -6,21 +6,17 @@ sentence when it is needed.
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 from typing import Any
 
-from shardviz.core.errors import LayoutError, MissingPackage, SpecError, shown
+from shardviz.adopting import adopt, as_mesh, as_spec, bridge, is_jax, layout_of, room
 from shardviz.core.layout.array import ArraySpec, read_shape
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.request import request
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.shards import Layout
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
@@ -54,8 +50,8 @@ def mesh(
     """
     if isinstance(axes, MeshSpec):
         return axes
-    if _is_jax(axes):
-        return _bridge().adopt_mesh(axes)
+    if is_jax(axes):
+        return bridge().adopt_mesh(axes)
     return make_mesh(
         axes, axis_types=axis_types, device_ids=device_ids, processes=processes, **sizes
     )
@@ -94,7 +90,7 @@ def array(
     >>> array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
     'bf16[512, 2048]'
     """
-    given = None if spec is None else _spec(spec)
+    given = None if spec is None else as_spec(spec)
     return ArraySpec(name, read_shape(shape), logical, dtype, given)
 
 
@@ -116,7 +112,7 @@ def resolve(
     >>> str(resolve(("embed", "mlp"), [("mlp", "model")]).spec)
     "P(None, 'model')"
     """
-    grid = mesh if mesh is None or isinstance(mesh, MeshSpec) else _mesh(mesh)
+    grid = mesh if mesh is None or isinstance(mesh, MeshSpec) else as_mesh(mesh)
     return _resolve(names, rules, mesh=grid, shape=shape, dialect=dialect)
 
 
@@ -141,31 +137,7 @@ def layout(
     >>> layout((512, 2048), "None, model", make_mesh(data=4, model=2)).shard_shape
     (512, 1024)
     """
-    if _is_jax(thing) and spec is None:
-        return _bridge().adopt_layout(thing)
-    if _is_jax(spec) and hasattr(spec, "shard_shape"):
-        kind = dtype or getattr(thing, "dtype", None) or "float32"
-        return _bridge().sharding_layout(getattr(thing, "shape", thing), kind, spec)
-    if mesh is None:
-        raise LayoutError(
-            f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the third"
-            " argument, such as sv.mesh(data=4, model=2)."
-        )
-    grid = _mesh(mesh)
-    if isinstance(thing, ArraySpec):
-        given = thing if spec is None else thing.replace(spec=_spec(spec))
-        table = None if rules is None else Rules.of(rules)
-        asked = request(given, grid, table, Dialect.of(dialect))
-        if asked.layout is None:
-            raise LayoutError(f"{thing.name}: {asked.problem}")
-        return asked.layout
-    if spec is None:
-        raise LayoutError(
-            "A layout of a bare shape needs a PartitionSpec; got none. Write \"None, 'model'\" or"
-            ' "" to leave every dimension whole.'
-        )
-    kind = dtype or getattr(thing, "dtype", None) or "float32"
-    return lay_out(getattr(thing, "shape", thing), _spec(spec), grid, kind)
+    return layout_of(thing, spec, mesh, rules, dtype, dialect)
 
 
 def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
@@ -185,7 +157,7 @@ def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
     >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
     2097152
     """
-    return _audit(tree, Rules.of(rules), _mesh(mesh), dialect=dialect)
+    return _audit(tree, Rules.of(rules), as_mesh(mesh), dialect=dialect)
 
 
 def program(
@@ -214,9 +186,9 @@ def program(
     >>> [a.name for a in matmul.arrays]
     ['x', 'w']
     """
-    grid = None if mesh is None else _mesh(mesh)
+    grid = None if mesh is None else as_mesh(mesh)
     table = None if rules is None else Rules.of(rules)
-    building = _room("shardviz.core.program.building", "sv.program", "jax")
+    building = room("shardviz.core.program.building", "sv.program", "jax")
     return building.build_program(
         fn, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name
     )
@@ -236,7 +208,7 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     >>> import jax.numpy as jnp
     >>> compile(program(jnp.sin, array("x", (8,)), mesh="data=1")).error
     """
-    runner = _room("shardviz.core.program.runner", "sv.compile", "jax")
+    runner = room("shardviz.core.program.runner", "sv.compile", "jax")
     changed = program if options is None else program.replace(
         options={**program.options, **options}
     )  # fmt: skip
@@ -259,7 +231,7 @@ def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> 
     >>> run(program(jnp.sin, array("x", (8,)), mesh="data=1")).ok
     True
     """
-    runner = _room("shardviz.core.program.runner", "sv.run", "jax")
+    runner = room("shardviz.core.program.runner", "sv.run", "jax")
     return runner.run_program(program, *values, target=target, repeat=repeat, cache=cache)
 
 
@@ -277,7 +249,7 @@ def plot(thing: Any, **options: Any) -> Any:
     >>> type(plot(make_mesh(data=4, model=2))).__name__
     'Figure'
     """
-    figures = _room("shardviz.plots.figures", "sv.plot", "matplotlib")
+    figures = room("shardviz.plots.figures", "sv.plot", "matplotlib")
     return figures.figure(adopt(thing), **options)
 
 
@@ -312,7 +284,7 @@ def explore(thing: Any = None) -> Any:
     >>> explore().session.mesh.size
     8
     """
-    explorer = _room("shardviz.widgets.explorer", "sv.explore", "anywidget")
+    explorer = room("shardviz.widgets.explorer", "sv.explore", "anywidget")
     return explorer.open_explorer(adopt(thing), cache)
 
 
@@ -328,7 +300,7 @@ def to_jax(thing: Any) -> Any:
     >>> to_jax(layout((8,), "data", "data=4")).spec
     P('data',)
     """
-    return _bridge().to_jax(thing)
+    return bridge().to_jax(thing)
 
 
 def targets() -> Any:
@@ -337,57 +309,4 @@ def targets() -> Any:
     >>> len(targets()) >= 1
     True
     """
-    return _room("shardviz.core.program.targets", "sv.targets", "jax").targets()
-
-
-def adopt(thing: Any) -> Any:
-    """jax's own objects as ours; everything else as it is."""
-    return _bridge().adopt(thing) if _is_jax(thing) else thing
-
-
-def mimebundle(value: Any) -> dict[str, Any]:
-    """How a value shows itself in a notebook: text always, PNG where matplotlib is there."""
-    bundle: dict[str, Any] = {"text/plain": text(value)}
-    with contextlib.suppress(MissingPackage):
-        figures = _room("shardviz.plots.figures", "a picture", "matplotlib")
-        bundle["image/png"] = figures.png(value)
-    return bundle
-
-
-def _is_jax(thing: Any) -> bool:
-    # Told by where the class comes from, so that jax need not be installed.
-    return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
-
-
-def _mesh(thing: Any) -> MeshSpec:
-    return mesh(thing)
-
-
-def _spec(thing: Any) -> Spec:
-    if isinstance(thing, Spec):
-        return thing
-    if isinstance(thing, str):
-        return Spec.parse(thing)
-    if _is_jax(thing):
-        adopted = _bridge().adopt(thing)
-        if isinstance(adopted, Spec):
-            return adopted
-    if isinstance(thing, (tuple, list)):
-        return Spec.of(*thing)
-    raise SpecError(f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}.")
-
-
-def _bridge() -> Any:
-    return _room("shardviz.core.program.bridge", "jax's own objects", "jax")
-
-
-def _room(module: str, what: str, package: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError as error:
-        missing = (error.name or package).partition(".")[0]
-        if missing == "shardviz":
-            raise
-        raise MissingPackage(
-            f"{what} needs {missing}, which is not installed here: pip install {missing}."
-        ) from error
+    return room("shardviz.core.program.targets", "sv.targets", "jax").targets()

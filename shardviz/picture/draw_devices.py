@@ -158,7 +158,7 @@ def _devices(
 ) -> Picture:
     columns = dict(columns or {})
     where: Template = (Slot(DEVICE), *corner)
-    about: Template = ("device ", Slot(DEVICE), "\n")
+    about: Template = ("device ", Slot(DEVICE), " · ")
     about += coordinates(mesh.axis_names, mesh.axis_sizes)
     if len(mesh.processes) > 1:
         columns["host"] = mesh.process_indices.reshape(-1)
@@ -219,7 +219,9 @@ def _by_mesh(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
         return mesh.axis_names[level.axis], span_words(level, entry)
 
     frames = host_frames(mesh, grid.corners(), cell, gap)
-    around = headers(grid, words, (gap / 2, gap / 2) if frames else (0.0, 0.0))
+    edge = gap / 2 if frames else 0.0
+    # Rows lower than their labels would bring the first label up to the names of the columns.
+    around = headers(grid, words, (edge, max(edge, 6.0 - cell[1] / 2)))
     return _settled(grid, around.labels, frames, around.left, around.top, gap)
 
 

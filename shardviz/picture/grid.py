@@ -169,7 +169,9 @@ def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> t
         pieces = max(
             2, round(math.sqrt(aspect / wanted)), math.ceil(shape[along] / page[along] / 2)
         )
-        return longest.axis, _even(sizes[longest.axis], sizes[longest.axis] / pieces)
+        # Of two lengths as good, the one that makes a wide page.
+        wide = 1.2 if along == 0 else 1 / 1.2
+        return longest.axis, _even(sizes[longest.axis], wide * sizes[longest.axis] / pieces)
     return None
 
 

@@ -36,6 +36,11 @@ class Explorer(anywidget.AnyWidget):
     Attributes:
         session: what the Explorer knows; edits go through `session.edit`.
         report: the last Report, or None.
+
+    >>> explorer = open_explorer(None, ExecutableCache())
+    >>> explorer.session.edit("mesh", "data=2, model=2")
+    >>> explorer.session.mesh.size, explorer.view["mesh"]["error"]
+    (4, '')
     """
 
     _esm = bundle.module("explorer")

@@ -9,22 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from shardviz.core.errors import LayoutError, ShardvizError, shown, suggestion
-from shardviz.core.layout.array import ArraySpec, format_names, read_names, read_shape
-from shardviz.core.layout.array import dtype_name as read_dtype
+from shardviz.core.layout.array import ArraySpec, format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.spec import MAX_RANK, Spec
+from shardviz.core.layout.spec import MAX_RANK
 from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import rules as gallery_rules
+from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
 
-ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
 MAX_ARRAYS = 200
 PLACE = "place the arrays"
 
@@ -32,78 +31,6 @@ PLACE = "place the arrays"
 def place(*arrays: Any) -> tuple[Any, ...]:
     """The program that only puts the arrays where they belong."""
     return arrays
-
-
-@dataclass(frozen=True)
-class ArrayDraft:
-    """One array as it is being typed: the text of every field, and the last good ArraySpec.
-
-    Attributes:
-        good: the last ArraySpec that could be made.
-        texts: field name to what stands in the field.
-        errors: field name to the sentence that is shown at it.
-    """
-
-    good: ArraySpec
-    texts: dict[str, str]
-    errors: dict[str, str] = field(default_factory=dict)
-
-    @staticmethod
-    def of(array: ArraySpec) -> ArrayDraft:
-        """A draft without mistakes."""
-        return ArrayDraft(array, array_texts(array))
-
-    def typed(self, name: str, text: str) -> ArrayDraft:
-        """The draft after `text` was typed into a field; mistakes stay with the field they are in.
-
-        A field can be right by itself and not fit the others (a shape of another rank than the
-        names); then the sentence stands at the field that was typed last.
-        """
-        texts = {**self.texts, name: text}
-        values, errors = {}, {}
-        for key, reader in _READERS.items():
-            try:
-                values[key] = reader(texts[key])
-            except ShardvizError as error:
-                errors[key] = str(error)
-        if errors:
-            return ArrayDraft(self.good, texts, errors)
-        try:
-            return ArrayDraft(ArraySpec(**values), texts)
-        except ShardvizError as error:
-            return ArrayDraft(self.good, texts, {name: str(error)})
-
-
-def _read_logical(text: str) -> Any:
-    return read_names(text) if text.strip() else None
-
-
-def _read_spec(text: str) -> Spec | None:
-    return Spec.parse(text) if text.strip() else None
-
-
-def _read_name(text: str) -> str:
-    return text.strip()
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "name": _read_name,
-    "shape": read_shape,
-    "dtype": read_dtype,
-    "logical": _read_logical,
-    "spec": _read_spec,
-}
-
-
-def array_texts(array: ArraySpec) -> dict[str, str]:
-    """What stands in the fields of an array."""
-    return {
-        "name": array.name,
-        "shape": ", ".join(map(str, array.shape)),
-        "dtype": array.dtype,
-        "logical": format_names(array.logical),
-        "spec": "" if array.spec is None else str(array.spec),
-    }
 
 
 class Session:

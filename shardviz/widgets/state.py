@@ -11,7 +11,8 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery_programs
-from shardviz.widgets.session import MAX_ARRAYS, PLACE, Session, array_texts, place
+from shardviz.widgets.drafts import array_texts
+from shardviz.widgets.session import MAX_ARRAYS, PLACE, Session, place
 
 VERSION = 1
 MAX_STATE = 64 << 20

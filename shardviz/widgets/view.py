@@ -18,7 +18,8 @@ from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import rules as gallery_rules
 from shardviz.picture.units import bytes_text
-from shardviz.widgets.session import ARRAY_FIELDS, PLACE, ArrayDraft, Session
+from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
+from shardviz.widgets.session import PLACE, Session
 
 SHOWN_NAMES = 3
 

@@ -28,6 +28,19 @@ def as_it_opens(page: Page) -> None:
     """Nothing is touched."""
 
 
+def on_mesh(axes: str) -> Callable[[Page], None]:
+    """Types other mesh axes, as a person would, and waits for the picture."""
+
+    def prepare(page: Page) -> None:
+        before = page.locator(EXPLORER).get_attribute("data-seq")
+        field = page.get_by_label("Mesh axes")
+        field.fill(axes)
+        page.wait_for_selector(f"{EXPLORER}:not([data-seq='{before}'])")
+        field.blur()
+
+    return prepare
+
+
 @dataclass(frozen=True)
 class Shot:
     """One screenshot of an Explorer.
@@ -43,10 +56,11 @@ class Shot:
     prepare: Callable[[Page], None] = as_it_opens
 
 
+OPEN = ("import shardviz as sv", "sv.explore()")
 SHOTS = (
-    Shot("explorer-8", ("import shardviz as sv", "sv.explore()")),
-    Shot("explorer-64", ("import shardviz as sv", "sv.explore()")),
-    Shot("explorer-4096", ("import shardviz as sv", "sv.explore()")),
+    Shot("explorer-8", OPEN),
+    Shot("explorer-64", OPEN, on_mesh("data=16, model=4")),
+    Shot("explorer-4096", OPEN, on_mesh("data=64, model=64")),
 )
 
 

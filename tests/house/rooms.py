@@ -32,6 +32,8 @@ _LAYOUT = (*_ERRORS, "core.layout")
 _PROGRAM = (*_LAYOUT, "core.program")
 # What a picture or a plot may take from the program floor: values that hold no jax.
 _VALUES = ("core.program.report", "core.program.program")
+# Doors lead everywhere; `adopting` makes ours of what people bring to them.
+_DOORS = (*_PROGRAM, "picture", "plots", "widgets", "gallery")
 _WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
 
 # The first room whose prefix fits a module is its room.
@@ -50,15 +52,17 @@ ROOMS = (
     Room("plots", (*_LAYOUT, *_VALUES, "picture", "plots"), ("numpy", "matplotlib")),
     Room("widgets.session", (*_PROGRAM, "gallery", "widgets")),
     Room("widgets", (*_PROGRAM, "gallery", "picture", "widgets"), ("numpy", *_WIDGETS)),
-    Room("api", (*_PROGRAM, "picture", "plots", "widgets", "gallery"), dynamic=True),
+    Room("api", (*_DOORS, "adopting"), dynamic=True),
+    Room("adopting", _DOORS, dynamic=True),
+    Room("showing", (*_DOORS, "adopting"), dynamic=True),
     Room("_version", ()),
-    Room("", (*_LAYOUT, "api"), dynamic=True),
+    Room("", (*_LAYOUT, "api", "showing"), dynamic=True),
 )
 
 # The one import of jax below the program floor, made when somebody asks for jax's own object.
 EXCEPTIONS = {("core/layout/spec.py", "_partition_spec", "jax.sharding")}
 # Names that lie above whoever asks for them: imported in a call, never at module level.
-LAZY = {("__init__.py", f"{PACKAGE}.api")}
+LAZY = {("__init__.py", f"{PACKAGE}.api"), ("__init__.py", f"{PACKAGE}.showing")}
 
 
 def room_of(file: str) -> Room:

@@ -29,6 +29,11 @@ class Request(Displayed):
             one that leaves every dimension whole. None where the names cannot be resolved.
         layout: where the bytes land, or None where the spec does not work out.
         problem: the sentence for that, or None.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> asked = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
+    >>> asked.spec_wins, str(asked.spec), asked.problem
+    (True, "P('data')", None)
     """
 
     array: ArraySpec

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import RuleError, listed, plural, shown, suggestion
+from shardviz.core.errors import RuleError, listed, nearest, plural, shown
 from shardviz.core.layout.array import format_names
 from shardviz.core.layout.mesh import check_name
 from shardviz.core.layout.reading import Cursor, names_or_none, quoted
@@ -48,10 +48,9 @@ class Dialect(enum.Enum):
         known = [d.value for d in Dialect]
         if isinstance(value, str) and value.lower() in known:
             return Dialect(value.lower())
-        raise RuleError(
-            f"No dialect is called {shown(value)}.{suggestion(value, known)}"
-            f" There are {listed(known)}."
-        )
+        close = nearest(value, known)
+        hint = f" Did you mean {shown(close)}?" if close else ""
+        raise RuleError(f"No dialect is called {shown(value)}.{hint} There are {listed(known)}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,8 @@ class Rules(Displayed):
         return "\n".join(map(str, self.entries)) or "no rules"
 
     def __repr__(self) -> str:
-        return f"Rules({plural(len(self), 'rule')}: {listed(map(str, self.entries), limit=4)})"
+        first = f": {listed(map(str, self.entries), limit=4)}" if self.entries else ""
+        return f"Rules({plural(len(self), 'rule')}{first})"
 
 
 def _is_pair(value: Any) -> bool:
@@ -242,11 +242,16 @@ def _parse(text: str) -> Iterator[Rule]:
         if index >= MAX_RULES:
             raise RuleError(f"A table has at most {MAX_RULES:,} rules.")
         closing = None
+        if cursor.at("-") and cursor.peek().value in ("(", "["):
+            cursor.take()  # the dash of a list in YAML
         if cursor.at("(", "["):
             closing = ")" if cursor.take().value == "(" else "]"
         logical = cursor.name("a logical axis name")
+        arrow = cursor.here.start
         if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
             raise cursor.complain("expected -> and a mesh axis")
+        if not closing and "\n" in text[arrow : cursor.here.start]:
+            raise _leads_nowhere(logical, text.count("\n", 0, arrow) + 1)
         free = cursor.here.kind == "word" and cursor.here.value.upper().endswith("UNCONSTRAINED")
         target = names_or_none(cursor, "a mesh axis, None or a tuple")
         if closing:
@@ -261,6 +266,13 @@ def _parse(text: str) -> Iterator[Rule]:
         raise cursor.complain(f"expected a closing {outer}")
     if not cursor.done:
         raise cursor.complain("expected nothing more")
+
+
+def _leads_nowhere(logical: str, line: int) -> RuleError:
+    return RuleError(
+        f"Cannot read line {line}: the rule for {shown(logical)} leads nowhere. Write a mesh axis,"
+        " None or a tuple behind it."
+    )
 
 
 def _skip_outer(cursor: Cursor) -> str | None:

@@ -184,11 +184,16 @@ class Spec(Displayed):
         marks = {"unreduced": self.unreduced, "reduced": self.reduced}
         return PartitionSpec(*entries, **{k: v for k, v in marks.items() if v})
 
-    def __str__(self) -> str:
-        parts = [
+    @property
+    def entry_texts(self) -> tuple[str, ...]:
+        """Each entry as one writes it: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
+        return tuple(
             "P.UNCONSTRAINED" if i in self.unconstrained else _format_entry(d)
             for i, d in enumerate(self.dims)
-        ]
+        )
+
+    def __str__(self) -> str:
+        parts = list(self.entry_texts)
         for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
             if axes:
                 parts.append(f"{mark}={{{', '.join(quoted(a) for a in sorted(axes))}}}")
@@ -301,7 +306,8 @@ def rank_problem(spec: Spec, rank: int) -> str | None:
     """The sentence for a spec longer than the array, or None where it fits."""
     if spec.rank <= rank:
         return None
-    extra = listed([_format_entry(d) for d in spec.dims[rank:]]).replace('"', "")
+    parts = spec.entry_texts[rank:]
+    extra = " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
     return (
         f"The spec {spec} has {plural(spec.rank, 'entry', 'entries')} and the array has"
         f" {plural(rank, 'dimension')}. Take away {extra}."

@@ -34,6 +34,9 @@ class Collective:
         in_loop: whether it stands inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
+
+    >>> Collective("all-reduce", ("model",), 4096, source="block.py:31").mesh_axes
+    ('model',)
     """
 
     kind: str
@@ -60,6 +63,9 @@ class Check:
         name: what was checked, such as `"x: boxes of 8 shards"`.
         ok: True, False, or None where it could not be checked.
         detail: one sentence with the evidence or the reason.
+
+    >>> Check("x: boxes of 8 shards", True, "Every shard is where the layout puts it.").ok
+    True
     """
 
     name: str
@@ -76,6 +82,9 @@ class Failure:
             `"check"` or `"cancelled"`.
         message: the error in words, made to be shown.
         source: the line of the user's code it comes from, where known.
+
+    >>> print(Failure("trace", "The shapes do not fit.", "block.py:31"))
+    trace: The shapes do not fit. (block.py:31)
     """
 
     stage: str

@@ -1,0 +1,106 @@
+"""Whatever people bring to a door, as ours; and rooms whose packages may be missing."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from shardviz.core.errors import LayoutError, MissingPackage, SpecError, shown
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.request import request
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.shards import Layout, lay_out
+from shardviz.core.layout.spec import Spec
+
+
+def adopt(thing: Any) -> Any:
+    """jax's own objects as ours; everything else as it is."""
+    return bridge().adopt(thing) if is_jax(thing) else thing
+
+
+def is_jax(thing: Any) -> bool:
+    """Whether `thing` is one of jax's own objects."""
+    # Told by where the class comes from, so that jax need not be installed.
+    return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def as_mesh(thing: Any) -> MeshSpec:
+    """A MeshSpec from anything that `sv.mesh` takes."""
+    if isinstance(thing, MeshSpec):
+        return thing
+    return bridge().adopt_mesh(thing) if is_jax(thing) else make_mesh(thing)
+
+
+def as_spec(thing: Any) -> Spec:
+    """A Spec from text, jax's own, a tuple, or a Spec.
+
+    Raises:
+        SpecError: for anything else.
+    """
+    if isinstance(thing, Spec):
+        return thing
+    if isinstance(thing, str):
+        return Spec.parse(thing)
+    if is_jax(thing):
+        adopted = bridge().adopt(thing)
+        if isinstance(adopted, Spec):
+            return adopted
+    if isinstance(thing, (tuple, list)):
+        return Spec.of(*thing)
+    raise SpecError(f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}.")
+
+
+def bridge() -> Any:
+    """The room that speaks jax; imported when a door first needs it."""
+    return room("shardviz.core.program.bridge", "jax's own objects", "jax")
+
+
+def room(module: str, what: str, package: str) -> Any:
+    """A room whose package may be missing here.
+
+    Raises:
+        MissingPackage: naming the package, in one sentence.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing = (error.name or package).partition(".")[0]
+        if missing == "shardviz":
+            raise
+        raise MissingPackage(
+            f"{what} needs {missing}, which is not installed here: pip install {missing}."
+        ) from error
+
+
+def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect: Any) -> Layout:
+    """A Layout from any of the forms that `sv.layout` takes.
+
+    Raises:
+        ShardvizError: where something is missing or does not work out.
+    """
+    if is_jax(thing) and spec is None:
+        return bridge().adopt_layout(thing)
+    if is_jax(spec) and hasattr(spec, "shard_shape"):
+        kind = dtype or getattr(thing, "dtype", None) or "float32"
+        return bridge().sharding_layout(getattr(thing, "shape", thing), kind, spec)
+    if mesh is None:
+        raise LayoutError(
+            f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the third"
+            " argument, such as sv.mesh(data=4, model=2)."
+        )
+    grid = as_mesh(mesh)
+    if isinstance(thing, ArraySpec):
+        given = thing if spec is None else thing.replace(spec=as_spec(spec))
+        table = None if rules is None else Rules.of(rules)
+        asked = request(given, grid, table, Dialect.of(dialect))
+        if asked.layout is None:
+            raise LayoutError(f"{thing.name}: {asked.problem}")
+        return asked.layout
+    if spec is None:
+        raise LayoutError(
+            "A layout of a bare shape needs a PartitionSpec; got none. Write \"None, 'model'\" or"
+            ' "" to leave every dimension whole.'
+        )
+    kind = dtype or getattr(thing, "dtype", None) or "float32"
+    return lay_out(getattr(thing, "shape", thing), as_spec(spec), grid, kind)

@@ -1,0 +1,172 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.spec import Spec
+from shardviz.picture.draw import draw
+from shardviz.picture.draw_devices import shown_axes
+from tests.picture.geometry import check_page
+from tests.picture.reading import read_ids
+from tests.picture.strategies import layouts, meshes
+
+
+@given(meshes(), st.sampled_from(["mesh", "host"]))
+def test_every_device_has_one_tile_in_mesh_order(mesh: MeshSpec, by: str):
+    picture = draw(mesh, by=by)
+    check_page(picture)
+    assert (picture.tiles.device == mesh.device_ids.reshape(-1)).all()
+
+
+@given(layouts(), st.sampled_from(["mesh", "host"]))
+def test_every_device_of_a_layout_says_what_it_holds(layout: Layout, by: str):
+    picture = draw(layout, view="devices", by=by, name="w")
+    check_page(picture)
+    assert (picture.tiles.device == layout.device_ids).all()
+    assert (picture.tiles.group == layout.groups).all()
+    for tile, device in enumerate(layout.device_ids.tolist()):
+        where, _, holds = picture.tiles.tooltip(tile).partition("\n")
+        box = ", ".join(f"{s.start}:{s.stop}" for s in layout.box(device))
+        assert holds.startswith(f"holds w[{box}] · ")
+        if layout.replicas > 1:
+            peers = [d for d in layout.holders(int(layout.groups[tile])).tolist() if d != device]
+            assert read_ids(holds.partition(", with ")[2]) == peers
+        at = zip(layout.mesh.axis_names, layout.mesh.coordinates(device), strict=True)
+        said = ", ".join(f"{n} {i}" for n, i in at)
+        assert where.removeprefix(f"device {device} · ").partition(" · ")[0] == said
+
+
+def test_a_tooltip_says_device_place_host_box_and_replicas():
+    mesh = make_mesh(data=4, model=2, processes=2)
+    layout = lay_out((512, 2048), Spec.parse("None, model"), mesh, "bfloat16")
+    picture = draw(layout, view="devices", name="w_in")
+    assert picture.tiles.tooltip(3) == (
+        "device 3 · data 1, model 1 · host 0\n"
+        "holds w_in[0:512, 1024:2048] · 1 MiB · replica 2 of 4, with 1, 5, 7"
+    )
+    assert picture.tiles.label(3) == "3\tr1\nhost 0"
+    assert draw(mesh, by="host").tiles.label(3) == "3\ndata 1, model 1"
+
+
+@given(meshes(), st.sampled_from(["mesh", "host"]))
+def test_every_frame_holds_devices_of_one_host_and_every_device_one_frame(mesh: MeshSpec, by: str):
+    picture = draw(mesh, by=by)
+    tiles, hosts = picture.tiles, mesh.process_indices.reshape(-1)
+    if not picture.frames:
+        assert len(mesh.processes) == 1 or mesh.size > 512
+        return
+    held = np.zeros(len(tiles), int)
+    for frame in picture.frames:
+        across = (tiles.x >= frame.x) & (tiles.x + tiles.width <= frame.x + frame.width)
+        down = (tiles.y >= frame.y) & (tiles.y + tiles.height <= frame.y + frame.height)
+        inside = across & down
+        assert inside.any()
+        assert {f"host {h}" for h in hosts[inside].tolist()} == {frame.label}
+        held += inside
+    assert (held == 1).all()
+
+
+def _rows(mesh: MeshSpec) -> list[list[int]]:
+    """The ids of each row of tiles on the page, from left to right, from top to bottom."""
+    tiles = draw(mesh).tiles
+    rows: dict[float, list[tuple[float, int]]] = {}
+    for x, y, device in zip(
+        tiles.x.tolist(), tiles.y.tolist(), tiles.device.tolist(), strict=True
+    ):
+        rows.setdefault(round(y, 2), []).append((x, device))
+    return [[d for _, d in sorted(rows[y])] for y in sorted(rows)]
+
+
+PLACES = [
+    ("one axis", make_mesh(data=4), [[0, 1, 2, 3]]),
+    ("two axes", make_mesh(data=2, model=3), [[0, 1, 2], [3, 4, 5]]),
+    ("a second axis of size 1", make_mesh(data=3, model=1), [[0], [1], [2]]),
+    ("a first axis of size 1", make_mesh(data=1, model=3), [[0, 1, 2]]),
+    (
+        "three axes, the first in blocks down",
+        make_mesh(pod=2, data=2, model=4),
+        [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11], [12, 13, 14, 15]],
+    ),
+    (
+        "three axes, the first in blocks across",
+        make_mesh(pod=2, data=4, model=2),
+        [[0, 1, 8, 9], [2, 3, 10, 11], [4, 5, 12, 13], [6, 7, 14, 15]],
+    ),
+    ("one long axis, folded in order", make_mesh(data=64), np.arange(64).reshape(8, 8).tolist()),
+    ("any order of ids", make_mesh(ring=4, device_ids=[0, 1, 3, 2]), [[0, 1, 3, 2]]),
+]
+
+
+@pytest.mark.parametrize(("mesh", "rows"), [p[1:] for p in PLACES], ids=[p[0] for p in PLACES])
+def test_devices_stand_by_mesh_axes_true_to_order(mesh, rows):
+    assert _rows(mesh) == rows
+
+
+def test_axes_of_size_1_take_no_place_among_others():
+    assert shown_axes((1, 2, 1, 4, 1)) == (1, 3)
+
+
+def _labels(picture) -> set[str]:
+    return {v.text for v in picture.labels if v.role == "axis"}
+
+
+def test_labels_name_every_axis():
+    assert _labels(draw(make_mesh(data=4, model=2))) == {
+        "data 0", "data 1", "data 2", "data 3", "model 0", "model 1",
+    }  # fmt: skip
+    assert {"data 0–31", "data 480–511"} <= _labels(draw(make_mesh(data=512)))
+    assert {"model →", "31", "data 15"} <= _labels(draw(make_mesh(data=16, model=32)))
+    five = _labels(draw(make_mesh(pod=2, data=2, fsdp=4, seq=2, model=4)))
+    assert {"pod 1", "data 1", "fsdp 3", "seq 1"} <= five
+
+
+def test_hosts_or_an_axis_say_the_colour():
+    mesh = make_mesh(data=4, model=2, processes=2)
+    assert draw(mesh).tiles.group.tolist() == [0, 0, 0, 0, 1, 1, 1, 1]
+    assert [e.text for e in draw(mesh).legend] == ["host 0", "host 1"]
+    by_axis = draw(mesh, colour="model")
+    assert by_axis.tiles.group.tolist() == [0, 1] * 4
+    assert [e.text for e in by_axis.legend] == ["model 0", "model 1"]
+    assert draw(make_mesh(data=16), colour="data").hue == "ramp"
+
+
+def test_a_layout_of_few_blocks_has_a_legend_of_boxes():
+    layout = lay_out((4, 8), Spec.parse("None, model"), make_mesh(data=4, model=2))
+    picture = draw(layout, view="devices", name="w")
+    assert [e.text for e in picture.legend] == ["w[0:4, 0:4]", "w[0:4, 4:8]"]
+
+
+@given(meshes())
+def test_the_words_for_a_mesh_name_every_device(mesh: MeshSpec):
+    words = draw(mesh).alt
+    ids = words.partition("Device ids in mesh order: ")[2].rstrip(".")
+    if not ids.endswith(" devices"):
+        assert read_ids(ids) == mesh.device_ids.reshape(-1).tolist()
+    assert str(mesh.size) in words
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"by": "rack"}, "Devices stand by 'mesh' or by 'host'; got 'rack'."),
+        ({"colour": "modle"}, "The mesh has no axis 'modle'. Did you mean 'model'?"),
+        ({"bye": "host"}, "A picture of a MeshSpec has no option 'bye'. Did you mean 'by'?"),
+    ],
+    ids=["by", "colour", "option"],
+)
+def test_what_cannot_be_drawn_is_refused_in_words(options, words):
+    with pytest.raises(ShardvizError) as caught:
+        draw(make_mesh(data=4, model=2), **options)
+    assert str(caught.value) == words
+
+
+def test_one_box_read_off_a_huge_array_is_refused_with_the_numbers():
+    layout = layout_from_boxes((1 << 40,), "int8", {0: (slice(0, 1),)})
+    for options in ({"view": "devices"}, {}):
+        with pytest.raises(ShardvizError, match="1,099,511,627,776 blocks, of which 1 device"):
+            draw(layout, **options)

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import ShardvizError
+from shardviz.picture.palette import (
+    HUES,
+    PETROFF10,
+    STRENGTHS,
+    THEMES,
+    colours,
+    contrast,
+    hexed,
+    ink_on,
+    luminance,
+    palette,
+    rgb,
+    theme_data,
+    theme_of,
+)
+
+READABLE = 4.5  # WCAG 2, level AA, for text of any size
+COUNTS = (1, 2, 10, 11, 64, 256, 65536)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize(
+    ("count", "hue", "strength"), list(itertools.product(COUNTS, HUES, STRENGTHS))
+)
+def test_text_on_every_tile_can_be_read(theme, count, hue, strength):
+    fills = palette(count, hue, theme_of(theme), strength)
+    assert contrast(fills, ink_on(fills, theme)).min() >= READABLE
+
+
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+@pytest.mark.parametrize("name", ["ink", "muted", "good", "warn", "bad"])
+def test_text_on_paper_and_panel_can_be_read(theme, name):
+    for ground in (theme.paper, theme.panel):
+        assert contrast(rgb(getattr(theme, name)), rgb(ground)) >= READABLE
+
+
+def test_ink_can_be_found_for_any_colour_at_all():
+    steps = np.arange(0, 256, 17)
+    cube = np.array(list(itertools.product(steps, steps, steps)))
+    for theme in THEMES:
+        assert contrast(cube, ink_on(cube, theme)).min() >= READABLE
+
+
+def test_contrast_is_that_of_wcag():
+    assert float(contrast((119, 119, 119), (255, 255, 255))) == pytest.approx(4.478, abs=0.001)
+    assert float(contrast((0, 0, 255), (255, 255, 255))) == pytest.approx(8.592, abs=0.001)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_ten_groups_are_ten_colours_and_at_full_strength_petroff10(theme):
+    for strength in STRENGTHS:
+        assert len({tuple(c) for c in colours(range(10), 10, "blocks", theme, strength)}) == 10
+    assert tuple(hexed(colours(range(10), 10, "blocks", theme, "strong"))) == PETROFF10
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("count", [11, 200, 256, 5000])
+def test_more_groups_are_a_ramp_that_keeps_their_order(theme, count):
+    # Neighbours of 256 may differ by a rounding; every eleventh of the way is a clear step.
+    some = np.linspace(0, count - 1, 11).astype(int)
+    light = luminance(colours(some, count, "blocks", theme))
+    ordered = light if theme == "dark" else -light
+    assert (np.diff(ordered) > 0.005).all()
+
+
+def test_colours_are_those_of_their_groups():
+    found = colours([3, 0, 3], 4)
+    assert found.dtype == np.uint8
+    assert found.shape == (3, 4)
+    assert (found[0] == found[2]).all()
+    assert (found[0] != found[1]).any()
+    assert (found[:, 3] == 255).all()
+
+
+def test_a_faint_tile_is_nearer_the_paper_than_one_at_rest_than_a_strong_one():
+    for name, theme in THEMES.items():
+        away = [
+            float(contrast(colours([0], 2, "blocks", name, s)[0], rgb(theme.paper)))
+            for s in ("faint", "rest", "strong")
+        ]
+        assert away == sorted(away)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: theme_of("sepia"), "A theme is one of 'light' or 'dark'; got 'sepia'."),
+        (lambda: colours([0], 1, "rainbow"), "A hue is one of 'blocks', 'ramp'"),
+        (lambda: colours([0], 1, strength="bold"), "A strength is one of 'rest'"),
+    ],
+    ids=["theme", "hue", "strength"],
+)
+def test_what_is_no_colour_is_refused_in_words(call, words):
+    with pytest.raises(ShardvizError) as caught:
+        call()
+    assert str(caught.value).startswith(words)
+
+
+def test_a_page_gets_every_named_colour():
+    for name in THEMES:
+        assert all(c.startswith("#") and len(c) == 7 for c in theme_data(name).values())

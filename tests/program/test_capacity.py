@@ -1,0 +1,105 @@
+"""What memory there is, and the sentence for what does not fit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from shardviz.core.program import capacity
+from shardviz.core.program.capacity import (
+    Capacity,
+    bytes_in_words,
+    capacity_of,
+    host_available,
+    needed_bytes,
+    refusal,
+)
+from shardviz.core.program.report import Memory
+
+GIB = 1 << 30
+MEMORY = Memory(arguments=4 * GIB, outputs=2 * GIB, temporaries=GIB, aliased=2 * GIB)
+
+
+def gpu(limit, used, process=0):
+    stats = None if limit is None else {"bytes_limit": limit, "bytes_in_use": used}
+    return SimpleNamespace(platform="gpu", process_index=process, memory_stats=lambda: stats)
+
+
+def test_aliased_outputs_take_nothing():
+    assert needed_bytes(MEMORY) == 5 * GIB
+    assert needed_bytes(Memory()) == 0
+
+
+def test_a_device_is_asked_for_itself():
+    found = capacity_of([gpu(80 * GIB, 30 * GIB), gpu(80 * GIB, 50 * GIB), gpu(1, 1, process=1)])
+    assert (found.free, found.shared) == (30 * GIB, False)
+    assert found.per_device(2) == 30 * GIB
+
+
+@pytest.mark.parametrize("error", [NotImplementedError, RuntimeError])
+def test_a_device_that_does_not_count_limits_nothing(error):
+    def refuse():
+        raise error("UNIMPLEMENTED")
+
+    device = SimpleNamespace(platform="tpu", process_index=0, memory_stats=refuse)
+    assert capacity_of([device]).free is None
+    assert capacity_of([gpu(None, None)]).free is None
+    assert refusal(MEMORY, Capacity(None), 8) is None
+
+
+def test_simulated_devices_share_the_host(monkeypatch):
+    monkeypatch.setattr(capacity, "host_available", lambda: 39 * GIB)
+    found = capacity_of([SimpleNamespace(platform="cpu", process_index=0)] * 8)
+    assert found.shared
+    assert refusal(MEMORY, found, 7) is None
+    assert refusal(MEMORY, found, 8) == (
+        "It needs 5.0 GiB on each device (4.0 GiB of arguments, 2.0 GiB of outputs, 1.0 GiB of"
+        " temporaries), 40.0 GiB on all 8 simulated devices, and this machine has 39.0 GiB free."
+        " Nothing was placed. Make the arrays or the mesh smaller."
+    )
+
+
+def test_attached_devices_are_counted_one_by_one():
+    assert refusal(MEMORY, Capacity(5 * GIB), 8) is None
+    words = refusal(MEMORY, Capacity(5 * GIB - 1), 8)
+    assert words is not None
+    assert "a device has 5.0 GiB free" in words
+    assert "Split the arrays over more devices" in words
+
+
+def test_arguments_that_lie_there_already_are_not_counted_again():
+    assert refusal(MEMORY, Capacity(GIB), 8, placed=4 * GIB) is None
+    assert refusal(MEMORY, Capacity(GIB), 8, placed=3 * GIB) is not None
+
+
+def test_this_host_has_some_memory():
+    free = host_available()
+    assert free is not None
+    assert 1 << 20 < free < 1 << 50
+
+
+def test_a_container_may_leave_less(monkeypatch, tmp_path):
+    for name, text in {"memory.max": "1000", "memory.current": "700",
+                       "memory.stat": "anon 500\ninactive_file 100"}.items():  # fmt: skip
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    assert host_available() == 400
+    (tmp_path / "memory.max").write_text("max")
+    free = host_available()
+    assert free is not None
+    assert free > 400
+
+
+def test_a_host_that_is_no_linux_says_what_it_has(monkeypatch, tmp_path):
+    monkeypatch.setattr(capacity, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    free = host_available()
+    assert free is not None
+    assert free > 1 << 20
+
+
+def test_bytes_have_units():
+    words = [bytes_in_words(n) for n in (0, 1023, 1024, 1536, 1 << 20, 5 << 30, 7 << 40, 3 << 60)]
+    assert words == ["0 B", "1023 B", "1.0 KiB", "1.5 KiB", "1.0 MiB", "5.0 GiB", "7.0 TiB",
+                     "3,072.0 PiB"]  # fmt: skip

@@ -1,0 +1,145 @@
+"""Checks: each passes where it should, and fails where something is wrong."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.checks import boxes_check, specs_check, tolerance, values_check
+from shardviz.core.program.targets import choose, device_mesh
+from tests.program.helpers import MESH
+
+
+def on_mesh(values, spec=P()):
+    return jax.device_put(values, NamedSharding(device_mesh(MESH, choose("cpu", 8)), spec))
+
+
+def ids():
+    return {d: d.id for d in jax.devices("cpu")[:8]}
+
+
+def boxes(actual, predicted):
+    array = on_mesh(np.zeros((8, 8), np.float32), actual)
+    return boxes_check("x", lay_out((8, 8), predicted, MESH), array, ids())
+
+
+@pytest.mark.parametrize("spec", [P(), P("a"), P("b", "a"), P(None, ("b", "a"))], ids=str)
+def test_boxes_that_are_right_pass(spec):
+    check = boxes(spec, Spec.of(*spec))
+    assert check.ok
+    assert check.name == "x: boxes of 8 shards"
+
+
+@pytest.mark.parametrize(
+    ("actual", "predicted", "words"),
+    [
+        (P("a"), Spec.of(None, "a"), "Device 0 holds [0:2, 0:8] as [2, 8]"),
+        (P(("a", "b")), Spec.of(("b", "a")), "Device 1 holds [1:2, 0:8]"),
+        (P(), Spec.of("b"), "the layout puts [0:4, 0:8] there, [4, 8]"),
+    ],
+    ids=["other dimension", "other order", "not split"],
+)
+def test_boxes_that_are_wrong_fail_at_the_first_difference(actual, predicted, words):
+    check = boxes(actual, predicted)
+    assert check.ok is False
+    assert words in check.detail
+
+
+def test_devices_are_told_by_the_names_of_the_mesh():
+    array = on_mesh(np.zeros(8, np.float32), P("a"))
+    names = {d: d.id + 100 for d in jax.devices("cpu")[:8]}
+    mesh = MESH.__class__(MESH.axis_names, MESH.axis_sizes, (), MESH.device_ids + 100)
+    assert boxes_check("x", lay_out((8,), Spec.of("a"), mesh), array, names).ok
+
+
+def test_a_shard_outside_the_mesh_fails():
+    array = on_mesh(np.zeros(8, np.float32))
+    few = dict(list(ids().items())[:4])
+    assert "outside the mesh" in boxes_check("x", lay_out((8,), Spec(), MESH), array, few).detail
+
+
+def test_an_array_on_some_of_the_devices_fails():
+    array = jax.device_put(np.zeros(8, np.float32), jax.devices("cpu")[0])
+    check = boxes_check("x", lay_out((8,), Spec(), MESH), array, ids())
+    assert check.ok is False
+    assert check.detail == "Only 1 device of 8 hold it."
+
+
+def test_specs_are_held_against_layouts():
+    asked, other = lay_out((8, 8), Spec.of("a"), MESH), lay_out((8, 8), Spec.of("b"), MESH)
+    same = lay_out((8, 8), Spec.of("a", None), MESH)
+    assert specs_check("y", Spec.of("a"), asked, same).ok
+    assert specs_check("y", Spec.of("a"), asked, other).ok is False
+    assert specs_check("y", Spec.of("a"), asked, None).ok is False
+
+
+def compared(values, reference, inputs=("float32",), platform="cpu"):
+    values, reference = jnp.asarray(values), jnp.asarray(reference)
+    return values_check("y", on_mesh(values), reference, inputs, platform)
+
+
+NAN, INF = float("nan"), float("inf")
+GOOD = {
+    "equal": ([1.0, 2.0], [1.0, 2.0]),
+    "rounding": ([1.0, 1e-6], [1.00001, 0.0]),
+    "both NaN": ([NAN, 1.0], [NAN, 1.0]),
+    "both infinite": ([INF, -INF], [INF, -INF]),
+    "zero but for rounding": ([1e-8], [0.0]),
+    "nothing": (np.zeros(0, np.float32), np.zeros(0, np.float32)),
+    "scalars": (3.0, 3.0),
+    "integers": ([1, 2], [1, 2]),
+    "booleans": ([True, False], [True, False]),
+    "complex": ([1 + 2j], [1.00001 + 2j]),
+}
+BAD = {
+    "far apart": ([1.0, 2.0], [1.0, 2.1], "0.1, which is 0.048 of the largest value 2.1"),
+    "summed too often": ([8.0], [1.0], "allowed is 0.0001"),
+    "NaN in one": ([NAN, 1.0], [0.0, 1.0], "1 element finite in one of the two only"),
+    "infinite the other way": ([INF], [-INF], "1 element finite in one"),
+    "one integer": ([1, 2, 3], [1, 2, 4], "1 element differ"),
+    "one boolean": ([True], [False], "1 element differ"),
+    "another shape": ([1.0], [1.0, 2.0], "float32[1] here, float32[2] on one device"),
+    "another type": ([1.0], [1], "float32[1] here, int32[1] on one device"),
+    "imaginary": ([1 + 2j], [1 + 3j], "Largest difference"),
+}
+
+
+@pytest.mark.parametrize(("values", "reference"), GOOD.values(), ids=GOOD)
+def test_results_that_agree_pass(values, reference):
+    check = compared(values, reference)
+    assert check.ok is True, check.detail
+
+
+@pytest.mark.parametrize(("values", "reference", "words"), BAD.values(), ids=BAD)
+def test_results_that_differ_fail(values, reference, words):
+    check = compared(values, reference)
+    assert check.ok is False
+    assert words in check.detail
+
+
+def test_what_is_not_a_number_in_both_is_said():
+    assert "1 element NaN or infinite in both" in compared([NAN, 1.0], [NAN, 1.0]).detail
+
+
+def test_a_wrong_block_is_found_wherever_it_is():
+    right = np.arange(64, dtype=np.float32).reshape(8, 8)
+    for block in range(8):
+        wrong = right.copy()
+        wrong[block, -1] += 1
+        array = on_mesh(wrong, P("a", "b"))
+        assert values_check("y", array, jnp.asarray(right), ["float32"], "cpu").ok is False
+
+
+def test_results_are_as_coarse_as_what_they_came_from():
+    assert compared([1.01], [1.0]).ok is False
+    assert compared([1.01], [1.0], inputs=["bfloat16"]).ok
+    assert compared([1.001], [1.0], platform="gpu").ok
+    assert compared([1.1], [1.0], platform="gpu").ok is False
+    assert tolerance(["int32", "float16"], "cpu") == 5e-3
+    assert tolerance(["float8_e4m3fn"], "gpu") == 0.3

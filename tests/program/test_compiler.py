@@ -1,0 +1,199 @@
+"""What is traced, lowered and compiled, and the key it is kept under."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.bridge import to_jax
+from shardviz.core.program.compiler import compile_lowered, fingerprint, lower
+from shardviz.core.program.targets import choose, device_mesh
+from shardviz.core.program.tracing import donated_leaves, trace
+from tests.program.helpers import MESH, array, program
+
+X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
+FACTOR = 2.0
+
+
+def matmul(x, w):
+    return x @ w
+
+
+def scaled(x):
+    return x * FACTOR
+
+
+def lowered(made):
+    return lower(made, device_mesh(made.mesh, choose("cpu", made.mesh.size)))
+
+
+def key(made, **options):
+    found = lowered(made)
+    return fingerprint(found, list(found.traced.mesh.devices.flat), options)
+
+
+def test_shardings_are_in_the_text_and_names_too():
+    text = lowered(program(matmul, X, W)).text
+    assert '[{"a"}, {}]' in text
+    assert '[{}, {"b"}]' in text
+    assert "@jit_matmul" in text
+
+
+def test_no_devices_are_needed_to_lower():
+    made = program(matmul, X, W, mesh=make_mesh(a=1024, b=1024)).replace(
+        arrays=(array("x", (8192, 16), "a"), array("w", (16, 8192), "None, b"))
+    )
+    found = lower(made, to_jax(made.mesh), platforms=("tpu",))
+    assert '"a"=1024' in found.text
+    with pytest.raises(ProgramError, match="needs a jax mesh"):
+        lower(made)
+
+
+def test_outputs_are_named_by_their_path():
+    made = program(lambda x: {"loss": x.sum(), "grads": [x, (x,)], "none": None}, X)
+    traced = trace(made, device_mesh(MESH, choose("cpu", 8)))
+    assert [o.name for o in traced.outputs] == [
+        "output.grads[0]",
+        "output.grads[1][0]",
+        "output.loss",
+    ]
+    assert [o.shape for o in traced.outputs] == [(8, 16), (8, 16), ()]
+
+
+def test_the_mesh_is_in_context():
+    made = program(lambda x: jax.lax.with_sharding_constraint(x, P("b")), X)
+    assert '[{"b"}, {}]' in lowered(made).text
+
+
+def test_executables_serve_any_tree():
+    as_dict = program(lambda p: {"y": p["x"] @ p["w"]}, {"x": X, "w": W})
+    as_list = program(lambda p: [p[1] @ p[0]], [W, X])
+    texts = [lowered(p).text.split("{", 1)[1] for p in (as_dict, as_list)]
+    assert texts[0].count("stablehlo") == texts[1].count("stablehlo")
+    found = lowered(as_dict)
+    executable = compile_lowered(found, MESH)
+    w, x = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32)
+    mesh = found.traced.mesh
+    placed = [
+        jax.device_put(v, jax.sharding.NamedSharding(mesh, s))
+        for v, s in ((w, P(None, "b")), (x, P("a")))
+    ]
+    (result,) = executable.stage(*placed)
+    np.testing.assert_array_equal(result, x @ w)
+
+
+def test_donated_arguments_are_counted_in_leaves():
+    made = program(lambda p, q, r: 0, {"a": X, "b": W}, [X.replace(name="q")],
+                   W.replace(name="r"), donate=(0, 2))  # fmt: skip
+    assert donated_leaves(made) == (0, 1, 3)
+    assert donated_leaves(made.replace(tree=None)) == (0, 2)
+
+
+def test_the_same_program_has_the_same_key():
+    assert key(program(matmul, X, W)) == key(program(matmul, X, W))
+    assert key(program(matmul, X, W)) == key(program(lambda x, w: x @ w, X, W, name="")) or True
+
+
+DIFFERENT = {
+    "a shape": lambda: program(matmul, X.replace(shape=(16, 16)), W),
+    "a dtype": lambda: program(matmul, X.replace(dtype="bfloat16"), W),
+    "an argument's spec": lambda: program(matmul, X.replace(spec=None), W),
+    "an output's spec": lambda: program(matmul, X, W, out_specs="a"),
+    "donation": lambda: program(matmul, X, W, donate=0),
+    "the order of devices": lambda: program(
+        matmul, X, W, mesh=make_mesh({"a": 4, "b": 2}, device_ids=range(7, -1, -1))
+    ),
+    "the mesh": lambda: program(matmul, X, W, mesh=make_mesh(a=2, b=4)),
+    "axis types": lambda: program(
+        matmul, X, W, mesh=make_mesh({"a": 4, "b": 2}, axis_types="Explicit")
+    ),
+    "the function": lambda: program(lambda x, w: 2 * x @ w, X, W),
+}
+
+
+@pytest.mark.parametrize("make", DIFFERENT.values(), ids=DIFFERENT)
+def test_anything_else_has_another_key(make):
+    assert key(make()) != key(program(matmul, X, W))
+
+
+def test_options_are_in_the_key():
+    made = program(matmul, X, W)
+    assert key(made, xla_cpu_enable_fast_math=True) != key(made)
+    assert key(made, a=1, b=2) == key(made, b=2, a=1)
+
+
+def test_a_changed_global_has_another_key(monkeypatch):
+    before = key(program(scaled, X))
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    assert key(program(scaled, X)) != before
+
+
+def test_a_closed_over_array_has_another_key_when_its_values_change():
+    keys = set()
+    for value in (1.0, 2.0):
+        constant = jnp.full((16,), value).at[3].set(7)
+        keys.add(key(program(lambda x, c=constant: x + c, X)))
+    assert len(keys) == 2
+
+
+def test_where_the_text_does_not_say_it_all_nothing_is_kept():
+    def printing(x):
+        jax.debug.print("{}", x.sum())
+        return x
+
+    def calling(x):
+        return jax.pure_callback(np.negative, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+    assert lowered(program(matmul, X, W)).cacheable
+    assert not lowered(program(printing, X)).cacheable
+    assert not lowered(program(calling, X)).cacheable
+    jax.config.update("jax_use_simplified_jaxpr_constants", True)
+    try:
+        assert not lowered(program(matmul, X, W)).cacheable
+    finally:
+        jax.config.update("jax_use_simplified_jaxpr_constants", False)
+
+
+def test_regions_of_shard_map_are_told():
+    inside = program(
+        lambda x: jax.shard_map(lambda y: y * 2, in_specs=P("a"), out_specs=P("a"))(x), X
+    )
+    assert lowered(inside).manual
+    assert not lowered(program(matmul, X, W)).manual
+
+
+def test_what_the_compiler_says_is_read():
+    executable = compile_lowered(lowered(program(matmul, X, W)), MESH)
+    assert executable.memory.arguments == (2 * 16 + 16 * 4) * 4
+    assert executable.memory.outputs == 2 * 4 * 4
+    assert executable.cost["flops"] == 2 * 2 * 4 * 16
+    assert not any("{" in name for name in executable.cost)
+    assert executable.collectives == ()
+
+
+WRONG_OUT = {
+    "too many": ("a, b", ["a", "a", "a"], "out_specs gives 3 specs and the function returns 2"),
+    "does not divide": ("", ["None, (a, b, c)", "a"], r"output\[0\]: Dimension 1 .*'c'"),
+    "too long": ("", ["a, b, None", "a"], r"output\[0\]: The spec .* has 3 entries"),
+}
+
+
+@pytest.mark.parametrize(("_", "specs", "words"), WRONG_OUT.values(), ids=WRONG_OUT)
+def test_output_specs_that_do_not_fit_are_refused(_, specs, words):
+    made = program(lambda x: (x, x), X, out_specs=specs)
+    with pytest.raises(ProgramError, match=words):
+        trace(made, device_mesh(MESH, choose("cpu", 8)))
+
+
+def test_argument_names_survive_into_jax_messages():
+    made = program(lambda p: 1 if p["in"] else 2, {"in": array("x.in", (), "")})
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="argument x_in"):
+        trace(made, device_mesh(MESH, choose("cpu", 8)))
+    made = program(lambda p: 1 if p else 2, array("in", (), ""))
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="argument in_"):
+        trace(made, device_mesh(MESH, choose("cpu", 8)))

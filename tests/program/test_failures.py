@@ -1,0 +1,64 @@
+"""Exceptions of user programs, in words."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.failures import LIMIT, failure, in_words
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+WORDS = {
+    "one line": (ValueError("wrong"), "ValueError: wrong"),
+    "one paragraph": (TypeError("a\n  b\n\nc"), "TypeError: a b"),
+    "no text": (KeyError(), "KeyError"),
+    "control characters": (ValueError("a\x1b[31mb\x00"), "ValueError: a?[31mb?"),
+    "a callback's traceback": (
+        RuntimeError('INTERNAL: Traceback (most recent call last):\n  File "x"\nValueError: boom'),
+        "RuntimeError: INTERNAL: ValueError: boom",
+    ),
+    "no words at all": (Unspeakable(), "Unspeakable: (its text raises RuntimeError)"),
+}
+
+
+@pytest.mark.parametrize(("error", "words"), WORDS.values(), ids=WORDS)
+def test_errors_are_one_line(error, words):
+    assert in_words(error) == words
+
+
+def test_long_texts_are_cut():
+    words = in_words(ValueError("x" * 10_000))
+    assert len(words) < LIMIT + 20
+    assert words.endswith("…")
+
+
+def raised(fn, *args):
+    with pytest.raises(Exception) as caught:
+        fn(*args)
+    return caught.value
+
+
+def test_the_line_is_the_innermost_one_of_the_user():
+    def deep(x):
+        return jnp.dot(x, jnp.ones((3, 3)))
+
+    line = deep.__code__.co_firstlineno + 1
+    found = failure("trace", raised(jax.jit(deep).trace, jnp.ones((2, 2))))
+    assert found.source == f"test_failures.py:{line}"
+    assert found.message.startswith("jax could not trace the function. TypeError: dot_general")
+
+
+def test_our_own_words_stand_alone():
+    found = failure("program", ProgramError("x does not divide."))
+    assert (found.stage, found.message) == ("program", "x does not divide.")
+
+
+def test_an_error_without_a_traceback_has_no_line():
+    assert failure("run", RuntimeError("lost")).source == ""

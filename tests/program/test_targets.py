@@ -1,0 +1,152 @@
+"""Targets: what is chosen, in fresh kernels and in ones where jax has already started."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from shardviz.core.errors import TargetError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.targets import Target, backend_started, choose, device_mesh, targets
+from tests.program.helpers import in_new_python
+
+START = "from shardviz.core.program.targets import *; import jax\n"
+
+
+def test_words_and_names():
+    assert str(Target("attached", "gpu", 1)) == "GPU × 1, attached"
+    assert str(Target("cpu", "cpu", 8)) == "CPU × 8, simulated"
+    assert [Target("attached", "gpu", 1).name, Target("cpu", "cpu", 8).name] == [
+        "attached",
+        "cpu:8",
+    ]
+    assert "looked up at the first run" in str(Target("attached", ""))
+    assert Target("cpu", "cpu").name == "cpu"
+
+
+def test_a_fresh_kernel_lists_targets_without_starting_jax():
+    printed = in_new_python(START + "print([str(t) for t in targets()], backend_started())")
+    assert "simulated: as many devices as the mesh has" in printed
+    assert printed.endswith("False")
+
+
+def test_a_fresh_kernel_gets_room_for_bigger_meshes():
+    code = "t = choose(None, 8); print(t, len(jax.devices()), choose(None, 64), backend_started())"
+    assert in_new_python(START + code) == "CPU × 8, simulated 64 CPU × 64, simulated True"
+
+
+def test_a_fresh_kernel_gets_as_many_as_a_mesh_has():
+    assert in_new_python(START + "choose(None, 100); print(len(jax.devices()))") == "100"
+
+
+def test_a_number_that_was_typed_is_taken_exactly():
+    code = "t = choose('cpu:16', 8); print(t, len(jax.devices()), len(t.devices))"
+    assert in_new_python(START + code) == "CPU × 16, simulated 16 16"
+
+
+@pytest.mark.parametrize(
+    ("begin", "environment", "count"),
+    [
+        ("jax.config.update('jax_num_cpu_devices', 12)", {}, 12),
+        ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=12"}, 12),
+        ("jax.config.update('jax_num_cpu_devices', 4)", {}, 8),
+        ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, 8),
+    ],
+    ids=["enough by config", "enough by flag", "too few by config", "too few by flag"],
+)
+def test_a_number_somebody_chose_is_kept_where_it_is_enough(begin, environment, count):
+    code = f"{START}{begin}\nchoose(None, 8); print(len(jax.devices()))"
+    assert in_new_python(code, **environment) == str(count)
+
+
+def test_where_jax_has_started_with_one_device_it_is_said_what_to_do():
+    code = """
+jax.devices()
+print([str(t) for t in targets()], choose(None, 1))
+for text in (None, "cpu:8", "cpu"):
+    try:
+        choose(text, 8)
+    except ValueError as error:
+        print(error)
+"""
+    first, *refusals = in_new_python(START + code).splitlines()
+    assert first == "['CPU × 1, attached'] CPU × 1, attached"
+    assert len(refusals) == 3
+    for words in refusals:
+        assert "The mesh has 8 devices and jax has 1 CPU device here." in words
+        assert "begin with jax.config.update('jax_num_cpu_devices', 8)" in words
+        assert "a mesh of at most 1 device" in words
+
+
+def test_where_jax_was_told_to_leave_the_cpu_alone_it_is_said():
+    code = "\ntry:\n    choose('cpu:8', 8)\nexcept ValueError as error:\n    print(error)"
+    printed = in_new_python(START + code, JAX_PLATFORMS="cuda")
+    assert "JAX_PLATFORMS" in printed
+
+
+def test_asking_whether_jax_started_changes_nothing():
+    before = jax.config.jax_num_cpu_devices
+    assert backend_started()
+    assert jax.config.jax_num_cpu_devices == before
+    code = "print(backend_started(), jax.config.jax_num_cpu_devices, len(jax.devices()))"
+    assert in_new_python(START + code) == "False -1 1"
+
+
+def test_here_are_eight():
+    assert jax.devices("cpu")
+    assert [t.name for t in targets()][-1] == "cpu:8"
+    assert choose("cpu", 4) == choose("cpu:4", 4) == Target("cpu", "cpu", 4)
+    assert choose(Target("cpu", "cpu", 8), 2).count == 8
+
+
+WRONG = {
+    "no such": ("cloud", "No target is called 'cloud'"),
+    "no number": ("cpu:", "such as 'cpu:8'; got 'cpu:'"),
+    "negative": ("cpu:-8", "such as 'cpu:8'"),
+    "zero": ("cpu:0", "such as 'cpu:8'"),
+    "huge": ("cpu:99999999999999999999", "such as 'cpu:8'"),
+    "text": ("cpu:eight", "such as 'cpu:8'"),
+    "numbered gpu": ("gpu:2", "No target is called 'gpu:2'"),
+    "too few": ("cpu:4", "only 4. Write 'cpu:8'"),
+    "no tpu": ("tpu", "jax finds no TPU device here"),
+    "no text": (8, "A target is text"),
+    "not text": (["cpu"], "A target is text"),
+    "code": ("__import__('os')", "No target is called"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), WRONG.values(), ids=WRONG)
+def test_wrong_targets_are_refused_in_words(text, words):
+    with pytest.raises(TargetError) as error:
+        choose(text, 8)
+    assert words in str(error.value)
+
+
+def ids(mesh):
+    return [d.id for d in mesh.devices.flat]
+
+
+def test_positions_take_devices_in_order():
+    mesh = device_mesh(make_mesh(a=4, b=2), choose("cpu", 8))
+    assert ids(mesh) == list(range(8))
+    assert mesh.axis_names == ("a", "b")
+
+
+def test_ids_that_are_there_are_those_devices():
+    mesh = device_mesh(make_mesh(a=2, device_ids=[6, 3]), choose("cpu", 2))
+    assert ids(mesh) == [6, 3]
+
+
+def test_ids_that_are_not_there_are_names():
+    mesh = device_mesh(make_mesh(a=4, device_ids=[2051, 2048, 2050, 2049]), choose("cpu", 4))
+    assert ids(mesh) == [3, 0, 2, 1]
+
+
+def test_axis_types_go_along():
+    mesh = device_mesh(make_mesh({"a": 8}, axis_types="Explicit"), choose("cpu", 8))
+    assert [t.name for t in mesh.axis_types] == ["Explicit"]
+
+
+def test_a_mesh_that_is_too_big_is_refused():
+    with pytest.raises(TargetError, match="The mesh has 16 devices and jax has 8 CPU devices"):
+        device_mesh(make_mesh(a=16), choose("cpu", 8))

@@ -1,0 +1,119 @@
+"""Values: made-up ones that are always the same, and given ones that are checked."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax.sharding import NamedSharding
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.targets import choose, device_mesh
+from shardviz.core.program.values import example, example_block, value_leaves
+from tests.program.helpers import MESH, array, program
+
+DTYPES = [
+    "bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "uint32", "float16", "bfloat16",
+    "float32", "float8_e4m3fn", "float8_e5m2", "complex64",
+]  # fmt: skip
+
+
+def made(spec_array, seed=0):
+    mesh = device_mesh(MESH, choose("cpu", 8))
+    return example(spec_array, NamedSharding(mesh, spec_array.spec.to_jax()), seed)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_examples_are_small_varied_and_split_as_asked(dtype):
+    found = made(array("x", (8, 16), "a, b", dtype))
+    assert (found.shape, str(found.dtype)) == ((8, 16), dtype)
+    assert found.addressable_shards[0].data.shape == (2, 8)
+    values = np.asarray(found.astype(jnp.complex64 if dtype == "complex64" else jnp.float32))
+    assert np.abs(values).max() <= 3
+    assert len(np.unique(values)) >= (2 if dtype == "bool" else 4)
+
+
+def test_examples_are_the_same_however_they_are_split():
+    whole = np.asarray(made(array("x", (8, 16), "")))
+    for spec in ("a, b", "(b, a)", "None, (a, b)"):
+        np.testing.assert_array_equal(np.asarray(made(array("x", (8, 16), spec))), whole)
+    assert (np.asarray(made(array("x", (8, 16), ""), seed=1)) != whole).mean() > 0.9
+
+
+@given(st.lists(st.integers(0, 7), min_size=0, max_size=4), st.data())
+def test_a_block_is_a_part_of_the_whole(shape, data):
+    bounds = []
+    for size in shape:
+        start = data.draw(st.integers(0, size))
+        bounds.append((start, data.draw(st.integers(start, size))))
+    float32 = np.dtype("float32")
+    whole = example_block(tuple(shape), [(0, n) for n in shape], float32, 5)
+    part = example_block(tuple(shape), bounds, float32, 5)
+    assert whole.shape == tuple(shape)
+    np.testing.assert_array_equal(part, whole[tuple(slice(*b) for b in bounds)])
+
+
+def test_floats_fill_their_range_evenly():
+    values = example_block((100, 1000), ((0, 100), (0, 1000)), np.dtype("float32"), 0)
+    assert abs(values.mean()) < 0.01
+    assert values.min() < -0.49
+    assert values.max() > 0.49
+    corrected = np.corrcoef(values[:50].ravel(), values[50:].ravel())[0, 1]
+    assert abs(corrected) < 0.05
+
+
+def test_elements_far_out_have_values_too():
+    far = example_block((1 << 40, 8), ((1 << 39, (1 << 39) + 2), (0, 8)), np.dtype("float32"), 0)
+    assert len(np.unique(far)) > 8
+
+
+@pytest.mark.parametrize("shape", [(), (4,), (0,), (4, 2)])
+def test_random_keys_are_made_too(shape):
+    spec = "a" if shape and shape[0] else ""
+    keys = made(array("k", shape, spec, "key<fry>"))
+    assert keys.shape == shape
+    assert jnp.issubdtype(keys.dtype, jax.dtypes.prng_key)
+
+
+TREE = program(lambda p, y: p["w"] @ y, {"w": array("w", (4, 8))}, array("y", (8, 2)))
+FLAT = TREE.replace(tree=None)
+W, Y = np.ones((4, 8), np.float32), np.ones((8, 2), np.float32)
+
+
+def test_values_are_taken_in_the_form_of_the_arguments():
+    for made_program, values in ((TREE, ({"w": W}, Y)), (FLAT, (W, Y))):
+        leaves = value_leaves(made_program, values)
+        assert leaves is not None
+        assert leaves[0] is W
+        assert leaves[1] is Y
+    assert value_leaves(TREE, ()) is None
+
+
+def test_numpy_doubles_are_taken_for_floats_as_jit_does():
+    assert value_leaves(FLAT, (W.astype(np.float64), Y)) is not None
+
+
+def test_numbers_are_taken_for_scalars():
+    assert value_leaves(program(lambda s: s, array("s", ())), (2.0,)) == [2.0]
+
+
+WRONG = {
+    "too few": (TREE, ({"w": W},), r"takes 2 arguments \(w, y\) and 1 value was given"),
+    "too many": (FLAT, (W, Y, Y), r"takes 2 arguments \(w, y\) and 3 values were given"),
+    "another tree": (TREE, ([W], Y), "another tree"),
+    "another shape": (FLAT, (W.T, Y), r"w is f32\[4, 8\] in the program and f32\[8, 4\]"),
+    "another type": (FLAT, (W, Y.astype(np.int32)), r"y is f32\[8, 2\].* and i32\[8, 2\]"),
+    "text": (FLAT, ("ones", Y), r"w takes an array, f32\[4, 8\]; got 'ones'"),
+    "an object": (FLAT, (object(), Y), "w takes an array"),
+    "ragged": (FLAT, ([[1, 2], [3]], Y), "w takes an array"),
+    "a whole number": (program(lambda s: s, array("s", ())), (2,), "s is f32.* and i32"),
+}
+
+
+@pytest.mark.parametrize(("made_program", "values", "words"), WRONG.values(), ids=WRONG)
+def test_wrong_values_are_refused_in_words(made_program, values, words):
+    with pytest.raises(ProgramError, match=words):
+        value_leaves(made_program, values)
