@@ -61,7 +61,7 @@ def shown(value: object, limit: int = 60) -> str:
     ("'a\\\\x00b'", "'xxxxxxxx…")
     """
     if isinstance(value, int) and value.bit_length() > 1000:  # Python may refuse to print it
-        return f"a number of {value.bit_length() * 3 // 10:,} digits"
+        return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
     try:
         text = repr(value)
     except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything

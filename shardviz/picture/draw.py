@@ -80,7 +80,7 @@ def draw(value: Any, **options: Any) -> Picture:
             return _called(_DRAWERS[kind], value, options)
     names = listed([k.__name__ for k in _DRAWERS], limit=20).replace("'", "")
     raise ShardvizError(
-        f"There is no picture of a {type(value).__name__}; got {shown(value)}. There is one of"
+        f"There is no picture of this {type(value).__name__}; got {shown(value)}. There is one of"
         f" {names}."
     )
 

@@ -23,7 +23,7 @@ from shardviz.picture.blocks import (
     holders_of,
     view_of,
 )
-from shardviz.picture.compose import moved, page
+from shardviz.picture.compose import label_span, moved, page
 from shardviz.picture.draw_devices import array_title, check_drawable
 from shardviz.picture.grid import Grid, Level, arrange, headers
 from shardviz.picture.ids import ids_text
@@ -71,7 +71,8 @@ def draw_layout_array(
     blocks = block_numbers(layout, view)
     offsets, ids = holders_of(layout, blocks)
     counts = [layout.block_counts[d] for d in view.axes]
-    cell, to_scale = _cell(layout, view, [ids_text(ids[: offsets[1]], MOST_LETTERS)])
+    ends = (ids[: offsets[1]], ids[offsets[-2] :])
+    cell, to_scale = _cell(layout, view, [ids_text(v, MOST_LETTERS) for v in ends])
     shown = tuple(range(len(counts)))
     grid = arrange(counts or [1], cell, 0.0, shown or (0,), block_gap=_block_gap(cell))
     labels, left, top = _labels(layout, view, grid)
@@ -197,8 +198,14 @@ def _labels(layout: Layout, view: View, grid: Grid) -> tuple[list[Label], float,
     return labels, around.left, around.top
 
 
-def _caption(texts: list[str], x: float, y: float) -> list[Label]:
-    return [Label(x, y + 12, " · ".join(texts), "middle", "note")] if texts else []
+def _caption(texts: list[str], middle: float, y: float) -> list[Label]:
+    """One line below the array, in its middle; from the left edge on where it is wider."""
+    if not texts:
+        return []
+    label = Label(middle, y + 12, " · ".join(texts), "middle", "note")
+    if label_span(label)[0] < 0:
+        label = Label(0.0, y + 12, label.text, "start", "note")
+    return [label]
 
 
 def _notes(layout: Layout, view: View, ids: np.ndarray, to_scale: bool) -> list[str]:

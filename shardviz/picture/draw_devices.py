@@ -260,25 +260,19 @@ def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
     room = (-(-most // across), across)
     inner = arrange(room, cell, gap, (0, 1), page=(1e9, 1e9))
     text = 14.0 if cell[1] >= 15 else 0.0
-    block = (inner.width + gap, inner.height + gap + text)
+    name = text_width(f"host {mesh.processes[-1]}", 9.0) + 6 if text else 0.0
+    block = (max(inner.width + gap, name), inner.height + gap + text)
     outer = arrange((len(counts),), block, gap + min(6.0, cell[1] * 0.3), (0,))
     inside = inner.corners()[:, rank] + np.array([[gap / 2], [text + gap / 2]])
     blocks = outer.corners()
-    labels = [
-        Label(float(x) + 2, float(y) + 6, f"host {p}", "start")
-        for (x, y), p in zip(blocks.T, mesh.processes, strict=True)
-    ]
-    frames = [
-        Frame(float(x), float(y) + text, block[0], block[1] - text, f"host {p}")
-        for (x, y), p in zip(blocks.T, mesh.processes, strict=True)
-    ]
-    small = len(counts) > 1024
-    return (
-        blocks[:, host] + inside,
-        labels if text and not small else [],
-        [] if small else frames,
-        (outer.width, outer.height),
-    )
+    labels, frames = [], []
+    # More frames than that are finer than a reader can see; the tooltip has the host.
+    named = zip(blocks.T.tolist(), mesh.processes, strict=True) if len(counts) <= 1024 else ()
+    for (x, y), process in named:
+        frames.append(Frame(x, y + text, block[0], block[1] - text, f"host {process}"))
+        if text:
+            labels.append(Label(x + 2, y + 6, f"host {process}", "start"))
+    return blocks[:, host] + inside, labels, frames, (outer.width, outer.height)
 
 
 def _alt(mesh: MeshSpec, by: str) -> str:

@@ -82,7 +82,9 @@ def draw_rules(rules: Rules, title: str | None = None) -> Picture:
         remarks=_repeats(shown),
         title=plural(len(rules), "rule") if title is None else title,
         notes=[f"and {plural(more, 'more rule')}"] if more else [],
-        alt=f"{plural(len(rules), 'rule')}: {'; '.join(map(str, shown))}.",
+        alt=f"A table of {plural(len(rules), 'rule')}: {'; '.join(map(str, shown))}."
+        if len(rules)
+        else "A table without rules.",
         groups=10,
         facts={"kind": "rules"},
     )

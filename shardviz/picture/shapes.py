@@ -35,6 +35,10 @@ class Tiles:
             are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids], or None.
         align: `"start"` or `"middle"`: how text stands in a tile.
         radius: of the corners, in points.
+
+    >>> tiles = make_tiles([0, 10], 0, 8, 8, device=[4, 5], text=["four", "five"])
+    >>> len(tiles), tiles.label(1), tiles.device_ids().tolist()
+    (2, 'five', [4, 5])
     """
 
     x: np.ndarray
@@ -107,6 +111,9 @@ class Label:
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text stands at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets it.
         tone: `"ink"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
+
+    >>> Label(0, 8, "data 0", "end").role
+    'axis'
     """
 
     x: float
@@ -119,7 +126,11 @@ class Label:
 
 @dataclass(frozen=True)
 class Frame:
-    """A rectangle drawn as an outline around tiles: a host, a slice."""
+    """A rectangle drawn as an outline around tiles: a host, a slice.
+
+    >>> Frame(0, 0, 20, 10, "host 0").dashed
+    True
+    """
 
     x: float
     y: float
@@ -131,7 +142,11 @@ class Frame:
 
 @dataclass(frozen=True)
 class LegendEntry:
-    """What one group's colour means: a swatch with its top left corner at a point, then text."""
+    """What one group's colour means: a swatch with its top left corner at a point, then text.
+
+    >>> LegendEntry(1, "host 1", x=10).group
+    1
+    """
 
     group: int
     text: str
@@ -155,6 +170,9 @@ class Picture(Displayed):
         groups: how many groups there are, whether or not a tile shows each.
         panels: pictures inside this one, each with the point of its top left corner.
         facts: what a page needs to know beyond ink, as plain JSON data.
+
+    >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
+    Picture(20×10: One device.)
     """
 
     width: float

@@ -51,7 +51,7 @@ def to_text(value: Any, width: int = 80) -> str:
             return _WRITERS[kind](value, room)
     names = listed([k.__name__ for k in _WRITERS], limit=20).replace("'", "")
     raise ShardvizError(
-        f"There is no text for a {type(value).__name__}; got {shown(value)}. There is one for"
+        f"There is no text for this {type(value).__name__}; got {shown(value)}. There is one for"
         f" {names}."
     )
 

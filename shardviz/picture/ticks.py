@@ -55,13 +55,11 @@ def _kept(bounds: np.ndarray, room: float) -> np.ndarray:
     last = len(bounds) - 1
     pitch = float(bounds[1] - bounds[0])
     every = 1
-    while every * pitch < room and every < last:
+    # The first stands inward of its bound, so the next one needs half as much room again.
+    while every * pitch < 1.4 * room and every < last:
         every *= 2
     keep = np.arange(0, last, every)
-    # The first and last stand inward of their bounds, so they need half as much again.
-    clear = (bounds[last] - bounds[keep] >= 1.4 * room) & (bounds[keep] - bounds[0] >= 1.4 * room)
-    keep = keep[(keep == 0) | clear]
-    return np.append(keep, last)
+    return np.append(keep[(keep == 0) | (bounds[last] - bounds[keep] >= 1.4 * room)], last)
 
 
 def _set(along: int, at: np.ndarray, numbers: np.ndarray, last: int) -> list[Label]:

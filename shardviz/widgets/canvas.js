@@ -33,6 +33,7 @@ export class PictureView {
     /** @type {Picture | null} */ this.picture = null;
     /** @type {Marks} */ this.marks = { strong: new Set(), soft: new Set(), frame: -1 };
     /** @type {any} */ this.theme = null;
+    /** What the canvas shows, so that nothing is painted twice. @type {any[] | null} */ this.seen = null;
     /** @type {Int32Array | null} */ this.groups = null;
     this.count = 1;
     this.scale = 1; this.ox = 0; this.oy = 0;
@@ -72,6 +73,7 @@ export class PictureView {
     const { clientWidth: w, clientHeight: hgt } = this.node;
     if (!w || !hgt || (w === this.size.w && hgt === this.size.h)) return;
     this.size = { w, h: hgt };
+    this.seen = null;
     const ratio = window.devicePixelRatio || 1;
     for (const layer of [this.base, this.over]) {
       layer.width = Math.round(w * ratio);
@@ -269,10 +271,14 @@ export class PictureView {
   paint() {
     const p = this.picture;
     if (!p || !this.size.w || !this.theme) return;
+    const seen = [p, this.groups, this.count, this.theme.name, this.scale, this.ox, this.oy, this.base.width, this.base.height, p.hue];
+    if (this.seen && seen.every((v, i) => v === this.seen?.[i])) return;
+    this.seen = seen;
     const g = this.begin(this.base);
     const colours = tileColours(this.groups ?? p.group, this.count, p.hue, this.theme);
     const groups = this.groups ?? p.group;
-    for (let i = 0; i < p.x.length; i++) this.tile(g, i, colours.soft(groups[i]), colours.line(groups[i]), 1, colours.ink(groups[i]));
+    if (this.tiny()) this.dust(g, groups, colours);
+    else for (let i = 0; i < p.x.length; i++) this.tile(g, i, colours.soft(groups[i]), colours.line(groups[i]), 1, colours.ink(groups[i]));
     this.frames(g);
     this.labels(g);
     this.paintMarks();
@@ -299,6 +305,36 @@ export class PictureView {
       g.lineWidth = 1.5;
       g.strokeRect(f.x * this.scale + this.ox, f.y * this.scale + this.oy, f.width * this.scale, f.height * this.scale);
     }
+  }
+
+  /** Whether tiles are too small for borders and words; all of a picture's tiles are of one size. */
+  tiny() {
+    const p = /** @type {Picture} */ (this.picture);
+    return p.x.length > 16384 && p.w[0] * this.scale < 5 && p.h[0] * this.scale < 5;
+  }
+
+  /** Very many small tiles, pixel by pixel: a call a rectangle would cost more than a frame.
+   * Each tile reaches to the next whole pixel, so that neighbours leave no seams.
+   * @param {CanvasRenderingContext2D} g @param {ArrayLike<number>} groups @param {any} colours */
+  dust(g, groups, colours) {
+    const p = /** @type {Picture} */ (this.picture), ratio = window.devicePixelRatio || 1;
+    const { width, height } = this.base, image = g.createImageData(width, height), pixels = new Uint32Array(image.data.buffer);
+    const s = this.scale * ratio, ox = this.ox * ratio, oy = this.oy * ratio;
+    const w = p.w[0] * s, hgt = p.h[0] * s;
+    /** @type {Map<number, number>} */
+    const inks = new Map();
+    for (let i = 0; i < p.x.length; i++) {
+      const x0 = Math.max(0, Math.round(p.x[i] * s + ox)), y0 = Math.max(0, Math.round(p.y[i] * s + oy));
+      const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil(p.x[i] * s + ox + w))), y1 = Math.min(height, Math.max(y0 + 1, Math.ceil(p.y[i] * s + oy + hgt)));
+      let ink = inks.get(groups[i]);
+      if (ink === undefined) {
+        const hex = colours.soft(groups[i]);
+        ink = (0xff000000 | (parseInt(hex.slice(5, 7), 16) << 16) | (parseInt(hex.slice(3, 5), 16) << 8) | parseInt(hex.slice(1, 3), 16)) >>> 0;
+        inks.set(groups[i], ink);
+      }
+      for (let y = y0; y < y1; y++) pixels.fill(ink, y * width + x0, y * width + x1);
+    }
+    g.putImageData(image, 0, 0);
   }
 
   /** @param {CanvasRenderingContext2D} g @param {number} i */

@@ -6,7 +6,7 @@ import { h, toggle } from "./dom.js";
 import { Links } from "./linked.js";
 import { ProgramPanel } from "./program.js";
 import { Stage } from "./stage.js";
-import { readPicture } from "./wire.js";
+import { readNumbers, readPicture } from "./wire.js";
 
 /** Typing sends one intent at a time; while it is under way only the newest text of each field is kept. */
 class Intents {
@@ -83,7 +83,7 @@ function render({ model, el }) {
     const shown = model.get("pictures");
     if (known.shown !== shown) known = { ...known, shown, list: shown.arrays.map((/** @type {any} */ p) => (p ? readPicture(p) : null)) };
     const devices = model.get("devices");
-    if (known.devices !== devices) known = { ...known, devices, picture: readPicture(devices.picture), ids: numbers(devices.ids), hosts: numbers(devices.hosts) };
+    if (known.devices !== devices) known = { ...known, devices, picture: readPicture(devices.picture), ids: readNumbers(devices.ids, devices.size), hosts: devices.hosts.byteLength ? readNumbers(devices.hosts, 0) : new Int32Array(devices.size) };
     return known;
   };
 
@@ -134,11 +134,6 @@ function render({ model, el }) {
     panel.destroy();
     root.remove();
   };
-}
-
-/** @param {DataView} view int32 numbers */
-function numbers(view) {
-  return new Int32Array(view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength));
 }
 
 /** @param {string} name @param {string} html */

@@ -12,23 +12,35 @@ export class Links {
     /** @type {any[]} */ this.arrays = [];
     /** @type {ArrayLike<number>} */ this.ids = [];
     /** @type {ArrayLike<number>} */ this.hosts = [];
-    /** @type {Map<number, number>} */ this.positions = new Map();
+    /** @type {Map<number, number> | null} */ this.positions = null;
+    this.hostCount = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
     /** @type {Array<() => void>} */ this.listeners = [];
   }
 
-  /** @param {number[]} sizes @param {ArrayLike<number>} ids in mesh order @param {ArrayLike<number>} hosts in mesh order */
+  /** @param {number[]} sizes @param {Int32Array} ids in mesh order @param {Int32Array} hosts in mesh order */
   setMesh(sizes, ids, hosts) {
     const known = this.ids === ids;
     this.sizes = sizes;
+    if (known && this.hosts === hosts) return;
     this.hosts = hosts;
-    if (known) return;
+    this.hostCount = new Set(hosts).size;
     this.ids = ids;
-    this.positions = new Map();
-    for (let i = 0; i < ids.length; i++) this.positions.set(ids[i], i);
+    this.positions = null;
+    let plain = true;
+    for (let i = 0; i < ids.length && plain; i++) plain = ids[i] === i;
+    if (!plain) {
+      this.positions = new Map();
+      for (let i = 0; i < ids.length; i++) this.positions.set(ids[i], i);
+    }
     this.cache.clear();
+  }
+
+  /** The position of a device in mesh order. @param {number} id */
+  positionOf(id) {
+    return this.positions ? this.positions.get(id) ?? 0 : id;
   }
 
   /** @param {any[]} arrays the arrays of the view */

@@ -37,8 +37,9 @@ class PictureCache:
         if known is None or known[1] != by or known[0] != mesh:
             part = {
                 "picture": wire(draw_mesh(mesh, by=by, title="")),
-                "ids": mesh.device_ids.astype(np.int32).tobytes(),
-                "hosts": mesh.process_indices.astype(np.int32).tobytes(),
+                "ids": b"" if mesh.ids_are_positions else _numbers(mesh.device_ids),
+                "hosts": b"" if mesh.processes == (0,) else _numbers(mesh.process_indices),
+                "size": mesh.size,
             }
             self._devices = ((mesh, by), part)
         return part
@@ -65,6 +66,10 @@ class PictureCache:
         return self._shown[1]
 
 
+def _numbers(values: np.ndarray) -> bytes:
+    return values.astype("<i4").tobytes()
+
+
 def _key(asked: Request, look: dict[str, Any] | None) -> Any:
     """What a picture depends on; None where there is nothing to draw."""
     layout = asked.layout
@@ -83,16 +88,22 @@ def _draw(asked: Request, key: Any) -> dict[str, Any]:
 
 
 def wire(picture: Picture) -> dict[str, Any]:
-    """A Picture for the page: JSON with the tiles as little-endian bytes."""
+    """A Picture for the page: JSON, with what there is one of a tile as little-endian bytes.
+
+    What most pictures have alike is said once: tiles of one size, and devices that count up.
+    """
     tiles = picture.tiles
-    geometry = np.stack([tiles.x, tiles.y, tiles.width, tiles.height]).astype("<f4")
+    count = len(tiles)
+    one_size = count > 0 and np.ptp(tiles.width) == 0 and np.ptp(tiles.height) == 0
+    size = (tiles.width[:1], tiles.height[:1]) if one_size else (tiles.width, tiles.height)
+    in_order = np.array_equal(tiles.device, np.arange(count))
     return {
         "width": picture.width,
         "height": picture.height,
-        "tiles": len(tiles),
-        "geometry": geometry.tobytes(),
+        "tiles": count,
+        "geometry": np.concatenate([tiles.x, tiles.y, *size]).astype("<f4").tobytes(),
         "group": tiles.group.astype("<i4").tobytes(),
-        "device": tiles.device.astype("<f8").tobytes(),
+        "device": b"" if in_order else tiles.device.astype("<f8").tobytes(),
         "labels": [vars(label) for label in picture.labels],
         "frames": [vars(frame) for frame in picture.frames],
         "hue": picture.hue,

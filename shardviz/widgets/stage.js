@@ -16,6 +16,8 @@ export class Stage {
     /** @type {any} */ this.view = null;
     /** @type {any[]} */ this.pictures = [];
     /** @type {any} */ this.theme = null;
+    /** The position in mesh order of every device tile. */
+    this.at = new Int32Array(0);
     this.by = new Choice("Device order", (v) => edit("by", v));
     this.devices = new PictureView("Devices", {
       point: (t) => links.hover({ kind: "device", at: this.positionOf(t) }),
@@ -30,7 +32,7 @@ export class Stage {
     this.title = h("h3", { class: "sv-head sv-mono sv-title" });
     this.steps = h("div", { class: "sv-steps" });
     this.thumbs = h("div", { class: "sv-thumbs" });
-    /** @type {Map<number, {view: PictureView, node: HTMLElement, caption: HTMLElement, holds: HTMLElement}>} */
+    /** @type {Map<number, any>} */
     this.small = new Map();
     this.sentence = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
     this.node = h("section", { class: "sv-stage" },
@@ -59,13 +61,13 @@ export class Stage {
 
   /** @param {number} tile the position of a device tile's device in mesh order */
   positionOf(tile) {
-    return this.links.positions.get(this.devicePicture.device[tile]) ?? 0;
+    return this.at[tile];
   }
 
   /** @param {number} tile */
   deviceLines(tile) {
     const position = this.positionOf(tile), lines = [String(this.links.ids[position])];
-    if (this.hostCount > 1) lines.push(`host ${this.links.hosts[position]}`);
+    if (this.links.hostCount > 1) lines.push(`host ${this.links.hosts[position]}`);
     return lines;
   }
 
@@ -111,10 +113,14 @@ export class Stage {
   /** @param {any} view @param {any} devicePicture @param {any[]} pictures one an array; null where it has none @param {any} theme */
   show(view, devicePicture, pictures, theme) {
     this.view = view;
-    this.devicePicture = devicePicture;
+    if (this.devicePicture !== devicePicture || this.ids !== this.links.ids) {
+      this.devicePicture = devicePicture;
+      this.ids = this.links.ids;
+      this.at = new Int32Array(devicePicture.x.length);
+      for (let t = 0; t < this.at.length; t++) this.at[t] = this.links.positionOf(devicePicture.device[t]);
+    }
     this.pictures = pictures;
     this.theme = theme;
-    this.hostCount = new Set(Array.from(this.links.hosts)).size;
     this.by.sync(BY, view.look.by);
     setText(this.count, view.mesh.count);
     const a = view.arrays[this.selected];
@@ -130,8 +136,14 @@ export class Stage {
 
   paintDevices() {
     const groups = this.links.groups(this.selected), a = this.view.arrays[this.selected];
-    const tiles = Int32Array.from({ length: this.devicePicture.x.length }, (_, t) => (groups ? groups[this.positionOf(t)] : -1));
-    this.devices.show({ ...this.devicePicture, hue: "blocks" }, tiles, groups ? a.blocks : 1, this.theme);
+    if (this.shownGroups !== groups || this.shownAt !== this.at) {
+      this.shownGroups = groups;
+      this.shownAt = this.at;
+      this.tiles = new Int32Array(this.at.length).fill(-1);
+      if (groups) for (let t = 0; t < this.at.length; t++) this.tiles[t] = groups[this.at[t]];
+      this.blockPicture = { ...this.devicePicture, hue: "blocks" };
+    }
+    this.devices.show(this.blockPicture, this.tiles, groups ? a.blocks : 1, this.theme);
   }
 
   /** Which two dimensions are shown, and steps through the others. @param {any} a */
@@ -177,7 +189,12 @@ export class Stage {
       setText(entry.caption, `${a.name}  ${a.short}`);
       entry.view.node.setAttribute("aria-label", `Array ${a.name}`);
       const hue = this.theme.groups[(i + 3) % this.theme.groups.length];
-      entry.view.show({ ...picture, hue, labels: [], frames: [] }, null, 1, this.theme);
+      if (entry.picture !== picture || entry.hue !== hue) {
+        entry.picture = picture;
+        entry.hue = hue;
+        entry.bare = { ...picture, hue, labels: [], frames: [] };
+      }
+      entry.view.show(entry.bare, null, 1, this.theme);
     }
   }
 
@@ -266,7 +283,7 @@ export class Stage {
       parts.unshift(`${this.view.mesh.axes[i].name} ${rest % this.links.sizes[i]}`);
       rest = Math.floor(rest / this.links.sizes[i]);
     }
-    if (this.hostCount > 1) parts.push(`host ${this.links.hosts[position]}`);
+    if (this.links.hostCount > 1) parts.push(`host ${this.links.hosts[position]}`);
     return parts.join(", ");
   }
 

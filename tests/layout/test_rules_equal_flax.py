@@ -189,7 +189,8 @@ def check_deciding(verdict, found: Resolution, dim: int) -> None:
         assert misfit.remainder == size % parts
         assert all(s % parts == 0 and 0 < abs(s - size) < parts for s in misfit.sizes)
         assert (size + misfit.padding) % parts == 0
-        assert all(size % MESH.shape[a] == 0 and a not in axes for a in misfit.other_axes)
+        fits = [a for a, n in MESH.shape.items() if n > 1 and size % n == 0]
+        assert misfit.other_axes == tuple(a for a in fits if a not in found.spec.axes)
     elif parts == 1:
         assert verdict.outcome is Outcome.SIZE_ONE
     else:

@@ -75,9 +75,7 @@ def _rows(mesh: MeshSpec) -> list[list[int]]:
     """The ids of each row of tiles on the page, from left to right, from top to bottom."""
     tiles = draw(mesh).tiles
     rows: dict[float, list[tuple[float, int]]] = {}
-    for x, y, device in zip(
-        tiles.x.tolist(), tiles.y.tolist(), tiles.device.tolist(), strict=True
-    ):
+    for x, y, device in zip(tiles.x.tolist(), tiles.y.tolist(), tiles.device.tolist(), strict=True):
         rows.setdefault(round(y, 2), []).append((x, device))
     return [[d for _, d in sorted(rows[y])] for y in sorted(rows)]
 

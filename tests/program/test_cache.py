@@ -112,9 +112,10 @@ def test_a_size_that_is_none_is_refused(size):
         ExecutableCache(size)
 
 
-@pytest.mark.parametrize(
-    "room", ["cache", "hlo", "hlo_sources", "replica_groups", "report", "program"]
-)
+PURE = ["cache", "hlo", "hlo_sources", "replica_groups", "report", "program"]
+
+
+@pytest.mark.parametrize("room", PURE)
 def test_these_rooms_import_no_jax(room):
     code = f"import sys, shardviz.core.program.{room}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0

@@ -16,8 +16,8 @@ from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH
 
 
-def on_mesh(values, spec=P()):
-    return jax.device_put(values, NamedSharding(device_mesh(MESH, choose("cpu", 8)), spec))
+def on_mesh(values, *spec):
+    return jax.device_put(values, NamedSharding(device_mesh(MESH, choose("cpu", 8)), P(*spec)))
 
 
 def ids():
@@ -25,7 +25,7 @@ def ids():
 
 
 def boxes(actual, predicted):
-    array = on_mesh(np.zeros((8, 8), np.float32), actual)
+    array = on_mesh(np.zeros((8, 8), np.float32), *actual)
     return boxes_check("x", lay_out((8, 8), predicted, MESH), array, ids())
 
 
@@ -52,7 +52,7 @@ def test_boxes_that_are_wrong_fail_at_the_first_difference(actual, predicted, wo
 
 
 def test_devices_are_told_by_the_names_of_the_mesh():
-    array = on_mesh(np.zeros(8, np.float32), P("a"))
+    array = on_mesh(np.zeros(8, np.float32), "a")
     names = {d: d.id + 100 for d in jax.devices("cpu")[:8]}
     mesh = MESH.__class__(MESH.axis_names, MESH.axis_sizes, (), MESH.device_ids + 100)
     assert boxes_check("x", lay_out((8,), Spec.of("a"), mesh), array, names).ok
@@ -132,7 +132,7 @@ def test_a_wrong_block_is_found_wherever_it_is():
     for block in range(8):
         wrong = right.copy()
         wrong[block, -1] += 1
-        array = on_mesh(wrong, P("a", "b"))
+        array = on_mesh(wrong, "a", "b")
         assert values_check("y", array, jnp.asarray(right), ["float32"], "cpu").ok is False
 
 

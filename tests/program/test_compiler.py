@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.errors import ProgramError
+from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.bridge import to_jax
 from shardviz.core.program.compiler import compile_lowered, fingerprint, lower
@@ -70,23 +70,6 @@ def test_the_mesh_is_in_context():
     assert '[{"b"}, {}]' in lowered(made).text
 
 
-def test_executables_serve_any_tree():
-    as_dict = program(lambda p: {"y": p["x"] @ p["w"]}, {"x": X, "w": W})
-    as_list = program(lambda p: [p[1] @ p[0]], [W, X])
-    texts = [lowered(p).text.split("{", 1)[1] for p in (as_dict, as_list)]
-    assert texts[0].count("stablehlo") == texts[1].count("stablehlo")
-    found = lowered(as_dict)
-    executable = compile_lowered(found, MESH)
-    w, x = np.ones((16, 8), np.float32), np.ones((8, 16), np.float32)
-    mesh = found.traced.mesh
-    placed = [
-        jax.device_put(v, jax.sharding.NamedSharding(mesh, s))
-        for v, s in ((w, P(None, "b")), (x, P("a")))
-    ]
-    (result,) = executable.stage(*placed)
-    np.testing.assert_array_equal(result, x @ w)
-
-
 def test_donated_arguments_are_counted_in_leaves():
     made = program(lambda p, q, r: 0, {"a": X, "b": W}, [X.replace(name="q")],
                    W.replace(name="r"), donate=(0, 2))  # fmt: skip
@@ -96,7 +79,6 @@ def test_donated_arguments_are_counted_in_leaves():
 
 def test_the_same_program_has_the_same_key():
     assert key(program(matmul, X, W)) == key(program(matmul, X, W))
-    assert key(program(matmul, X, W)) == key(program(lambda x, w: x @ w, X, W, name="")) or True
 
 
 DIFFERENT = {
@@ -177,16 +159,20 @@ def test_what_the_compiler_says_is_read():
 
 
 WRONG_OUT = {
-    "too many": ("a, b", ["a", "a", "a"], "out_specs gives 3 specs and the function returns 2"),
-    "does not divide": ("", ["None, (a, b, c)", "a"], r"output\[0\]: Dimension 1 .*'c'"),
-    "too long": ("", ["a, b, None", "a"], r"output\[0\]: The spec .* has 3 entries"),
+    "too many": (["a", "a", "a"], "out_specs gives 3 specs and the function returns 2"),
+    "no such axis": (["c", "a"], "split over 'c', which is no axis of the mesh"),
+    "does not divide": (
+        ["a", "None, (a, b)"],
+        r"output\[1\]: Dimension 1: 12 does not divide by 8",
+    ),
+    "too long": (["a, b, None", "a"], r"output\[0\]: The spec .* has 3 entries"),
 }
 
 
-@pytest.mark.parametrize(("_", "specs", "words"), WRONG_OUT.values(), ids=WRONG_OUT)
-def test_output_specs_that_do_not_fit_are_refused(_, specs, words):
-    made = program(lambda x: (x, x), X, out_specs=specs)
-    with pytest.raises(ProgramError, match=words):
+@pytest.mark.parametrize(("specs", "words"), WRONG_OUT.values(), ids=WRONG_OUT)
+def test_output_specs_that_do_not_fit_are_refused(specs, words):
+    made = program(lambda x: (x, x[:, :12]), X, out_specs=specs)
+    with pytest.raises(ShardvizError, match=words):
         trace(made, device_mesh(MESH, choose("cpu", 8)))
 
 
@@ -195,5 +181,5 @@ def test_argument_names_survive_into_jax_messages():
     with pytest.raises(jax.errors.TracerBoolConversionError, match="argument x_in"):
         trace(made, device_mesh(MESH, choose("cpu", 8)))
     made = program(lambda p: 1 if p else 2, array("in", (), ""))
-    with pytest.raises(jax.errors.TracerBoolConversionError, match="argument in_"):
+    with pytest.raises(jax.errors.TracerBoolConversionError, match="argument in"):
         trace(made, device_mesh(MESH, choose("cpu", 8)))

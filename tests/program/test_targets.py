@@ -85,6 +85,7 @@ def test_where_jax_was_told_to_leave_the_cpu_alone_it_is_said():
 
 
 def test_asking_whether_jax_started_changes_nothing():
+    assert jax.devices("cpu")
     before = jax.config.jax_num_cpu_devices
     assert backend_started()
     assert jax.config.jax_num_cpu_devices == before
@@ -119,6 +120,51 @@ WRONG = {
 def test_wrong_targets_are_refused_in_words(text, words):
     with pytest.raises(TargetError) as error:
         choose(text, 8)
+    assert words in str(error.value)
+
+
+class Fake:
+    """A device of a machine with one GPU and eight CPU devices, as far as targets look."""
+
+    def __init__(self, platform: str, number: int) -> None:
+        self.platform, self.id, self.process_index = platform, number, 0
+
+
+@pytest.fixture
+def one_gpu(monkeypatch):
+    assert jax.devices("cpu")  # started, so that nothing here asks it for more
+    there = {"gpu": [Fake("gpu", 0)], "cpu": [Fake("cpu", i) for i in range(8)]}
+
+    def devices(platform=None):
+        if (platform or "gpu") not in there:
+            raise RuntimeError(f"Unknown backend {platform}")
+        return there[platform or "gpu"]
+
+    monkeypatch.setattr(jax, "devices", devices)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_beside_a_gpu_both_can_be_had():
+    assert [str(t) for t in targets()] == ["GPU × 1, attached", "CPU × 8, simulated"]
+    assert str(choose(None, 1)) == str(choose("attached", 1)) == str(choose("gpu", 1))
+    assert str(choose("cuda", 1)) == "GPU × 1, attached"
+    assert str(choose(None, 8)) == str(choose("cpu:8", 8)) == "CPU × 8, simulated"
+    assert [d.platform for d in choose("cpu:2", 2).devices] == ["cpu", "cpu"]
+    assert str(choose("cpu", 1)) == "CPU × 1, simulated"
+
+
+@pytest.mark.usefixtures("one_gpu")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("gpu", "The mesh has 16 devices and jax has 1 GPU device here. Write 'cpu:16'"),
+        (None, "jax has 1 GPU device and 8 CPU devices here. Their number was settled"),
+        ("cpu", "jax has 8 CPU devices here"),
+    ],
+)
+def test_beside_a_gpu_it_is_said_what_is_too_few(text, words):
+    with pytest.raises(TargetError) as error:
+        choose(text, 16)
     assert words in str(error.value)
 
 

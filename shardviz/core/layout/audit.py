@@ -133,7 +133,7 @@ class Audit(Displayed):
     def __repr__(self) -> str:
         trouble = f", {plural(len(self.problems), 'problem')}" if self.problems else ""
         return (
-            f"Audit({plural(len(self.rows), 'array')} on {self.mesh},"
+            f"Audit({plural(len(self.rows), 'array')} on {_axes(self.mesh)},"
             f" {plural(len(self.rules), 'rule')}: {bytes_text(self.bytes_per_device)} on each"
             f" device{trouble})"
         )
@@ -187,7 +187,7 @@ def _bytes_per_device(row: Request) -> int:
 
 def _explain_sizes(found: Audit) -> str:
     head = (
-        f"{plural(len(found.rows), 'array')} of {bytes_text(found.bytes)} on {found.mesh}"
+        f"{plural(len(found.rows), 'array')} of {bytes_text(found.bytes)} on {_axes(found.mesh)}"
         f" ({plural(found.mesh.size, 'device')}) by {plural(len(found.rules), 'rule')}, read as"
         f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
     )
@@ -233,6 +233,15 @@ def _explain_rules(found: Audit) -> str:
         head += f"; {len(absent):,} of them for names that no array has ({_few(names)})"
     lines = [f"  rule {u.index + 1} ({u.rule}) {u.never}." for u in idle if not u.absent]
     return _cut(f"{head}:" if lines else f"{head}.", lines)
+
+
+def _axes(mesh: MeshSpec) -> str:
+    """The mesh as text; axes of size 1, which large models have by the dozen, are only counted."""
+    split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
+    ones = len(mesh.shape) - len(split)
+    if ones < 3:
+        return str(mesh)
+    return ", ".join([*split, f"{plural(ones, 'axis', 'axes')} of size 1"])
 
 
 def _few(names: Iterable[str]) -> str:

@@ -61,9 +61,10 @@ class Misfit:
 
     def sentence(self) -> str:
         """One sentence on what is wrong, one on what would work."""
+        sizes = " and ".join(f"{size:,}" for size in self.sizes)
         over = " × ".join(self.axes)
         hint = f" It would divide over {listed(self.other_axes, 'or')}." if self.other_axes else ""
         return (
             f"{self.size:,} does not divide by {self.parts:,} ({over}): {self.remainder:,} left"
-            f" over. Sizes that do: {listed(self.sizes)}; or pad by {self.padding:,}.{hint}"
+            f" over. Sizes that do: {sizes}; or pad by {self.padding:,}.{hint}"
         )

@@ -128,7 +128,8 @@ class Resolution(Displayed):
             return words.left_free(index, rule.logical)
         size = None if self.shape is None else self.shape[dim]
         drops = self.dialect is Dialect.MAXTEXT
-        return words.deciding(index, rule.logical, rule.axes, self.mesh, size, drops)
+        used = self.spec.axes
+        return words.deciding(index, rule.logical, rule.axes, self.mesh, size, drops, used)
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
@@ -197,10 +198,8 @@ def explain_decision(resolution: Resolution, decision: Decision) -> str:
         return f"{head} stays whole: " + " ".join(f"{v}" for v in before)
     verdict = decision.deciding
     whole = "is left to the compiler" if verdict.free else "stays whole"
-    kept = verdict.outcome is Outcome.WHOLE or verdict.free
-    lead = f"{head} {whole}" if kept else f"{head} → {', '.join(decision.axes) or 'whole'}"
-    text = f"{lead}: {verdict}"
-    return " ".join([text, *(f"Before it, {v}" for v in before)])
+    lead = f"{head} → {', '.join(decision.axes)}" if decision.axes else f"{head} {whole}"
+    return " ".join([f"{lead}: {verdict}", *(f"Before it, {v}" for v in before)])
 
 
 def resolve(

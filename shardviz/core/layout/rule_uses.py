@@ -153,11 +153,11 @@ class _Uses:
                 "decides" if len(tally.by_rules) == 1 else "decide")  # fmt: skip
             what = "it: nnx takes the last of a name" if self.nnx else f"every {name} first"
             return f"{word} {numbers} {does} {what}"
-        owners = [
-            f"{shown(axis)} to {shown(owner)} (rule {through + 1})"
-            for (axis, owner, through), _ in tally.owners.most_common(2)
-        ]
-        lost = f"it loses {' and '.join(owners)}"
+        takers = _takers(o for o, _ in tally.owners.most_common(4))
+        lost = "it loses " + " and ".join(
+            f"{listed(axes)} to {shown(owner)} (rule {through + 1})"
+            for (owner, through), axes in takers.items()
+        )
         if not tally.unreached:
             return f"{lost} in every array" if len(tally.lost) > 1 else lost
         return (
@@ -200,7 +200,8 @@ def _events(resolution: Resolution) -> Iterable[_Event]:
             if verdict.outcome is Outcome.WHOLE:
                 yield _Event(index, "keeps_whole")
             elif verdict.outcome in BROKEN:
-                yield _Event(index, "broken", f"dimension {dim} {verdict.reason}")
+                reason = verdict.reason.removeprefix("decides, but ")
+                yield _Event(index, "broken", f"dimension {dim}: {reason}")
             elif verdict.decides:
                 yield _Event(index, "decides")
             else:
@@ -216,7 +217,18 @@ def _lost(
         if through is not None
     )
     parts = [
-        f"{shown(axis)} goes to {shown(owner)} through rule {through + 1}"
-        for axis, owner, through in owners
+        f"{listed(axes)} {'goes' if len(axes) == 1 else 'go'} to {shown(owner)} through rule"
+        f" {through + 1}"
+        for (owner, through), axes in _takers(owners).items()
     ]
     return _Event(index, "lost", " and ".join(parts), owners)
+
+
+def _takers(
+    owners: Iterable[tuple[str, str, int]],
+) -> dict[tuple[str, int], list[str]]:
+    """Who took which axes: (logical name, rule) to axes."""
+    takers: dict[tuple[str, int], list[str]] = {}
+    for axis, owner, through in owners:
+        takers.setdefault((owner, through), []).append(axis)
+    return takers

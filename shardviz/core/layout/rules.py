@@ -241,31 +241,35 @@ def _parse(text: str) -> Iterator[Rule]:
     while not cursor.done and not (outer and cursor.at(outer)):
         if index >= MAX_RULES:
             raise RuleError(f"A table has at most {MAX_RULES:,} rules.")
-        closing = None
-        if cursor.at("-") and cursor.peek().value in ("(", "["):
-            cursor.take()  # the dash of a list in YAML
-        if cursor.at("(", "["):
-            closing = ")" if cursor.take().value == "(" else "]"
-        logical = cursor.name("a logical axis name")
-        arrow = cursor.here.start
-        if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
-            raise cursor.complain("expected -> and a mesh axis")
-        if not closing and "\n" in text[arrow : cursor.here.start]:
-            raise _leads_nowhere(logical, text.count("\n", 0, arrow) + 1)
-        free = cursor.here.kind == "word" and cursor.here.value.upper().endswith("UNCONSTRAINED")
-        target = names_or_none(cursor, "a mesh axis, None or a tuple")
-        if closing:
-            cursor.skip(",")
-            if not cursor.skip(closing):
-                raise cursor.complain(f"expected a closing {closing}")
-        cursor.skip(",", ";")
-        rule = _rule(index, (logical, target))
-        yield Rule(rule.logical, (), free=True) if free else rule
+        yield _parse_rule(cursor, index)
         index += 1
     if outer and not cursor.skip(outer):
         raise cursor.complain(f"expected a closing {outer}")
     if not cursor.done:
         raise cursor.complain("expected nothing more")
+
+
+def _parse_rule(cursor: Cursor, index: int) -> Rule:
+    closing = None
+    if cursor.at("-") and cursor.peek().value in ("(", "["):
+        cursor.take()  # the dash of a list in YAML
+    if cursor.at("(", "["):
+        closing = ")" if cursor.take().value == "(" else "]"
+    logical = cursor.name("a logical axis name")
+    arrow = cursor.here.start
+    if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
+        raise cursor.complain("expected -> and a mesh axis")
+    if not closing and "\n" in cursor.text[arrow : cursor.here.start]:
+        raise _leads_nowhere(logical, cursor.text.count("\n", 0, arrow) + 1)
+    free = cursor.here.kind == "word" and cursor.here.value.upper().endswith("UNCONSTRAINED")
+    target = names_or_none(cursor, "a mesh axis, None or a tuple")
+    if closing:
+        cursor.skip(",")
+        if not cursor.skip(closing):
+            raise cursor.complain(f"expected a closing {closing}")
+    cursor.skip(",", ";")
+    rule = _rule(index, (logical, target))
+    return Rule(rule.logical, (), free=True) if free else rule
 
 
 def _leads_nowhere(logical: str, line: int) -> RuleError:

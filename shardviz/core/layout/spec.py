@@ -306,7 +306,7 @@ def rank_problem(spec: Spec, rank: int) -> str | None:
     """The sentence for a spec longer than the array, or None where it fits."""
     if spec.rank <= rank:
         return None
-    parts = spec.entry_texts[rank:]
+    parts = list(spec.entry_texts[rank:])
     extra = " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
     return (
         f"The spec {spec} has {plural(spec.rank, 'entry', 'entries')} and the array has"

@@ -102,8 +102,12 @@ def deciding(
     mesh: MeshSpec | None,
     size: int | None,
     drops_size_one: bool,
+    used: tuple[str, ...] = (),
 ) -> Verdict:
-    """The verdict on the rule that decided: did it work out on this mesh, for this size?"""
+    """The verdict on the rule that decided: did it work out on this mesh, for this size?
+
+    `used` are the axes that split any dimension of the array, which are not offered instead.
+    """
     if not axes:
         return Verdict(
             rule, logical, axes, Outcome.WHOLE, "keeps the dimension whole and ends the search."
@@ -127,7 +131,8 @@ def deciding(
             f"{suggestion(absent[0], mesh.axis_names)}",
             absent=absent,
         )
-    misfit = None if size is None else Misfit.find(size, axes, mesh)
+    free = tuple(a for a in mesh.axis_names if a not in used)
+    misfit = None if size is None else Misfit.find(size, axes, mesh, free)
     if misfit is not None:
         return Verdict(
             rule,

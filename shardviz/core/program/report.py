@@ -108,6 +108,9 @@ class Memory:
         generated_code: the code itself, where it lives on the device.
         capacity: what the device had free when the report was made; of simulated devices, their
             even share of the host's.
+
+    >>> Memory(arguments=1024).replace(capacity=4096)
+    Memory(arguments=1024, ..., capacity=4096)
     """
 
     arguments: int | None = None

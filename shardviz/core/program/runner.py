@@ -12,11 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.array import DTYPE_BITS
-from shardviz.core.layout.spec import Spec
 from shardviz.core.program import reference
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.capacity import capacity_of, refusal
@@ -32,11 +31,12 @@ from shardviz.core.program.compiler import (
 from shardviz.core.program.effects import explain_ordered, forget_failed_callbacks
 from shardviz.core.program.failures import failure
 from shardviz.core.program.layouts import output_layouts, spec_checks
+from shardviz.core.program.placing import Inputs
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Failure, Report
 from shardviz.core.program.targets import Target, choose, device_mesh
-from shardviz.core.program.tracing import Traced, donated_leaves, placed_spec, trace
-from shardviz.core.program.values import example, value_leaves
+from shardviz.core.program.tracing import Traced, trace
+from shardviz.core.program.values import value_leaves
 
 MAX_REPEAT = 1_000_000
 
@@ -57,6 +57,9 @@ def compile_program(
         cache: where executables are kept.
         progress: called with the name of every stage as it begins.
         cancelled: asked between stages; True ends the walk.
+
+    Raises:
+        ProgramError: for what is no Program at all.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.core.layout.array import ArraySpec
@@ -89,6 +92,9 @@ def run_program(
         cache, progress, cancelled: as for `compile_program`; `cancelled` is also asked between
             repeats.
 
+    Raises:
+        ProgramError: for what is no Program at all.
+
     >>> import jax.numpy as jnp
     >>> from shardviz.core.layout.array import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -114,6 +120,11 @@ class _Walk:
         progress: Callable[[str], None] | None,
         cancelled: Callable[[], bool] | None,
     ) -> None:
+        if not isinstance(program, Program):
+            raise ProgramError(
+                "What is compiled or run is a program, made by sv.program(fn, ...); got"
+                f" {shown(program)}."
+            )
         self.program = program
         self.report = Report(program.name, "")
         self.stage = "program"
@@ -127,22 +138,22 @@ class _Walk:
         """Takes the steps; whatever they raise becomes the error of the report."""
         try:
             steps()
-        except _Cancelled:
-            self.note(error=Failure("cancelled", f"Cancelled before the stage {self.stage!r}."))
+        except _Cancelled as words:
+            self.note(error=Failure("cancelled", f"Cancelled {words}."))
         except Exception as error:  # noqa: BLE001  a user's function may raise anything
             self.note(error=failure(self.stage, error))
 
     def enter(self, stage: str) -> None:
         """Begins a stage, unless somebody asked to stop."""
         self.stage = stage
-        self.poll()
+        self.poll(f"before the stage {stage!r}")
         if self._progress is not None:
             self._progress(stage)
 
-    def poll(self) -> None:
+    def poll(self, when: str) -> None:
         """Ends the walk where somebody asked to stop."""
         if self._cancelled is not None and self._cancelled():
-            raise _Cancelled
+            raise _Cancelled(when)
 
     def note(self, **known: Any) -> None:
         """Adds to the report."""
@@ -235,14 +246,15 @@ class _Walk:
         leaves = value_leaves(self.program, values)
         lowered, executable = self.compile(target, cache)
         self.enter("place")
-        self._refuse_what_does_not_fit(executable, leaves)
+        inputs = Inputs(self.program, self.mesh, leaves)
+        self._refuse_what_does_not_fit(executable, inputs)
         begun = time.perf_counter()
-        inputs = jax.block_until_ready([self._input(i, leaves) for i in self._positions])
+        placed = inputs.place_all()
         self.note(place_s=time.perf_counter() - begun)
-        self.check(*self._input_checks(inputs))
+        self.check(*self._input_checks(placed))
         self.enter("run")
         try:
-            results = self._execute(executable, inputs, leaves, repeat)
+            results = self._execute(executable, inputs, placed, repeat)
             if not lowered.cacheable:
                 jax.effects_barrier()  # effects and callbacks may come after the results
         except Exception as error:
@@ -257,56 +269,23 @@ class _Walk:
             *reference.checks(self.program, lowered, executable, self.devices, leaves, results)
         )
 
-    @property
-    def _positions(self) -> range:
-        return range(len(self.program.arrays))
-
-    def _refuse_what_does_not_fit(self, executable: Executable, leaves: list[Any] | None) -> None:
-        there = 0
-        for i, leaf in enumerate(leaves or ()):
-            if isinstance(leaf, jax.Array) and self._lies(leaf, i):
-                layout = self.program.requests[i].layout
-                there += layout.bytes_per_device if layout else 0
-        capacity = capacity_of(self.devices)
+    def _refuse_what_does_not_fit(self, executable: Executable, inputs: Inputs) -> None:
+        capacity, there = capacity_of(self.devices), inputs.bytes_in_place
         if words := refusal(executable.memory, capacity, len(self.devices), there):
             raise ProgramError(words)
 
-    def _lies(self, leaf: jax.Array, position: int) -> bool:
-        """Whether a given array is where it should be, and may be used in place."""
-        wanted = self._sharding(position)
-        return position not in donated_leaves(self.program) and leaf.sharding.is_equivalent_to(
-            wanted, leaf.ndim
-        )
-
-    def _sharding(self, position: int) -> NamedSharding:
-        spec = placed_spec(self.program.requests[position].spec or Spec())
-        return NamedSharding(self.mesh, spec.to_jax())
-
-    def _input(self, position: int, leaves: list[Any] | None) -> jax.Array:
-        sharding = self._sharding(position)
-        if leaves is None:
-            return example(self.program.arrays[position], sharding, position)
-        # What is donated is used up, and must not be the array of the person who gave it.
-        donated = position in donated_leaves(self.program)
-        return jax.device_put(leaves[position], sharding, may_alias=False if donated else None)
-
     def _execute(
-        self,
-        executable: Executable,
-        inputs: list[jax.Array],
-        leaves: list[Any] | None,
-        repeat: int,
+        self, executable: Executable, inputs: Inputs, placed: list[jax.Array], repeat: int
     ) -> list[jax.Array]:
         seconds: list[float] = []
         results: list[jax.Array] = []
         for turn in range(repeat):
-            self.poll()
             if turn:
+                self.poll(f"after {turn} of {repeat} runs")
                 del results[:]  # before the next ones take their memory
-                for i in donated_leaves(self.program):
-                    inputs[i] = jax.block_until_ready(self._input(i, leaves))
+                inputs.replace_donated(placed)
             begun = time.perf_counter()
-            results = list(jax.block_until_ready(executable.stage(*inputs)))
+            results = list(jax.block_until_ready(executable.stage(*placed)))
             seconds.append(time.perf_counter() - begun)
         self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
         return results
@@ -320,10 +299,10 @@ class _Walk:
             " of less than 8 bits to a compiled program. jax 0.12 can; or take int8."
         )
 
-    def _input_checks(self, inputs: Sequence[jax.Array]) -> list[Check]:
+    def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
         return [
             boxes_check(r.array.name, r.layout, array, self.ids)
-            for r, array in zip(self.program.requests, inputs, strict=True)
+            for r, array in zip(self.program.requests, placed, strict=True)
             if r.layout is not None
         ]
 

@@ -69,11 +69,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = _Results(program)
-    options: dict[str, Any] = {"donate_argnums": donated_leaves(program)}
-    if program.out_specs is not None:
-        # Not known yet how many there are; jit takes one sharding for all of them, or one each.
-        shardings = tuple(NamedSharding(mesh, s.to_jax()) for s in program.out_specs)
-        options["out_shardings"] = shardings[0] if len(shardings) == 1 else shardings
+    options = {"donate_argnums": donated_leaves(program), **_output_shardings(program, mesh)}
     with in_context(mesh):
         stage = jax.jit(_flat(program, results), **options).trace(*arguments)
     outputs = tuple(
@@ -170,16 +166,19 @@ def _flat(program: Program, results: _Results) -> Callable[..., Any]:
         names[i] = unique(name if name.isidentifier() else f"a_{name}", taken)
         taken.add(names[i])
     # jax names arguments in its messages, and operations of the compiler after arguments.
-    kind = inspect.Parameter.POSITIONAL_ONLY
-    flat.__signature__ = inspect.Signature([_parameter(n, kind) for n in names])  # type: ignore[attr-defined]
+    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     return flat
 
 
-def _parameter(name: str, kind: Any) -> inspect.Parameter:
-    try:
-        return inspect.Parameter(name, kind)
-    except ValueError:  # a keyword, such as `in`
-        return inspect.Parameter(f"{name}_", kind)
+def _output_shardings(program: Program, mesh: Mesh | AbstractMesh) -> dict[str, Any]:
+    if program.out_specs is None:
+        return {}
+    for spec in program.out_specs:
+        spec.check(program.mesh)
+    shardings = tuple(NamedSharding(mesh, s.to_jax()) for s in program.out_specs)
+    # How many outputs there are is not known yet: jit takes one sharding for all, or one each.
+    return {"out_shardings": shardings[0] if len(shardings) == 1 else shardings}
 
 
 def in_context(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]:

@@ -15,8 +15,6 @@ from shardviz.core.layout.array import ArraySpec, dtype_name
 from shardviz.core.program.bridge import jax_dtype, key_implementation
 from shardviz.core.program.program import Program
 
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # 2**64 over the golden ratio: Fibonacci hashing
-
 
 def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
     """The leaves of the values a person gave, checked against the program; None for none.
@@ -67,7 +65,7 @@ def example_block(
     >>> bool((whole[2:, :2] == part).all())
     True
     """
-    place = np.full((1,) * len(shape), seed << 40, np.uint64)
+    place = np.full((1,) * max(1, len(shape)), seed << 40, np.uint64)
     stride = 1
     for dim in reversed(range(len(shape))):
         lane = [1] * len(shape)
@@ -75,8 +73,15 @@ def example_block(
         steps = np.arange(*bounds[dim], dtype=np.uint64) * np.uint64(stride % (1 << 64))
         place = place + steps.reshape(lane)
         stride *= shape[dim]
-    bits = ((place ^ (place >> np.uint64(29))) * _GOLDEN) >> np.uint64(40)  # 24 bits
-    return _numbers(bits, dtype)
+    return _numbers(_mixed(place).reshape([b - a for a, b in bounds]), dtype)
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    """24 random-looking bits of every number: the finaliser of splitmix64."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) >> np.uint64(40)
 
 
 def _numbers(bits: np.ndarray, dtype: Any) -> np.ndarray:
@@ -88,7 +93,7 @@ def _numbers(bits: np.ndarray, dtype: Any) -> np.ndarray:
         return (bits & np.uint64(mask)).astype(np.int8).astype(dtype)
     floats = bits.astype(np.float32) * np.float32(2.0**-24) - np.float32(0.5)
     if kind == "c":
-        other = (bits * np.uint64(40503) & np.uint64(0xFFFFFF)).astype(np.float32)
+        other = _mixed(np.atleast_1d(bits)).reshape(bits.shape).astype(np.float32)
         return (floats + 1j * (other * np.float32(2.0**-24) - np.float32(0.5))).astype(dtype)
     return floats.astype(dtype)
 

@@ -1,0 +1,168 @@
+"""Layouts against JAX's own, rules against flax's, audits of many arrays. Nothing is compiled."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from flax.linen import logical_to_mesh_axes
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.audit import audit
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.request import requests
+from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.rule_uses import rule_summary
+from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+from tests.bench.timing import Table, best, each, side_by_side
+from tests.layout.fakes import jax_mesh
+
+MESHES = {512: (8, 8, 8), 4096: (16, 16, 16), 65_536: (64, 32, 32), 1 << 20: (128, 128, 64)}
+TARGETS = {512: 5, 4096: 40, 65_536: 400}
+SPECS = {"(x, y)": "x, y", "((y, x), None, z)": "(y, x), None, z"}
+
+
+def mesh_of(devices: int) -> MeshSpec:
+    """A mesh of three axes with so many devices."""
+    return make_mesh(dict(zip("xyz", MESHES[devices], strict=True)))
+
+
+def shapes(mesh: MeshSpec, spec: Spec) -> Callable[[int], tuple[int, ...]]:
+    """Shapes never asked for before, so that no cache can answer."""
+    fresh = itertools.count(1)
+
+    def next_shape(_: int) -> tuple[int, ...]:
+        number = next(fresh)
+        return tuple(
+            number * int(np.prod([mesh.shape[a] for a in dim], dtype=int)) for dim in spec.dims
+        )
+
+    return next_shape
+
+
+def cold_layouts(table: Table) -> None:
+    """The boxes of all devices, for a spec and shape seen for the first time."""
+    for devices, target in TARGETS.items():
+        mesh = mesh_of(devices)
+        real = jax_mesh(mesh)
+        rounds, batch = (2, 1) if devices > 10_000 else (5, 20)
+        for name, written in SPECS.items():
+            spec = Spec.parse(written)
+            theirs_spec, shape = spec.to_jax(), shapes(mesh, spec)
+
+            def by_jax(size: Any, real: Any = real, spec: Any = theirs_spec) -> Any:
+                return jax.sharding.NamedSharding(real, spec).devices_indices_map(size)
+
+            def by_us(size: Any, mesh: Any = mesh, spec: Any = spec) -> Any:
+                layout = lay_out(size, spec, mesh)
+                return layout.starts, layout.stops
+
+            ours, theirs = side_by_side(
+                lambda by_us=by_us, shape=shape: each(shape, by_us, 9, 20),
+                lambda by_jax=by_jax, shape=shape, n=rounds, b=batch: each(shape, by_jax, n, b),
+                rounds=3,
+            )
+            table.at_least(f"boxes of {devices:,} devices, {name}, cold", target, ours, theirs)
+
+
+def filled_layouts(table: Table) -> None:
+    """A million boxes written into given arrays, against filling the same arrays with a number."""
+    devices = 1 << 20
+    mesh = mesh_of(devices)
+    for name, written in SPECS.items():
+        spec = Spec.parse(written)
+        shape = shapes(mesh, spec)(0)
+        starts = np.zeros((devices, len(shape)), np.int64, order="F")
+        stops = np.zeros_like(starts)
+
+        def fill(starts: Any = starts, stops: Any = stops) -> None:
+            starts.fill(1)
+            stops.fill(2)
+
+        def write(starts: Any = starts, stops: Any = stops, shape: Any = shape, spec: Any = spec):
+            lay_out(shape, spec, mesh).write_boxes(starts, stops)
+
+        ours, theirs = side_by_side(lambda w=write: best(w), lambda f=fill: best(f), rounds=3)
+        table.at_most(f"{devices:,} boxes into given arrays, {name}", 2, ours, theirs)
+
+
+def parts_of_layouts(table: Table) -> None:
+    """One device's box, and what a window shows, cold."""
+    window = (slice(2, 8), slice(0, 6), slice(1, 5))
+    for devices in MESHES:
+        mesh, spec = mesh_of(devices), Spec.parse(SPECS["((y, x), None, z)"])
+        shape = shapes(mesh, spec)
+        last = devices - 1
+        box = each(shape, lambda s, m=mesh, n=last, p=spec: lay_out(s, p, m).box(n), 20, 50)
+        view = each(shape, lambda s, m=mesh, p=spec: lay_out(s, p, m).viewport(window), 20, 50)
+        table.within(f"one box of {devices:,} devices", 50e-6, box)
+        table.within(f"a viewport of {devices:,} devices", 50e-6, view)
+
+
+def rules_and_names(count: int) -> tuple[tuple, tuple[str, ...]]:
+    """A table of `count` rules with repeats and shared axes, and the names of one array."""
+    pairs = tuple((f"name{i % 7}", f"axis{i % 9}") for i in range(count))
+    return pairs, ("name1", "name3", "name5", "name6")
+
+
+def resolving(table: Table) -> None:
+    """A PartitionSpec in hand, against flax: remembered, and as if for the first time."""
+    for count, target in ((10, 1.5), (100, 3.0)):
+        pairs, names = rules_and_names(count)
+        rules = Rules.of(pairs)
+
+        def warm(rules: Any = rules, names: Any = names) -> Any:
+            for _ in range(200):
+                resolve(names, rules).partition_spec  # noqa: B018  asked for, as a person would
+
+        def cold(rules: Any = rules, names: Any = names) -> Any:
+            for _ in range(200):
+                rules.memo.clear()
+                resolve(names, rules).partition_spec  # noqa: B018
+
+        def flax(pairs: Any = pairs, names: Any = names) -> Any:
+            for _ in range(200):
+                logical_to_mesh_axes(names, pairs)
+
+        assert resolve(names, rules).partition_spec == logical_to_mesh_axes(names, pairs)
+        for label, run in (("", warm), (", nothing remembered", cold)):
+            ours, theirs = side_by_side(
+                lambda run=run: best(run, 0.15) / 200, lambda flax=flax: best(flax, 0.15) / 200
+            )
+            table.at_least(f"a PartitionSpec from {count} rules{label}", target, ours, theirs)
+
+
+def auditing(table: Table) -> None:
+    """A model of 10,000 arrays, against the specs alone by flax; and the edit of a rule."""
+    pairs, _ = rules_and_names(76)
+    rng = np.random.default_rng(0)
+    kinds = [
+        (tuple(f"name{i}" for i in rng.permutation(7)[:rank]), (8,) * rank)
+        for rank in (1, 2, 2, 3, 3, 4) for _ in range(8)
+    ]  # fmt: skip
+    rows = [
+        (f"layers/{i}/kernel", shape, names)
+        for i, (names, shape) in zip(range(10_000), itertools.cycle(kinds), strict=False)
+    ]
+    mesh = make_mesh({f"axis{i}": 2 for i in range(9)})
+    by_flax = best(lambda: [logical_to_mesh_axes(n, pairs) for _, _, n in rows], 1, 2)
+    ours = best(lambda: audit(rows, Rules.of(pairs), mesh).bytes_per_device, 1, 3)
+    table.at_least("10,000 arrays audited, against flax's specs of them", 2, ours, by_flax)
+
+    rules = Rules.of(pairs)
+    arrays = [ArraySpec(f"w{i}", shape, names) for i, (names, shape) in enumerate(kinds[:10])]
+    asked = requests(arrays, mesh, rules)
+    table.within("what 76 rules did for 10 arrays", 2e-3, best(lambda: rule_summary(asked, rules)))
+
+
+def main() -> int:
+    """Prints the table; how many targets were missed."""
+    table = Table()
+    for measure in (cold_layouts, filled_layouts, parts_of_layouts, resolving, auditing):
+        measure(table)
+    return table.missed

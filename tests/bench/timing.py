@@ -1,0 +1,97 @@
+"""Timing and the table that benchmarks print."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+from typing import Any
+
+
+def best(run: Callable[[], Any], seconds: float = 0.3, at_least: int = 5) -> float:
+    """The least seconds that one call of `run` takes, over as many calls as fit.
+
+    The least, because whatever else the machine does only ever adds.
+    """
+    run()
+    times: list[float] = []
+    end = time.perf_counter() + seconds
+    gc.disable()
+    try:
+        while len(times) < at_least or time.perf_counter() < end:
+            start = time.perf_counter()
+            run()
+            times.append(time.perf_counter() - start)
+    finally:
+        gc.enable()
+    return min(times)
+
+
+def each(
+    make: Callable[[int], Any], run: Callable[[Any], Any], count: int, batch: int = 1
+) -> float:
+    """The least mean seconds of `run` over batches of values never seen before.
+
+    What `make` does is not counted: so a run is cold though the process is warm.
+    """
+    means = []
+    number = 0
+    gc.disable()
+    try:
+        for _ in range(count):
+            values = [make(number + i) for i in range(batch)]
+            number += batch
+            start = time.perf_counter()
+            for value in values:
+                run(value)
+            means.append((time.perf_counter() - start) / batch)
+            values.clear()
+    finally:
+        gc.enable()
+    return min(means)
+
+
+def side_by_side(
+    ours: Callable[[], float], theirs: Callable[[], float], rounds: int = 5
+) -> tuple[float, float]:
+    """Both times, and as their ratio the median over rounds: a busy machine slows both alike."""
+    pairs = [(ours(), theirs()) for _ in range(rounds)]
+    return sorted(pairs, key=lambda p: p[1] / p[0])[len(pairs) // 2]
+
+
+def text(seconds: float) -> str:
+    """Seconds in the unit that reads best."""
+    for scale, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
+        if seconds * scale >= 1 or unit == "µs":
+            return f"{seconds * scale:.3g} {unit}"
+    raise AssertionError
+
+
+class Table:
+    """Rows of what was wanted and what came out; counts the misses."""
+
+    def __init__(self) -> None:
+        self.missed = 0
+        print(f"  {'what':<58} {'target':>12} {'measured':>12}")
+
+    def row(self, what: str, target: str, measured: str, met: bool, note: str = "") -> None:
+        """One row, printed at once."""
+        self.missed += not met
+        mark = "" if met else "  MISSED"
+        print(f"  {what:<58} {target:>12} {measured:>12}{mark}  {note}".rstrip(), flush=True)
+
+    def at_least(self, what: str, target: float, ours: float, theirs: float) -> None:
+        """A row on how many times faster `ours` is."""
+        note = f"({text(theirs)} / {text(ours)})"
+        ratio = theirs / ours
+        self.row(what, f">= {target:g}x", f"{ratio:.3g}x", ratio >= target, note)
+
+    def at_most(self, what: str, target: float, ours: float, theirs: float) -> None:
+        """A row on how many times longer `ours` may take."""
+        note = f"({text(ours)} / {text(theirs)})"
+        ratio = ours / theirs
+        self.row(what, f"<= {target:g}x", f"{ratio:.3g}x", ratio <= target, note)
+
+    def within(self, what: str, target: float, ours: float) -> None:
+        """A row on how many seconds `ours` may take."""
+        self.row(what, f"<= {text(target)}", text(ours), ours <= target)

@@ -1,0 +1,186 @@
+"""audit(): what comes of many arrays and one table, in numbers and in words."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import LayoutError, ShardvizError
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.audit import Audit, Unmatched, audit
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.request import request
+from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+
+MESH = make_mesh(data=4, model=2, expert=1)
+RULES = Rules.parse("""
+    batch -> data
+    mlp -> (model, expert)
+    embed -> model
+    embed -> None
+    embed -> data
+    vocab -> tensor
+    kv -> (data, model)
+    kv -> data
+""")
+LAYER = {"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 512), "mlp embed")}
+MODEL = {
+    "layers": [LAYER, LAYER],
+    "emb": ((1000, 512), "vocab embed", "bf16"),
+    "norm": ((512,), "embde"),
+    "big": ((512, 1024), None),
+    "head": ((512, 1001), "embed kv"),
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> Audit:
+    return audit(MODEL, RULES, MESH)
+
+
+def test_rows_are_what_request_says_of_each_array(found):
+    names = [r.array.name for r in found.rows]
+    assert names == ["layers/0/wi", "layers/0/wo", "layers/1/wi", "layers/1/wo", "emb", "norm",
+                     "big", "head"]  # fmt: skip
+    for row in found.rows:
+        alone = request(row.array, MESH, RULES)
+        assert (row.spec, row.problem) == (alone.spec, alone.problem)
+        if alone.layout is not None:
+            assert np.array_equal(row.layout.starts, alone.layout.starts)
+
+
+def test_arrays_that_ask_alike_share_their_answer(found):
+    first, _, third, *_ = found.rows
+    assert first.layout is third.layout
+    assert first.resolution is third.resolution
+    assert (first.array.name, third.array.name) == ("layers/0/wi", "layers/1/wi")
+
+
+def test_bytes_are_added_up(found):
+    a_layer = 2 * 512 * 2048 * 4 // 2
+    assert found.bytes_per_device == 2 * a_layer + 512 * 4 + 512 * 1024 * 4
+    assert found.bytes == 4 * 512 * 2048 * 4 + 1000 * 512 * 2 + 512 * 4 + 512 * 1024 * 4 + (
+        512 * 1001 * 4
+    )  # fmt: skip
+
+
+def test_the_largest_on_a_device_come_first(found):
+    sizes = [r.layout.bytes_per_device for r in found.largest]
+    assert sizes == sorted(sizes, reverse=True)
+    assert len(sizes) == 6, "two of the eight do not lay out"
+
+
+def test_findings(found):
+    assert dict(found.problems) == {
+        "emb": "Dimension 0 is to be split over 'tensor', which is no axis of the mesh (data=4,"
+        " model=2, expert=1). Known: 'data', 'model' and 'expert'.",
+        "head": "Dimension 1: 1,001 does not divide by 4 (data): 1 left over. Sizes that do: 1,000"
+        " and 1,004; or pad by 3.",
+    }
+    assert found.unmatched == (Unmatched("embde", "embed", ("norm",)),)
+    assert [r.array.name for r in found.replicated] == ["big"], "norm is small"
+    assert [u.index for u in found.unused_rules] == [0, 4, 6]
+
+
+def test_explain(found):
+    assert (
+        found.explain()
+        == """\
+8 arrays of 20.9 MiB on data=4, model=2, expert=1 (8 devices) by 8 rules, read as linen: 10 MiB on\
+ each device. Largest there: layers/0/wi 2 MiB, layers/0/wo 2 MiB, layers/1/wi 2 MiB, layers/1/wo\
+ 2 MiB, big 2 MiB.
+2 arrays cannot be laid out:
+  emb: Dimension 0 is to be split over 'tensor', which is no axis of the mesh (data=4, model=2,\
+ expert=1). Known: 'data', 'model' and 'expert'.
+  head: Dimension 1: 1,001 does not divide by 4 (data): 1 left over. Sizes that do: 1,000 and\
+ 1,004; or pad by 3.
+No rule knows 'embde' (in norm). Did you mean 'embed'?
+1 large array is whole on every device: big (2 MiB).
+3 of 8 rules never fire; 1 of them for names that no array has (batch):
+  rule 5 (embed → data) never fires: rule 4 ends every search for 'embed' first.
+  rule 7 (kv → (data, model)) never fires: it loses 'model' to 'embed' (rule 3)."""
+    )
+    assert repr(found) == (
+        "Audit(8 arrays on data=4, model=2, expert=1, 8 rules: 10 MiB on each device, 2 problems)"
+    )
+
+
+def test_explain_of_a_clean_model_and_of_little():
+    clean = audit([("w", (8, 4), "batch mlp")], RULES.pairs()[:2], MESH)
+    assert clean.explain() == (
+        "1 array of 128 B on data=4, model=2, expert=1 (8 devices) by 2 rules, read as linen: 16 B"
+        " on each device.\nEvery rule decides something."
+    )
+    empty = audit([], [], MESH)
+    assert empty.explain() == (
+        "0 arrays of 0 B on data=4, model=2, expert=1 (8 devices) by 0 rules, read as linen: 0 B on"
+        " each device.\nThe table is empty."
+    )
+
+
+def test_axes_of_size_one_are_only_counted_where_they_are_many():
+    mesh = make_mesh(a=1, fsdp=4, b=1, c=1)
+    told = repr(audit([("w", (8,), "x")], [("x", "fsdp")], mesh))
+    assert told == "Audit(1 array on fsdp=4, 3 axes of size 1, 1 rule: 8 B on each device)"
+
+
+def test_long_findings_are_cut_and_counted():
+    rows = [(f"w{i}", (7 + 2 * i,), "batch") for i in range(30)]
+    lines = audit(rows, RULES, MESH).explain().splitlines()
+    assert lines[1] == "30 arrays cannot be laid out:"
+    assert lines[12] == "  … and 20 more"
+
+
+def test_a_spec_of_its_own_wins_and_the_rules_owe_it_nothing():
+    own = ArraySpec("own", (8, 4), "batch mlp", spec=Spec.parse("None, data"))
+    row = audit([own], RULES, MESH).rows[0]
+    assert row.spec_wins
+    assert row.layout.shard_shape == (8, 1)
+    alone = audit([own], RULES, MESH)
+    assert "each array with 'batch' has a PartitionSpec of its own" in alone.rule_uses[0].never
+    assert alone.unmatched == ()
+
+
+def test_names_that_cannot_be_read_are_one_arrays_problem():
+    found = audit(
+        [("a", (8, 4), "batch"), ("b", (8,), "batch"), ("c", (8, 8), ("batch", 3)),
+         ("d", (8, 8), "batch batch")], RULES, MESH,
+    )  # fmt: skip
+    assert list(found.problems) == ["a", "c", "d"]
+    assert found.problems["a"].startswith("array has 2 dimensions and 1 logical name.")
+    assert found.problems["c"] == "The name of a logical axis must be text; got 3."
+    assert found.problems["d"].startswith("Logical name 'batch' stands at dimensions 0 and 1;")
+    assert found.rows[1].layout.shard_shape == (2,)
+
+
+def test_nnx_takes_unmatched_names_for_mesh_axes():
+    rows = [("w", (8, 8), "data mlp"), ("v", (8, 8), "nope mlp")]
+    found = audit(rows, [("mlp", "model")], MESH, dialect="nnx")
+    assert str(found.rows[0].spec) == "P('data', 'model')"
+    assert [u.name for u in found.unmatched] == ["nope"], "the mesh has an axis 'data'"
+    assert list(found.problems) == ["v"]
+
+
+def test_one_device_replicates_nothing():
+    found = audit([("w", (1024, 1024), None)], [], make_mesh(data=1))
+    assert found.replicated == ()
+
+
+def test_an_audit_takes_what_its_parts_take():
+    told = audit({"w": ("8, 4", "batch mlp")}, "batch -> data", "data=4, model=2", "LINEN")
+    assert told.rows[0].layout.shard_shape == (2, 4)
+    with pytest.raises(ShardvizError, match="No dialect"):
+        audit({}, [], MESH, "pax")
+    with pytest.raises(LayoutError, match="'8' is no array"):
+        audit({"w": "8"}, [], MESH)
+
+
+def test_many_arrays_are_audited_alike():
+    rows = [(f"l{i}/{n}", s, names) for i in range(500) for n, (s, names) in LAYER.items()]
+    found = audit(rows, RULES, MESH)
+    one = lay_out((512, 2048), Spec.parse("None, (model, expert)"), MESH).bytes_per_device
+    assert found.bytes_per_device == 1000 * one
+    assert len({id(r.layout) for r in found.rows}) == 2
+    assert len(found.rule_uses[1].decides) == 1000

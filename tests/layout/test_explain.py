@@ -1,0 +1,183 @@
+"""What explain() says, word for word: the sentences that people read."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.rules import Rules
+
+MESH = make_mesh(data=4, model=2, expert=1)
+RULES = Rules.parse("""
+    batch -> data
+    mlp -> (model, expert)
+    heads -> model
+    embed -> model
+    embed -> None
+    embed -> data
+    vocab -> tensor
+    seq -> expert
+    kv -> (data, model)
+    kv -> data
+    two -> (data, data)
+    free -> UNCONSTRAINED
+""")
+
+LINEN = "(linen rules, 12 rules)"
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "dialect", "told"),
+    [
+        (
+            "batch embed", (8, 4), "linen",
+            f"""\
+P('data', 'model')  {LINEN}
+dim 0 “batch” → data: rule 1 (batch → data) splits 4 ways over 'data'.
+dim 1 “embed” → model: rule 4 (embed → model) splits 2 ways over 'model'.""",
+        ),
+        (
+            "embed mlp", (512, 2048), "linen",
+            f"""\
+P(None, ('model', 'expert'))  {LINEN}
+dim 0 “embed” stays whole: rule 5 (embed → None) keeps the dimension whole and ends the search.\
+ Before it, rule 4 (embed → model) lost: 'model' is taken by dimension 1 through rule 2.
+dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'. 'expert'\
+ of size 1 splits nothing.""",
+        ),
+        (
+            "mlp heads", (7, 8), "linen",
+            f"""\
+P(('model', 'expert'), None)  {LINEN}
+dim 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 7 does not divide by 2\
+ (model × expert): 1 left over. Sizes that do: 6 and 8; or pad by 1.
+dim 1 “heads” stays whole: rule 3 (heads → model) lost: 'model' is taken by dimension 0 through\
+ rule 2.""",
+        ),
+        (
+            "mlp _", (9, 8), "linen",
+            f"""\
+P(('model', 'expert'), None)  {LINEN}
+dim 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 9 does not divide by 2\
+ (model × expert): 1 left over. Sizes that do: 8 and 10; or pad by 1.
+dim 1 (no name) stays whole: no rule can match a dimension without a name.""",
+        ),
+        (
+            "batch", (510,), "linen",
+            f"""\
+P('data')  {LINEN}
+dim 0 “batch” → data: rule 1 (batch → data) decides, but 510 does not divide by 4 (data): 2 left\
+ over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'.""",
+        ),
+        (
+            "vocab seq", (8, 8), "linen",
+            f"""\
+P('tensor', 'expert')  {LINEN}
+dim 0 “vocab” → tensor: rule 7 (vocab → tensor) decides, but the mesh (data=4, model=2, expert=1)\
+ has no axis 'tensor'. Known: 'data', 'model' and 'expert'.
+dim 1 “seq” → expert: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
+ splits nothing.""",
+        ),
+        (
+            "seq heads", (8, 8), "maxtext",
+            """\
+P(None, 'model')  (maxtext rules, 12 rules)
+dim 0 “seq” stays whole: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
+ is dropped.
+dim 1 “heads” → model: rule 3 (heads → model) splits 2 ways over 'model'.""",
+        ),
+        (
+            "kv mlp", (8, 8), "linen",
+            f"""\
+P('data', ('model', 'expert'))  {LINEN}
+dim 0 “kv” → data: rule 10 (kv → data) splits 4 ways over 'data'. Before it, rule 9 (kv → (data,\
+ model)) wants all of (data, model) or nothing, and 'model' is taken by dimension 1 through rule\
+ 2; 'data' free.
+dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'. 'expert'\
+ of size 1 splits nothing.""",
+        ),
+        (
+            "hedas zzz", (8, 8), "linen",
+            f"""\
+P(None, None)  {LINEN}
+dim 0 “hedas” stays whole: no rule knows “hedas”. Did you mean “heads”?
+dim 1 “zzz” stays whole: no rule knows “zzz”.""",
+        ),
+        (
+            "embed nope", (8, 8), "nnx",
+            """\
+P('data', 'nope')  (nnx rules, 12 rules)
+dim 0 “embed” → data: rule 6 (embed → data) splits 4 ways over 'data'.
+dim 1 “nope” → nope: no rule speaks of it, so nnx takes the name for a mesh axis.""",
+        ),
+        (
+            "two free", None, "linen",
+            f"""\
+P(('data', 'data'), P.UNCONSTRAINED)  {LINEN}
+dim 0 “two” → data, data: rule 11 (two → (data, data)) decides, but names 'data' twice; a mesh\
+ axis can split a dimension once.
+dim 1 “free” is left to the compiler: rule 12 (free → UNCONSTRAINED) leaves the dimension to the\
+ compiler and ends the search.""",
+        ),
+    ],
+    ids=lambda v: v if isinstance(v, str) and len(v) < 20 else "",
+)  # fmt: skip
+def test_explain(names, shape, dialect, told):
+    mesh = None if shape is None else MESH
+    assert resolve(names, RULES, mesh=mesh, shape=shape, dialect=dialect).explain() == told
+
+
+def reasons(names: str, dim: int, dialect: str = "linen") -> list[str]:
+    found = resolve(names, RULES, mesh=MESH, dialect=dialect)
+    return [v.reason for v in found.decisions[dim].verdicts]
+
+
+def test_verdicts_that_do_not_decide_say_why():
+    told = reasons("embed _", 0)
+    assert told[0] == "speaks of 'batch'; this dimension has 'embed'."
+    assert told[4] == "comes after rule 4, which already decided this dimension."
+    assert reasons("embed _", 1)[0] == "speaks of 'batch'; this dimension has no name."
+    assert reasons("kv batch mlp", 0)[8:10] == [
+        "lost: 'data' is taken by dimension 1 through rule 1; 'model' is taken by dimension 2"
+        " through rule 2.",
+        "lost: 'data' is taken by dimension 1 through rule 1.",
+    ]
+    assert reasons("embed", 0, "nnx")[3] == (
+        "is replaced by rule 6: this dialect reads the table as a dict, where the last repeat wins."
+    )
+
+
+def test_kinds_have_a_name_each():
+    found = resolve("embed mlp", RULES, mesh=MESH)
+    kinds = [v.kind for v in found.decisions[0].verdicts[3:6]]
+    assert kinds == ["axis taken", "terminal None", "dimension already decided"]
+
+
+@pytest.mark.parametrize(
+    ("names", "shape", "dialect", "problems"),
+    [
+        ("batch mlp", (8, 8), "linen", ()),
+        (
+            "mlp heads", (7, 8), "linen",
+            ("Dimension 0: rule 2 (mlp → (model, expert)) decides, but 7 does not divide by 2"
+             " (model × expert): 1 left over. Sizes that do: 6 and 8; or pad by 1.",),
+        ),
+        (
+            "nope", (8,), "nnx",
+            ("Dimension 0: no rule speaks of 'nope', and nnx takes it for a mesh axis, which the"
+             " mesh lacks.",),
+        ),
+        (
+            "batch embed", (8, 8), "nnx",
+            ("Mesh axis 'data' splits both dimension 0 and dimension 1; it can split one. Take it"
+             " out of one of them.",),
+        ),
+    ],
+)  # fmt: skip
+def test_problems(names, shape, dialect, problems):
+    assert resolve(names, RULES, mesh=MESH, shape=shape, dialect=dialect).problems == problems
+
+
+def test_a_resolution_shows_itself():
+    assert repr(resolve("embed _", RULES)) == "Resolution(embed, _ → P('model', None), linen)"

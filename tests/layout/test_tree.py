@@ -1,0 +1,264 @@
+"""Arrays found in tables and in the parameters of real models."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.training.train_state import TrainState
+
+from shardviz.core.errors import LayoutError
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.audit import audit
+from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.tree import read_arrays
+
+
+def arrays(tree: Any) -> list[ArraySpec]:
+    found = read_arrays(tree)
+    assert all(f.problem is None for f in found), found
+    return [f.array for f in found]
+
+
+W = ArraySpec("w", (8, 4), "embed mlp")
+V = ArraySpec("v", (4,), dtype="int8")
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        (W, [W]),
+        ([W, V], [W, V]),
+        ((W, V), [W, V]),
+        (iter([W, V]), [W, V]),
+        ((a for a in (W, V)), [W, V]),
+        (("w", (8, 4), "embed mlp"), [W]),
+        ([("w", (8, 4), "embed mlp"), ("v", 4, None, "int8")], [W, V]),
+        ([("w", [8, 4], ["embed", "mlp"]), ("v", "4", None, np.int8)], [W, V]),
+        ([["w", "8x4", ("embed", "mlp"), "f32"], V], [W, V]),
+        ([("w", (8, 4), jax.sharding.PartitionSpec("embed", "mlp"))], [W]),
+        ({"w": ((8, 4), "embed mlp"), "v": ((4,), None, "int8")}, [W, V]),
+        ({"w": ([8, 4], ["embed", "mlp"]), "v": (4, None, "int8")}, [W, V]),
+        ({"w": ("8, 4", "embed mlp")}, [W]),
+        (((8, 4), "embed mlp"), [W.renamed("array")]),
+        ({"a": {"w": W}}, [W.renamed("a/w/w")]),
+        ({"a": {"w": ((8, 4), "embed mlp")}}, [W.renamed("a/w")]),
+        ({"a": [((8, 4), "embed mlp"), None, {"v": ((4,), (None,), "int8")}]},
+         [W.renamed("a/0"), ArraySpec("a/2/v", (4,), (None,), "int8")]),
+        ({3: ((8, 4), "embed mlp")}, [W.renamed("3")]),
+        ({"step": ((), ())}, [ArraySpec("step", (), ())]),
+        ([("step", (), [])], [ArraySpec("step", (), ())]),
+        ([], []),
+        ({}, []),
+        (None, []),
+        ({"a": {}, "b": [], "c": (), "d": None}, []),
+        ({"w": np.zeros((8, 4), np.float32)}, [ArraySpec("w", (8, 4))]),
+        ({"w": jax.ShapeDtypeStruct((8, 4), jnp.bfloat16)},
+         [ArraySpec("w", (8, 4), dtype="bfloat16")]),
+        ({"k": jax.eval_shape(lambda: jax.random.key(0))}, [ArraySpec("k", (), dtype="key<fry>")]),
+    ],
+)  # fmt: skip
+def test_tables_and_trees_are_read(written, found):
+    assert arrays(written) == found
+
+
+def test_names_seen_before_get_a_number():
+    rows = [("w", (8,)), ("w", (4,)), ("v", (2,)), ("w", (1,))]
+    assert [a.name for a in arrays(rows)] == ["w", "w (2)", "v", "w (3)"]
+
+
+def test_long_paths_keep_their_end():
+    deep: Any = ((8,), "embed")
+    for part in ("kernel", *("a_rather_long_module_name",) * 6):
+        deep = {part: deep}
+    (found,) = arrays(deep)
+    assert found.name.startswith("…")
+    assert found.name.endswith("a_rather_long_module_name/kernel")
+    assert len(found.name) <= 100
+
+
+class Dense(nn.Module):
+    box: Any = nn.with_logical_partitioning
+
+    @nn.compact
+    def __call__(self, x):
+        init = self.box(nn.initializers.lecun_normal(), ("embed", "mlp"))
+        kernel = self.param("kernel", init, (x.shape[-1], 16))
+        bias = self.param("bias", nn.initializers.zeros, (16,))
+        return x @ kernel + bias
+
+
+@pytest.mark.parametrize("box", [nn.with_logical_partitioning, nn.with_partitioning])
+def test_boxes_of_linen_are_opened(box):
+    shapes = jax.eval_shape(Dense(box).init, jax.random.key(0), jnp.ones((2, 8)))
+    assert arrays(shapes) == [
+        ArraySpec("params/bias", (16,)),
+        ArraySpec("params/kernel", (8, 16), "embed mlp"),
+    ]
+
+
+def test_a_train_state_with_its_optimizer_is_read():
+    model = Dense()
+
+    def start(key):
+        params = model.init(key, jnp.ones((2, 8)))["params"]
+        return TrainState.create(apply_fn=model.apply, params=params, tx=optax.adam(1e-3))
+
+    made = {a.name: a for a in arrays(jax.eval_shape(start, jax.random.key(0)))}
+    assert made["params/kernel"].logical == ("embed", "mlp")
+    assert made["opt_state/0/mu/kernel"].logical == ("embed", "mlp")
+    assert made["opt_state/0/count"].shape == ()
+    assert made["step"].shape == ()
+    assert len(made) == 8
+    live = {a.name for a in arrays(start(jax.random.key(0)))}
+    assert live == set(made), "step is a Python number here"
+
+
+def test_variables_of_nnx_are_opened():
+    init = nnx.with_partitioning(nnx.initializers.lecun_normal(), ("embed", "mlp"))
+
+    def make():
+        return nnx.Linear(8, 16, kernel_init=init, rngs=nnx.Rngs(0))
+
+    with nnx.use_eager_sharding(False):  # no mesh is there to shard over
+        state = nnx.state(nnx.eval_shape(make))
+    assert set(arrays(state)) == {
+        ArraySpec("kernel", (8, 16), "embed mlp"),
+        ArraySpec("bias", (16,)),
+    }
+
+
+def test_metadata_of_nnx_may_be_a_spec():
+    names = jax.sharding.PartitionSpec("embed", "mlp")
+    one = nnx.Param(jax.ShapeDtypeStruct((8, 16), jnp.float32), out_sharding=names,
+                    eager_sharding=False)  # fmt: skip
+    assert arrays({"w": one}) == [ArraySpec("w", (8, 16), "embed mlp")]
+    axes = (("data", "fsdp"), None)
+    two = nnx.Param(jax.ShapeDtypeStruct((8, 16), jnp.float32), out_sharding=axes,
+                    eager_sharding=False)  # fmt: skip
+    assert arrays([two])[0].spec == Spec.of(("data", "fsdp"), None)
+
+
+def test_short_names_leave_the_rest_without():
+    box = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((4, 8, 16), jnp.float32), ("layers",))
+    assert arrays({"w": box})[0].logical == ("layers", None, None)
+
+
+def test_long_names_are_a_problem_of_their_array():
+    box = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((4,), jnp.float32), ("layers", "mlp"))
+    (found,) = read_arrays({"w": box})
+    assert found.problem.startswith("array has 1 dimension and 2 logical names.")
+
+
+def test_arrays_that_are_sharded_keep_their_spec(eight_devices):
+    mesh = jax.sharding.Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("data"))
+    live = jax.device_put(np.zeros((8, 4), np.float32), sharding)
+    planned = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=sharding)
+    single = jnp.zeros((8, 4))
+    found = arrays({"live": live, "planned": planned, "single": single})
+    assert [a.spec for a in found] == [Spec.of("data"), Spec.of("data"), None]
+
+
+class Pair(NamedTuple):
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass
+class Box:
+    inner: Any
+    count: Any = 0
+    label: str = "static"
+    run: Any = len
+
+
+def test_fields_of_classes_are_named_and_their_numbers_are_scalars():
+    tree = Pair(Box(((8,), "embed"), 2.5), [Pair(None, np.zeros(2, np.int8))])
+    assert arrays(tree) == [
+        ArraySpec("left/inner", (8,), "embed"),
+        ArraySpec("left/count", ()),
+        ArraySpec("right/0/right", (2,), dtype="int8"),
+    ]
+
+
+def endless() -> list:
+    loop: list = []
+    loop.append(loop)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("tree", "words"),
+    [
+        (
+            {"a": {"w": 5}},
+            "'a/w': 5 is no array. Give ArraySpecs, rows such as ('w', (512, 2048), 'embed mlp'),"
+            " or a tree of arrays.",
+        ),
+        (
+            {"m": Dense()},
+            "'m': Dense is a module, not its parameters. Give what jax.eval_shape(model.init, …)"
+            " returns, or nnx.state(model).",
+        ),
+        (
+            nnx.eval_shape(lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0))),
+            "Linear is a module, not its parameters. Give what jax.eval_shape(model.init, …)"
+            " returns, or nnx.state(model).",
+        ),
+        (
+            {"w": (8, 4)},
+            "'w/0': 8 is no array. Give ArraySpecs, rows such as ('w', (512, 2048), 'embed mlp'),"
+            " or a tree of arrays.",
+        ),
+        (
+            [("w", (8, -4), "embed mlp")],
+            "'w': Dimension 1 has size -4; sizes are 0 or more.",
+        ),
+        (
+            [("w", (8,), "embed", "float33")],
+            "'w': No element type is called 'float33'. Did you mean 'float32'?",
+        ),
+        (
+            [("w", (8,), "embed", "f32", 1, 2)],
+            "'w': a row is (name, shape, logical names, dtype); got 6 entries.",
+        ),
+        (
+            endless(),
+            "The tree nests deeper than 64 levels or holds more than 1,000,000 values, at"
+            " '0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0/0'. Does it hold itself?",
+        ),
+    ],
+    ids=lambda v: "" if isinstance(v, str) else type(v).__name__,
+)
+def test_words_about_what_is_no_array(tree, words):
+    with pytest.raises(LayoutError) as caught:
+        read_arrays(tree)
+    said = str(caught.value)
+    assert said == words or (said[:60] == words[:60] and "hold itself?" in words)
+
+
+def test_what_a_foreign_property_raises_is_not_there():
+    class Odd:
+        shape = (8,)
+        dtype = "float32"
+
+        @property
+        def sharding(self):
+            raise RuntimeError("not now")
+
+    assert arrays({"w": Odd()}) == [ArraySpec("w", (8,))]
+
+
+def test_a_whole_linen_model_is_audited():
+    shapes = jax.eval_shape(Dense().init, jax.random.key(0), jnp.ones((2, 8)))
+    found = audit(shapes, [("mlp", "model"), ("embed", "data")], "data=4, model=2")
+    assert [str(r.spec) for r in found.rows] == ["P(None)", "P('data', 'model')"]
+    assert found.bytes_per_device == 8 * 16 * 4 // 8 + 16 * 4

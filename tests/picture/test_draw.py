@@ -1,0 +1,190 @@
+from __future__ import annotations
+
+import pytest
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.audit import audit
+from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.report import Check
+from shardviz.picture.draw import draw
+from shardviz.picture.shapes import Picture
+from shardviz.picture.text import to_text
+from tests.picture.geometry import check_page
+from tests.picture.values import COLLECTIVES, FAILED, MESH, PROGRAM, REPORT, RULES, VALUES, W, X
+
+
+def _all_texts(picture: Picture) -> str:
+    texts = [v.text for v in picture.labels] + [v.text for v in picture.legend]
+    texts += [picture.tiles.label(i) for i in range(len(picture.tiles))]
+    return "\n".join([*texts, *(_all_texts(p) for _, _, p in picture.panels)])
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_has_a_picture_with_words(name):
+    picture = draw(VALUES[name])
+    check_page(picture)
+    assert picture.facts.get("kind")
+    assert len(picture.alt) > 10
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_title_can_be_left_out(name):
+    if name != "picture":
+        titles = [v for v in draw(VALUES[name], title="").labels if v.role == "title"]
+        assert not titles
+
+
+def test_every_value_that_shows_itself_in_a_notebook_has_a_picture():
+    shown = {type(v) for v in VALUES.values()}
+    drawable = {k for k in _all_subclasses(Displayed) if k.__module__.startswith("shardviz.core")}
+    assert drawable <= shown
+
+
+def _all_subclasses(kind: type) -> set[type]:
+    direct = set(kind.__subclasses__())
+    return direct | {k for d in direct for k in _all_subclasses(d)}
+
+
+@pytest.mark.parametrize("value", [3, None, "data=4", {"data": 4}, object], ids=repr)
+def test_other_things_are_refused_in_words(value):
+    kind = type(value).__name__
+    for door in (draw, to_text):
+        with pytest.raises(ShardvizError, match=rf"^There is no \w+ (of|for) this {kind}; got "):
+            door(value)
+
+
+def test_a_spec_says_what_splits_every_dimension():
+    picture = draw(VALUES["spec"])
+    assert [picture.tiles.label(i) for i in range(3)] == ["dim 0\nx", "dim 1\nwhole", "dim 2\ny, z"]
+    assert "unreduced: y" in _all_texts(draw(VALUES["spec with marks"]))
+
+
+def test_rules_stand_where_they_meet_their_mesh_axes():
+    picture = draw(Rules.of(("heads", ("model", "data")), ("embed", None), ("embed", "data")))
+    tiles = picture.tiles
+    places = {
+        (tiles.label(i), round(float(tiles.y[i]))): round(float(tiles.x[i])) for i in range(4)
+    }
+    rows = sorted({y for _, y in places})
+    columns = sorted(set(places.values()))
+    assert places["model 1", rows[0]] == columns[0]
+    assert places["data 2", rows[0]] == places["data", rows[2]] == columns[1]
+    assert places["whole", rows[1]] == columns[2]
+    assert "repeats “embed”, after 2" in _all_texts(picture)
+
+
+def test_a_long_table_is_cut_and_counted():
+    picture = draw(Rules.of([(f"n{i}", "x") for i in range(1000)]))
+    assert len(picture.tiles) == 200
+    assert "and 800 more rules" in _all_texts(picture)
+
+
+def test_a_resolution_has_a_verdict_in_every_cell():
+    found = VALUES["resolution"]
+    picture = draw(found)
+    count = len(found.rules)
+    assert len(picture.tiles) == count * 2
+    cells = {(r, d): picture.tiles.label(2 * r + d) for r in range(count) for d in range(2)}
+    assert cells[1, 1] == "✗ 2,047 over 2"
+    assert cells[2, 0] == "taken by dim 1"
+    assert cells[3, 0] == "✓ whole"
+    assert cells[0, 0] == "–"
+    assert picture.tiles.group.tolist() == [3, 3, 3, 2, 1, 3, 0, 3, 3, 3]
+    for i in range(count * 2):
+        assert picture.tiles.tooltip(i) == f"dim {i % 2}: {found.decisions[i % 2].verdicts[i // 2]}"
+
+
+def test_every_outcome_has_a_word_and_a_sign_beside_its_colour():
+    rules = Rules.of(
+        ("a", "x"), ("a", "y"), ("b", ("x", "y")), ("c", "one"), ("d", "gone"), ("b", "y"),
+    )  # fmt: skip
+    mesh = VALUES["mesh"].__class__(("x", "y", "one"), (2, 2, 1))
+    found = resolve(("a", "b", "c", "d"), rules, mesh=mesh)
+    labels = {draw(found).tiles.label(i) for i in range(24)}
+    assert {
+        "✓ x",
+        "after rule 1",
+        "part taken by dim 0",
+        "✓ size 1",
+        "✗ no axis gone",
+        "–",
+    } <= labels
+    nnx = resolve(("a",), rules, dialect="nnx")
+    assert draw(nnx).tiles.label(0) == "replaced by rule 2"
+
+
+def test_in_a_long_table_the_rules_of_other_names_share_a_line_that_loses_none():
+    rules = Rules.of([(f"n{i}", "x") for i in range(50)])
+    picture = draw(resolve(("n7", "n9"), rules))
+    assert len(picture.tiles) == 4
+    assert "rules of other names, or beyond the page: 1–7, 9, 11–50" in _all_texts(picture)
+
+
+def test_an_array_stands_beside_its_devices_in_the_same_colours():
+    devices, array = (p for _, _, p in draw(VALUES["request"]).panels)
+    assert devices.groups == array.groups == 2
+    colour = dict(zip(devices.tiles.device.tolist(), devices.tiles.group.tolist(), strict=True))
+    for tile in range(len(array.tiles)):
+        assert {colour[d] for d in array.tiles.devices(tile).tolist()} == {
+            int(array.tiles.group[tile])
+        }
+
+
+def test_a_broken_request_says_why():
+    assert "2,047 does not divide by 2" in _all_texts(draw(VALUES["broken request"]))
+    assert "2,047 does not divide by 2" in _all_texts(draw(VALUES["request of no names"]))
+
+
+def test_a_program_shows_its_mesh_and_every_array():
+    picture = draw(PROGRAM)
+    assert len(picture.panels) == 4
+    assert "2,047 does not divide by 2" in _all_texts(picture)
+    assert "and 2 more arrays" in _all_texts(draw(PROGRAM, limit=1))
+
+
+def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
+    found = audit([X, W, VALUES["array"].replace(name="all", logical=None)], RULES, MESH)
+    tiles = draw(found).tiles
+    words = [tiles.tooltip(i).split()[2] for i in range(3)]
+    assert words == ["all", "w_in", "x"]
+    assert tiles.width.tolist()[:2] == [150.0, 75.0]
+    assert tiles.group.tolist() == [1, 0, 0]
+
+
+def test_a_long_audit_is_cut_and_the_rest_added_up():
+    rows = [W.replace(name=f"w{i}") for i in range(50)]
+    picture = draw(audit(rows, RULES, MESH), limit=10)
+    assert len(picture.tiles) == 11
+    assert picture.tiles.tooltip(10) == "40 MiB 40 smaller arrays"
+
+
+def test_a_report_shows_stages_collectives_and_checks():
+    picture = draw(REPORT)
+    texts = _all_texts(picture)
+    for said in (
+        "block on cpu × 8, simulated: a check failed", "340 ms", "from the cache", "median of 3",
+        "all-reduce", "block.py:31", "✓ x: boxes of 8 shards", "✗ out: value", "– w: value",
+        "arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB of 16 GiB", "2.1 G flops",
+        "effects: ordered io",
+    ):  # fmt: skip
+        assert said in texts
+    bars = picture.panels[1][2].tiles
+    assert bars.tooltip(0).startswith("8 MiB all-reduce model")
+    assert bars.width.tolist()[0] == 150.0
+    assert len(bars) == len(COLLECTIVES)
+
+
+def test_a_failed_report_says_where_and_a_stale_one_that_it_is():
+    assert "✗ trace: shapes do not fit (block.py:31)" in _all_texts(draw(FAILED))
+    assert "a check failed (stale)" not in _all_texts(draw(VALUES["stale report"]))
+    assert "ok (stale)" in _all_texts(draw(VALUES["stale report"]))
+    assert "no collectives" in _all_texts(draw(VALUES["stale report"]))
+
+
+def test_of_many_checks_those_that_fail_come_first():
+    checks = [Check(f"c{i}", i != 70, "said.") for i in range(100)]
+    texts = _all_texts(draw(REPORT.replace(checks=tuple(checks))))
+    assert "✗ c70" in texts
+    assert "and 60 more, 60 of which hold" in texts

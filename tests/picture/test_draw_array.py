@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.spec import Spec
+from shardviz.picture.blocks import view_of
+from shardviz.picture.draw import draw
+from shardviz.picture.shapes import Picture
+from tests.picture.geometry import bounding_area, check_page, covered_area
+from tests.picture.reading import read_ids
+from tests.picture.strategies import layouts
+
+
+def _layout(shape, spec: str, **axes: int) -> Layout:
+    return lay_out(shape, Spec.parse(spec), make_mesh(**axes), "bfloat16")
+
+
+@given(layouts())
+def test_every_block_has_one_tile_that_names_its_box_and_its_devices(layout: Layout):
+    picture = draw(layout, name="w")
+    tiles = picture.tiles
+    check_page(picture)
+    assert sorted(tiles.group.tolist()) == list(range(layout.num_blocks))
+    assert (picture.device_ids() == np.sort(layout.device_ids)).all()
+    for tile in range(len(tiles)):
+        held = tiles.devices(tile).tolist()
+        assert held == layout.holders(int(tiles.group[tile])).tolist()
+        box = ", ".join(f"{s.start}:{s.stop}" for s in layout.box(held[0]))
+        where, said = tiles.tooltip(tile).split("\n")
+        assert where.startswith(f"w[{box}] · ")
+        assert (
+            read_ids(said.removeprefix("devices ").removeprefix("device ").split(" · ")[0]) == held
+        )
+
+
+@given(layouts())
+def test_blocks_fill_the_array_and_no_more(layout: Layout):
+    view = view_of(layout)
+    picture = draw(layout)
+    # Steps stand apart, and so do the parts of a folded dimension; each is filled by itself.
+    steps = math.prod(layout.block_counts[d] for d in view.steps)
+    size = len(picture.tiles) // steps
+    areas = [bounding_area(picture, np.arange(k * size, (k + 1) * size)) for k in range(steps)]
+    if not any(v.text.startswith("dim") and v.role == "axis" for v in picture.labels):
+        assert sum(areas) == pytest.approx(covered_area(picture), rel=1e-3)
+    assert sum(areas) >= covered_area(picture) * 0.999
+
+
+@given(layouts(), st.data())
+def test_one_step_shows_its_blocks_and_says_who_holds_the_others(layout: Layout, data):
+    dims = None
+    if layout.rank >= 2 and data.draw(st.booleans()):
+        dims = tuple(data.draw(st.permutations(range(layout.rank)))[:2])
+    at = data.draw(st.lists(st.integers(0, 9), max_size=layout.rank))
+    picture = draw(layout, dims=dims, at=at)
+    check_page(picture)
+    shown = picture.device_ids()
+    away = np.setdiff1d(layout.device_ids, shown).tolist()
+    notes = [v.text for v in picture.labels if v.text.startswith("devices of other blocks: ")]
+    assert [v for n in notes for v in read_ids(n.partition(": ")[2])] == away
+    for step in picture.facts["steps"]:
+        dim, number = step["dim"], step["at"]
+        assert 0 <= number < step["count"] == layout.block_counts[dim]
+        first = number * layout.shard_shape[dim]
+        assert all(layout.box(int(d))[dim].start == first for d in shown)
+
+
+def _tooltips(picture: Picture) -> list[str]:
+    return [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
+
+
+def test_the_picture_of_the_sketch():
+    picture = draw(
+        _layout((512, 2048), "None, model", data=4, model=2),
+        name="w_in",
+        logical=("embed", "mlp"),
+    )
+    assert [picture.tiles.label(i) for i in (0, 1)] == [
+        "0 · 2 · 4 · 6\n4 replicas",
+        "1 · 3 · 5 · 7\n4 replicas",
+    ]
+    assert _tooltips(picture) == [
+        "w_in[0:512, 0:1024] · 1 MiB\ndevices 0, 2, 4, 6 · 4 replicas",
+        "w_in[0:512, 1024:2048] · 1 MiB\ndevices 1, 3, 5, 7 · 4 replicas",
+    ]
+    texts = {v.text for v in picture.labels}
+    assert {"0", "1024", "2048", "512"} <= texts
+    assert "dim 0 embed whole · dim 1 mlp → model" in texts
+    assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
+    assert picture.facts["toScale"]
+
+
+def test_blocks_are_true_to_proportion_where_that_is_legible():
+    for shape, spec in [((512, 2048), "data, model"), ((2000, 1000), "None, model")]:
+        picture = draw(_layout(shape, spec, data=2, model=2))
+        tiles = picture.tiles
+        wide, high = tiles.x[-1] + tiles.width[-1] - tiles.x[0], covered_area(picture)
+        assert float(wide) ** 2 / high == pytest.approx(shape[1] / shape[0], rel=1e-3)
+        assert not any(v.text == "not to scale" for v in picture.labels)
+    flat = draw(_layout((8, 100000), "None, model", data=2, model=2))
+    assert any(v.text == "not to scale" for v in flat.labels)
+    assert flat.tiles.height.min() > 20
+
+
+def test_a_strip_and_a_scalar():
+    strip = draw(_layout((8,), "data", data=4))
+    assert len({float(y) for y in strip.tiles.y}) == 1
+    assert [v.text for v in strip.labels if v.role == "tick"] == ["0", "2", "4", "6", "8"]
+    scalar = draw(_layout((), "", data=4))
+    assert len(scalar.tiles) == 1
+    assert scalar.tiles.label(0) == "0 · 1 · 2 · 3\n4 replicas"
+
+
+def test_long_strips_are_folded_so_that_ids_can_be_read():
+    picture = draw(_layout((4096,), "(data, model)", data=32, model=16))
+    assert len({float(y) for y in picture.tiles.y}) > 8
+    assert picture.tiles.width.min() >= 20
+    assert picture.width < 1000
+    assert [picture.tiles.label(i) for i in (0, 511)] == ["0", "511"]
+
+
+def test_further_split_dimensions_stand_side_by_side_or_one_at_a_time():
+    layout = _layout((8, 64, 512), "data, fsdp, model", data=2, fsdp=4, model=4)
+    every = draw(layout)
+    assert len(every.tiles) == 32
+    assert {f"dim 2 [{k * 128}:{k * 128 + 128}]" for k in range(4)} <= {
+        v.text for v in every.labels
+    }
+    one = draw(layout, dims=(0, 1), at=(1,))
+    assert one.tiles.device.tolist() == [1, 5, 9, 13, 17, 21, 25, 29]
+    assert "shown: dim 2 [128:256], block 2 of 4" in {v.text for v in one.labels}
+    last = draw(layout, dims=(0, 1), at=(99,))
+    assert last.facts["steps"] == [{"dim": 2, "count": 4, "at": 3}]
+    turned = draw(layout, dims=(2, 0), at=())
+    assert turned.facts["dims"] == [2, 0]
+    assert turned.tiles.device.tolist() == [0, 16, 1, 17, 2, 18, 3, 19]
+
+
+def test_whole_dimensions_need_no_step():
+    layout = _layout((4, 6, 8, 10), "None, data, None, model", data=2, model=2)
+    assert draw(layout).facts == {"kind": "array", "dims": [1, 3], "steps": [], "toScale": True}
+
+
+def test_ids_of_many_devices_are_folded_in_the_tile_and_all_in_the_tooltip():
+    picture = draw(_layout((64, 64), "None, model", data=256, model=2))
+    assert picture.tiles.label(0) == "0–510 step 2\n256 replicas"
+    assert picture.tiles.tooltip(1).endswith("devices 1–511 step 2 · 256 replicas")
+
+
+def test_boxes_of_another_sharding_are_drawn_as_they_are():
+    indices = {5: (slice(0, 2),), 3: (slice(0, 2),), 9: (slice(2, 4),)}
+    picture = draw(layout_from_boxes((4,), "int8", indices))
+    assert [picture.tiles.devices(i).tolist() for i in (0, 1)] == [[5, 3], [9]]
+    lonely = draw(layout_from_boxes((4,), "int8", {5: (slice(2, 4),)}))
+    assert [lonely.tiles.label(i).split("\n")[0] for i in (0, 1)] == ["no device", "5"]
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"dims": (0, 0)}, "A page shows two dimensions of the array's 2; got (0, 0)."),
+        ({"dims": (0, 2)}, "A page shows two dimensions of the array's 2; got (0, 2)."),
+        ({"dims": 1}, "Dimensions and blocks are counted from 0; got 1."),
+        ({"dims": (0.5, 1)}, "Dimensions and blocks are counted from 0; got (0.5, 1)."),
+        ({"at": (-1,)}, "Dimensions and blocks are counted from 0; got (-1,)."),
+        ({"view": "chips"}, "A layout is seen as 'array' or 'devices'; got 'chips'."),
+        ({"dim": (0, 1)}, "A picture of a Layout has no option 'dim'. Did you mean 'dims'?"),
+    ],
+    ids=["repeat", "beyond", "number", "fraction", "negative", "view", "option"],
+)
+def test_what_cannot_be_shown_is_refused_in_words(options, words):
+    with pytest.raises(ShardvizError) as caught:
+        draw(_layout((4, 8), "data", data=2), **options)
+    assert str(caught.value).startswith(words)
+
+
+@pytest.mark.parametrize("shape", [(), (7,), (512, 2048), (1, 1 << 30), (0, 4), (2, 3, 4)], ids=str)
+def test_an_array_by_description_is_one_tile(shape):
+    names = tuple(f"n{i}" for i in range(len(shape)))
+    picture = draw(ArraySpec("w", shape, names, "bfloat16", Spec()))
+    check_page(picture)
+    assert len(picture.tiles) == 1
+    assert picture.tiles.label(0).startswith("w\nbf16[")
+    assert all(n in picture.alt for n in names)

@@ -1,0 +1,290 @@
+from __future__ import annotations
+
+import re
+import textwrap
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.spec import Spec
+from shardviz.picture.text import to_text
+from tests.picture.reading import read_ids
+from tests.picture.strategies import layouts, meshes
+from tests.picture.values import VALUES
+
+
+def _layout(shape, spec: str, **axes: int) -> Layout:
+    return lay_out(shape, Spec.parse(spec), make_mesh(**axes), "bfloat16")
+
+
+GOLDENS = {
+    "a mesh on two hosts": (
+        make_mesh(data=4, model=2, processes=2),
+        """
+        mesh data=4, model=2 · 8 devices · 2 hosts
+                 model 0   model 1
+               ┌─────────┬─────────┐
+        data 0 │ 0       │ 1       │ host 0
+        data 1 │ 2       │ 3       │ host 0
+        data 2 │ 4       │ 5       │ host 1
+        data 3 │ 6       │ 7       │ host 1
+               └─────────┴─────────┘
+        """,
+    ),
+    "three axes": (
+        make_mesh(pod=2, data=2, model=2),
+        """
+        mesh pod=2, data=2, model=2 · 8 devices · 1 host
+        pod 0
+                 model 0   model 1
+               ┌─────────┬─────────┐
+        data 0 │ 0       │ 1       │
+        data 1 │ 2       │ 3       │
+               └─────────┴─────────┘
+        pod 1
+                 model 0   model 1
+               ┌─────────┬─────────┐
+        data 0 │ 4       │ 5       │
+        data 1 │ 6       │ 7       │
+               └─────────┴─────────┘
+        """,
+    ),
+    "one axis, in an order of its own": (
+        make_mesh(ring=8, device_ids=[0, 1, 2, 3, 7, 6, 5, 4]),
+        """
+        mesh ring=8 · 8 devices · 1 host
+                 ┌───┬───┬───┬───┬───┬───┬───┬───┐
+        ring 0–7 │ 0 │ 1 │ 2 │ 3 │ 7 │ 6 │ 5 │ 4 │
+                 └───┴───┴───┴───┴───┴───┴───┴───┘
+        """,
+    ),
+    "a large mesh": (
+        make_mesh(pod=2, data=16, model=16, processes=64),
+        """
+        mesh pod=2, data=16, model=16 · 512 devices · 64 hosts
+        pod 0, data 0: 0–15
+        pod 0, data 1: 16–31
+        pod 0, data 2: 32–47
+        """,
+    ),
+    "a huge mesh": (
+        make_mesh(data=256, model=256, processes=8192),
+        """
+        mesh data=256, model=256 · 65,536 devices · 8,192 hosts
+        ids in mesh order (model runs fastest): 0–65535
+        hosts in mesh order: 0–8191; 8 devices each
+        """,
+    ),
+    "a layout": (
+        _layout((512, 2048), "None, model", data=4, model=2),
+        """
+        bf16[512, 2048] as P(None, 'model') on data=4, model=2
+        2 blocks of [512, 1024], 1 MiB a device, 4 replicas
+                0:1024          1024:2048
+              ┌───────────────┬───────────────┐
+        0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
+              └───────────────┴───────────────┘
+        dim 0 whole · dim 1 → model
+        """,
+    ),
+    "a layout of rank 3": (
+        _layout((4, 4, 4), "a, b, c", a=2, b=2, c=2),
+        """
+        bf16[4, 4, 4] as P('a', 'b', 'c') on a=2, b=2, c=2
+        8 blocks of [2, 2, 2], 16 B a device, 1 replica
+        dim 2 [0:2]
+              0:2   2:4
+            ┌─────┬─────┐
+        0:2 │ 0   │ 2   │
+            ├─────┼─────┤
+        2:4 │ 4   │ 6   │
+            └─────┴─────┘
+        dim 2 [2:4]
+              0:2   2:4
+            ┌─────┬─────┐
+        0:2 │ 1   │ 3   │
+            ├─────┼─────┤
+        2:4 │ 5   │ 7   │
+            └─────┴─────┘
+        dim 0 → a · dim 1 → b · dim 2 → c
+        """,
+    ),
+    "a strip": (
+        _layout((64,), "(data, model)", data=4, model=4),
+        """
+        bf16[64] as P(('data', 'model')) on data=4, model=4
+        16 blocks of [4], 8 B a device, 1 replica
+              ┌───┬───┬────┬────┬────┬────┬────┬────┐
+        0:32  │ 0 │ 1 │ 2  │ 3  │ 4  │ 5  │ 6  │ 7  │
+        32:64 │ 8 │ 9 │ 10 │ 11 │ 12 │ 13 │ 14 │ 15 │
+              └───┴───┴────┴────┴────┴────┴────┴────┘
+        dim 0 → data, model
+        """,
+    ),
+    "a scalar": (
+        _layout((), "", data=4),
+        """
+        bf16[] as P() on data=4
+        1 block of [], 2 B a device, 4 replicas
+        ┌───────────────┐
+        │ 0 · 1 · 2 · 3 │
+        └───────────────┘
+        """,
+    ),
+    "a layout of many replicas": (
+        _layout((8, 8), "None, model", data=256, model=2),
+        """
+        bf16[8, 8] as P(None, 'model') on data=256, model=2
+        2 blocks of [8, 4], 64 B a device, 256 replicas
+              0:4            4:8
+            ┌──────────────┬──────────────┐
+        0:8 │ 0–510 step 2 │ 1–511 step 2 │
+            └──────────────┴──────────────┘
+        dim 0 whole · dim 1 → model
+        """,
+    ),
+    "a layout of many blocks": (
+        _layout((512, 512), "model, data", data=16, pod=2, model=16),
+        """
+        bf16[512, 512] as P('model', 'data') on data=16, pod=2, model=16
+        256 blocks of [32, 32], 2 KiB a device, 2 replicas
+        device ids, block by block in row-major order, 2 devices a block: 0–496 step 16,
+          1–497 step 16 … 15–511 step 16
+        dim 0 → model · dim 1 → data
+        """,
+    ),
+    "boxes of another sharding": (
+        layout_from_boxes((4,), "int8", {5: (slice(0, 2),), 9: (slice(2, 4),)}),
+        """
+        i8[4] as boxes of another sharding on device=2
+        2 blocks of [2], 2 B a device, 1 replica
+          0:2   2:4
+        ┌─────┬─────┐
+        │ 5   │ 9   │
+        └─────┴─────┘
+        dim 0: 2 blocks
+        """,
+    ),
+    "a spec": (VALUES["spec"], "P('x', None, ('y', 'z'))\ndim 0 → x · dim 1 whole · dim 2 → y, z"),
+    "a spec with marks": (
+        VALUES["spec with marks"],
+        "P('x', unreduced={'y'})\ndim 0 → x · unreduced over y",
+    ),
+    "an array": (VALUES["array"], "w_in bf16[512, 2048] · 2 MiB · logical axes embed mlp"),
+    "rules": (
+        VALUES["rules"],
+        """
+        5 rules
+        1  batch → data
+        2  mlp → model
+        3  embed → model
+        4  embed → None
+        5  heads → tensor
+        """,
+    ),
+    "a broken request": (
+        VALUES["request of no names"],
+        """
+        w_bad bf16[512, 2047] · 2 MiB · asks for P(None, 'model')
+        ✗ Dimension 1: 2,047 does not divide by 2 (model): 1 left over.
+        """,
+    ),
+    "a program": (
+        VALUES["program"],
+        """
+        block: 3 arrays
+        mesh data=4, model=2 · 8 devices · 2 hosts
+                 model 0   model 1
+               ┌─────────┬─────────┐
+        data 0 │ 0       │ 1       │ host 0
+        data 1 │ 2       │ 3       │ host 0
+        data 2 │ 4       │ 5       │ host 1
+        data 3 │ 6       │ 7       │ host 1
+               └─────────┴─────────┘
+        x      bf16[64, 512]    P('data', 'model')  8 KiB a device
+        w_in   bf16[512, 2048]  P(None, 'model')  1 MiB a device, 4 replicas
+        w_bad  bf16[512, 2047]  ✗ Dimension 1: 2,047 does not divide by 2 (model): 1
+        """,
+    ),
+    "a report": (
+        VALUES["report"],
+        """
+        block on cpu × 8, simulated: a check failed
+        lower 12 ms · compile 340 ms · place 3 ms · run 10 ms · from the cache · median
+          of 3 runs
+        memory on each device: arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB of 16
+          GiB
+        cost: 2.1 G flops
+        effects: ordered io
+        2 collectives:
+          8 MiB all-reduce over model · block.py:31 · jit(f)/dot_general
+          585.9 KiB all-gather
+        ✓ x: boxes of 8 shards: all 8 as predicted.
+        ✗ out: value: differs by 0.3.
+        – w: value: no value was given.
+        """,
+    ),
+    "a failed report": (
+        VALUES["failed report"],
+        """
+        block on cpu × 8: failed
+        ✗ trace: shapes do not fit (block.py:31)
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDENS)
+def test_a_value_reads_as_it_should(name):
+    value, golden = GOLDENS[name]
+    wanted = textwrap.dedent(golden).strip("\n")
+    text = to_text(value)
+    # Goldens of long texts are their beginning.
+    assert text[: len(wanted)] == wanted
+    assert all(len(line) <= 80 for line in text.splitlines())
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("width", [1, 40, 80, 200])
+def test_every_value_has_text_of_any_width(name, width):
+    text = to_text(VALUES[name], width)
+    assert text.strip()
+    assert "\t" not in text
+
+
+def test_what_core_can_explain_is_said_in_its_words():
+    for name in ("resolution", "audit"):
+        plain = " ".join(to_text(VALUES[name]).split())
+        assert " ".join(VALUES[name].explain().split()) in plain
+
+
+def _ids_in(body: str) -> list[int]:
+    """Every id in the body of a text: in the cells of boxes, or after the colons of lines."""
+    if "│" in body:
+        cells = [c for line in body.split("\n") if "│" in line
+                 for c in line.split("│")[1:-1]]  # fmt: skip
+        return [v for c in cells if c.strip() for v in read_ids(c.strip())]
+    lines = body.replace("\n  ", " ").split("\n")
+    kept = [v for v in lines if not v.startswith("host")]
+    return [v for line in kept for v in read_ids(re.split(r": | on ", line)[-1])]
+
+
+@given(meshes(512), st.sampled_from([40, 80, 120]))
+def test_no_id_of_a_mesh_is_lost_and_all_stand_in_order(mesh: MeshSpec, width: int):
+    head, _, body = to_text(mesh, width).partition(" host")
+    assert f"{mesh.size:,} device" in head.replace("\n ", "")
+    assert _ids_in(body.partition("\n")[2]) == mesh.device_ids.reshape(-1).tolist()
+
+
+@given(layouts(512), st.sampled_from([40, 80, 120]))
+def test_no_id_of_a_layout_is_lost(layout: Layout, width: int):
+    text = to_text(layout, width)
+    body = text.replace("\n  ", " ").split("\n", 2)[2]
+    if layout.rank:
+        body = body.rpartition("\ndim 0")[0]
+    found = _ids_in("\n".join(v for v in body.split("\n") if not re.match(r"dim \d+ \[", v)))
+    assert sorted(found) == np.sort(layout.device_ids).tolist()

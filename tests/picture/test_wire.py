@@ -1,0 +1,150 @@
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import playwright
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+from shardviz.picture.draw import draw
+from shardviz.picture.palette import hexed, ink_on, palette, theme_of
+from shardviz.picture.shapes import Picture, make_tiles
+from shardviz.picture.wire import to_wire
+from tests.picture.values import VALUES
+
+READER = Path(__file__).with_name("wire_reader.mjs")
+NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
+
+_SCRIPT = """
+import { open, fill, devicesOf, idsText } from %s;
+import { readFileSync } from "node:fs";
+const { wire, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
+const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
+  return new DataView(raw.buffer); });
+function read(picture) {
+  const tiles = open(picture.tiles, views);
+  const each = [...Array(tiles.count).keys()].map((i) => ({
+    edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
+    group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
+    label: fill(tiles.text, tiles, i), tooltip: fill(tiles.hint, tiles, i) }));
+  return { each, panels: picture.panels.map((p) => read(p.picture)) };
+}
+console.log(JSON.stringify({ picture: wire && read(wire), texts: ids && ids.map(
+  ([list, limit]) => idsText(list, limit)) }));
+"""
+
+
+def _in_javascript(message: dict) -> dict:
+    script = _SCRIPT % json.dumps(READER.as_uri())
+    done = subprocess.run(
+        [str(NODE), "--input-type=module", "-e", script],
+        input=json.dumps(message), capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def _sent(picture: Picture) -> dict:
+    wire, buffers = to_wire(picture)
+    return {"wire": wire, "buffers": [base64.b64encode(b).decode() for b in buffers]}
+
+
+def _in_python(picture: Picture) -> dict:
+    tiles = picture.tiles
+    edges = np.stack([tiles.x, tiles.y, tiles.width, tiles.height]).T.astype(float).tolist()
+    each = [
+        {
+            "edges": edges[i],
+            "group": int(tiles.group[i]),
+            "device": int(tiles.device[i]),
+            "devices": tiles.devices(i).tolist(),
+            "label": tiles.label(i),
+            "tooltip": tiles.tooltip(i),
+        }
+        for i in range(len(tiles))
+    ]
+    return {"each": each, "panels": [_in_python(p) for _, _, p in picture.panels]}
+
+
+def _odd_mesh():
+    ids = np.random.default_rng(0).permutation(24).reshape(2, 3, 4) + (1 << 33)
+    return make_mesh(a=2, b=3, c=4, device_ids=ids, processes=ids.ravel() % 3)
+
+
+CASES = {
+    **{name: (value, {}) for name, value in VALUES.items()},
+    "devices of a layout": (VALUES["layout"], {"view": "devices", "name": "w"}),
+    "odd ids": (_odd_mesh(), {"by": "host"}),
+    "odd ids in blocks": (lay_out((6, 8), Spec.parse("b, a"), _odd_mesh()), {}),
+    "one step": (lay_out((4, 6, 8), Spec.parse("a, b, c"), _odd_mesh()), {"at": (2,)}),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_page_reads_the_same_tiles_and_words(name):
+    value, options = CASES[name]
+    picture = draw(value, **options)
+    assert _in_javascript(_sent(picture))["picture"] == _in_python(picture)
+
+
+def test_a_page_writes_ids_as_python_does():
+    from shardviz.picture.ids import ids_text
+
+    dice = np.random.default_rng(1)
+    cases = [([], 0), ([1], 5), (list(range(4000)), 0), (list(range(0, 4000, 2)), 6)]
+    for _ in range(200):
+        first, a, b, c = (int(v) for v in dice.integers(1, 9, 4))
+        grid = first + 100 * np.arange(a)[:, None, None] + b * np.arange(4)[:, None] + np.arange(c)
+        ids = grid.ravel() if dice.random() < 0.7 else dice.permutation(grid.ravel())
+        cases.append((ids.tolist(), int(dice.choice([0, 8, 20]))))
+    texts = _in_javascript({"buffers": [], "ids": cases})["texts"]
+    assert texts == [ids_text(ids, limit) for ids, limit in cases]
+
+
+def test_the_wire_is_json_and_carries_what_surrounds_the_tiles():
+    picture = draw(VALUES["request"])
+    wire = json.loads(json.dumps(to_wire(picture)[0]))
+    assert wire["version"] == 1
+    assert (wire["width"], wire["height"], wire["alt"]) == (
+        picture.width, picture.height, picture.alt,
+    )  # fmt: skip
+    devices = wire["panels"][0]["picture"]
+    assert {"data 0", "model 1"} <= {v["text"] for v in devices["labels"]}
+    assert [f["label"] for f in devices["frames"]] == ["host 0", "host 1"]
+    assert devices["facts"] == {"kind": "devices", "by": "mesh"}
+    assert all(set(v) == {"x", "y", "text", "anchor", "role", "tone"} for v in devices["labels"])
+
+
+@pytest.mark.parametrize("groups", [2, 10, 11, 5000])
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_colours_on_the_wire_are_those_of_the_palette(groups, theme):
+    picture = Picture(10, 10, make_tiles(0, 0, 1, 1), groups=groups, alt="one tile")
+    sent = to_wire(picture)[0]["palette"][theme]
+    for strength in ("rest", "faint", "strong"):
+        fills = palette(groups, "blocks", theme_of(theme), strength)
+        assert sent[strength] == hexed(fills)
+        assert sent[f"{strength}Ink"] == hexed(ink_on(fills, theme))
+
+
+def test_what_is_alike_for_all_tiles_is_sent_once():
+    wire, buffers = to_wire(draw(make_mesh(data=256, model=256)))
+    tiles = wire["tiles"]
+    assert tiles["count"] == 65536
+    assert tiles["device"] == {"start": 0, "step": 1}
+    assert tiles["group"] == {"value": 0}
+    assert [len(b) for b in buffers] == [4 * 65536] * 2
+    assert len(json.dumps(wire)) < 40_000
+
+
+def test_ids_beyond_int32_travel_whole():
+    wire, buffers = to_wire(draw(_odd_mesh()))
+    column = wire["tiles"]["device"]
+    assert column["dtype"] == "float64"
+    ids = np.frombuffer(buffers[column["buffer"]], "<f8").astype(np.int64)
+    assert (ids == _odd_mesh().device_ids.ravel()).all()

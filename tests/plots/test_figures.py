@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from PIL import Image
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules import Rules
+from shardviz.picture.draw import draw
+from shardviz.picture.palette import rgb, theme_of
+from shardviz.plots.figures import MOST_DOTS, figure, png
+from tests.picture.values import VALUES
+
+MESH = make_mesh(data=4, model=2)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_is_a_png_with_its_words_inside(name, theme):
+    image = Image.open(io.BytesIO(png(VALUES[name], theme)))
+    assert image.info["Description"] == draw(VALUES[name]).alt
+    picture = draw(VALUES[name])
+    assert image.size == (pytest.approx(picture.width * 2, abs=2),
+                          pytest.approx(picture.height * 2, abs=2))  # fmt: skip
+    corner = np.asarray(image.convert("RGB"))[0, 0].tolist()
+    assert tuple(corner) == rgb(theme_of(theme).paper)
+
+
+def test_a_figure_takes_the_options_of_the_picture():
+    by_host = figure(MESH, "dark", by="host", title="")
+    assert isinstance(by_host, Figure)
+    assert {t.get_text() for t in by_host.axes[0].texts} >= {"host 0"}
+
+
+def test_a_figure_shows_itself_without_pyplot():
+    shown = figure(MESH)._repr_png_()
+    assert Image.open(io.BytesIO(shown)).format == "PNG"
+
+
+def test_a_very_long_picture_stays_a_picture():
+    image = Image.open(io.BytesIO(png(Rules.of([(f"n{i}", "x") for i in range(900)]))))
+    assert max(image.size) <= MOST_DOTS + 1
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: figure(3), "There is no picture of this int; got 3."),
+        (lambda: png(MESH, theme="sepia"), "A theme is one of 'light' or 'dark'; got 'sepia'."),
+        (lambda: figure(MESH, colours="x"), "A picture of a MeshSpec has no option 'colours'."),
+    ],
+    ids=["value", "theme", "option"],
+)
+def test_what_cannot_be_plotted_is_refused_in_words(call, words):
+    with pytest.raises(ShardvizError) as caught:
+        call()
+    assert str(caught.value).startswith(words)

@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.collections import PolyCollection
+from matplotlib.figure import Figure
+from matplotlib.image import AxesImage
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+from shardviz.picture.draw import draw
+from shardviz.picture.palette import THEMES, colours, contrast
+from shardviz.picture.shapes import Picture
+from shardviz.plots.paint import paint, printable
+from tests.picture.values import VALUES
+
+MESH = make_mesh(data=4, model=2, processes=2)
+
+
+def _tiles(axes) -> PolyCollection:
+    """The collection of the tiles: painted first, below everything else."""
+    return next(c for c in axes.collections if c.get_zorder() == 1)
+
+
+def _texts(axes) -> list[str]:
+    return [t.get_text() for t in axes.texts]
+
+
+def _panels(picture: Picture) -> list[Picture]:
+    return [picture, *(q for _, _, p in picture.panels for q in _panels(p))]
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_tile_is_painted_where_it_stands_in_its_colour(theme):
+    picture = draw(MESH)
+    axes = paint(picture, theme=theme).axes[0]
+    painted = _tiles(axes)
+    boxes = [p.get_extents() for p in painted.get_paths()]
+    assert len(boxes) == len(picture.tiles)
+    for box, x, y in zip(boxes, picture.tiles.x, picture.tiles.y, strict=True):
+        assert (box.x0, box.y0) == (pytest.approx(x), pytest.approx(y))
+        assert (box.width, box.height) == (pytest.approx(80), pytest.approx(38))
+    wanted = colours(picture.tiles.group, picture.groups, picture.hue, theme) / 255
+    assert np.allclose(painted.get_facecolor(), wanted)
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_label_is_painted_and_can_be_read(theme):
+    figure = paint(draw(MESH), theme=theme)
+    texts = _texts(figure.axes[0])
+    assert {*map(str, range(8)), "host 0", "data 3", "model 1", "mesh data=4, model=2"} <= {*texts}
+    paper = np.array(figure.get_facecolor()[:3]) * 255
+    for text in figure.axes[0].texts:
+        if text.get_text().startswith(("data", "model", "mesh")):
+            ink = np.array(matplotlib.colors.to_rgb(text.get_color())) * 255
+            assert contrast(ink, paper) >= 4.5
+
+
+def test_the_figure_is_as_large_as_the_picture():
+    picture = draw(MESH)
+    assert (paint(picture).get_size_inches() * 72) == pytest.approx((picture.width, picture.height))
+
+
+@pytest.mark.parametrize("theme", THEMES)
+@pytest.mark.parametrize("name", VALUES)
+def test_every_value_is_painted_whole(name, theme):
+    picture = draw(VALUES[name])
+    figure = paint(picture, theme=theme)
+    figure.canvas.draw()  # warnings, such as of letters that a font lacks, are errors here
+    axes = figure.axes[0]
+    parts = [p for p in _panels(picture) if len(p.tiles)]
+    painted = [len(c.get_paths()) for c in axes.collections if c.get_zorder() == 1]
+    assert painted == [len(p.tiles) for p in parts]
+    labels = [printable(v.text) for p in _panels(picture) for v in p.labels]
+    assert set(labels) <= set(_texts(axes))
+
+
+def test_axes_of_your_own_are_painted_into_and_letters_shrink_with_them():
+    figure = Figure((4, 4))
+    left, right = figure.subplots(1, 2)
+    assert paint(draw(MESH), left) is left
+    assert len(_tiles(left).get_paths()) == 8
+    assert not right.collections
+    own = paint(draw(MESH)).axes[0]
+    size = {t.get_text(): t.get_size() for t in own.texts}
+    assert all(t.get_size() < size[t.get_text()] for t in left.texts)
+
+
+def test_names_are_never_read_as_mathematics_and_missing_letters_are_boxes():
+    texts = _texts(paint(draw(VALUES["mesh of names"])).axes[0])
+    assert any("$x^{2}$ 0" in t for t in texts)
+    assert "□ 1" in texts
+    assert printable("✓ – → · …") == "✓ – → · …"
+
+
+def _painted_ids(picture: Picture) -> set[str]:
+    return {t for t in _texts(paint(picture).axes[0]) if t.isdigit()}
+
+
+def test_ids_are_written_while_they_fit_and_give_way_beyond():
+    small = draw(make_mesh(data=16, model=32), title="")
+    assert {str(i) for i in range(512)} <= _painted_ids(small)
+    large = draw(make_mesh(data=64, model=64), title="")
+    assert "4095" not in _painted_ids(large)
+    assert large.tiles.tooltip(4095).startswith("device 4095 · ")
+
+
+def test_lines_that_do_not_fit_are_left_out_and_the_first_stays():
+    layout = lay_out((64, 64), Spec.parse("data, model"), make_mesh(data=8, model=4, pod=4))
+    axes = paint(draw(layout)).axes[0]
+    assert any(t.endswith("devices") or "·" in t or "–" in t for t in _texts(axes))
+
+
+def test_tiles_beyond_counting_are_an_image():
+    picture = draw(make_mesh(data=512, model=256))
+    axes = paint(picture).axes[0]
+    assert not [c for c in axes.collections if c.get_zorder() == 1]
+    (image,) = [a for a in axes.get_children() if isinstance(a, AxesImage)]
+    pixels = np.asarray(image.get_array())
+    fill = colours([0], 1)[0]
+    assert {tuple(v) for v in pixels.reshape(-1, 4).tolist()} == {
+        tuple(fill.tolist()),
+        (0, 0, 0, 0),
+    }
+    assert axes.get_xlim() == (0, picture.width)
+    assert axes.get_ylim() == (picture.height, 0)
+
+
+def test_painting_leaves_no_trace_in_matplotlib():
+    code = """
+import sys, matplotlib
+before = dict(matplotlib.rcParams)
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.plots.figures import figure, png
+figure(make_mesh(data=4, model=2)); png(make_mesh(data=4))
+assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
+assert dict(matplotlib.rcParams) == before, "rcParams changed"
+assert "jax" not in sys.modules, "jax was imported"
+print("clean")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.stdout.strip() == "clean", done.stderr

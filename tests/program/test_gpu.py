@@ -1,0 +1,72 @@
+"""The same walk on an attached GPU: `SHARDVIZ_GPU=1 pytest -m gpu`."""
+
+from __future__ import annotations
+
+import jax
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.runner import run_program
+from shardviz.core.program.targets import choose
+from shardviz.gallery import programs
+
+NAME = "transformer block, gradient"
+
+
+@pytest.fixture
+def gpu():
+    try:
+        return jax.devices("gpu")[0]
+    except RuntimeError as error:
+        pytest.skip(f"needs an attached GPU; {error}")
+
+
+def on_one_device(mesh):
+    return make_mesh(dict.fromkeys(mesh.axis_names, 1))
+
+
+@pytest.mark.gpu
+def test_a_transformer_block_runs_on_the_attached_gpu(gpu):
+    made = programs.get(NAME)
+    made = made.replace(mesh=on_one_device(made.mesh))
+    cache = ExecutableCache()
+    report = run_program(made, cache=cache, repeat=3)
+    assert report.ok, report
+    assert report.target.startswith("GPU × ")
+    assert report.target.endswith(", attached")
+    for leaf in jax.tree.leaves(report.outputs):
+        assert {d.platform for d in leaf.devices()} == {"gpu"}
+    arguments = sum(a.bytes for a in made.arrays)
+    assert report.memory.arguments == arguments
+    assert report.memory.temporaries is not None
+    assert report.memory.capacity is not None
+    assert report.memory.capacity > arguments
+    assert report.collectives == ()
+    assert report.run_s is not None
+    assert report.run_s > 0
+    assert all(c.ok for c in report.checks if "boxes" in c.name)
+    assert run_program(made, cache=cache).cache_hit
+
+
+@pytest.mark.gpu
+def test_a_bigger_mesh_runs_on_simulated_devices_beside_it(gpu):
+    made = programs.get(NAME)
+    count = len(jax.devices("gpu"))
+    if made.mesh.size <= count:
+        pytest.skip(f"{count} GPUs are enough for the whole mesh")
+    assert str(choose(None, made.mesh.size)) == f"CPU × {made.mesh.size}, simulated"
+    report = run_program(made, cache=ExecutableCache())
+    assert report.ok, report
+    assert {d.platform for d in jax.tree.leaves(report.outputs)[0].devices()} == {"cpu"}
+
+
+@pytest.mark.gpu
+def test_what_the_gpu_does_not_hold_is_refused(gpu):
+    from tests.program.helpers import array, program, run
+
+    huge = program(lambda x: x + 1, array("x", (1 << 20, 1 << 20)), mesh=make_mesh(a=1))
+    report = run(huge)
+    assert report.error is not None
+    assert report.error.stage in ("compile", "place")  # XLA itself refuses some of them
+    assert gpu.memory_stats()["bytes_in_use"] < 1 << 40

@@ -1,0 +1,480 @@
+"""The walk: what a report says of a program that runs."""
+
+from __future__ import annotations
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.request import requests
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.report import Report
+from shardviz.core.program.runner import compile_program
+from tests.program.helpers import MESH, array, checks, detail, program, run
+
+X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
+KB = 1024
+
+
+def matmul(x, w):
+    return x @ w
+
+
+def collectives(report: Report):
+    return [(c.kind, c.mesh_axes, c.bytes_per_device) for c in report.collectives or ()]
+
+
+# Of a (64, 512) x (512, 128) product on a=4, b=2: specs, and what they cost.
+FOUR = {
+    "outer dimensions split": ("a", "None, b", [], "P('a', 'b')"),
+    # The other side is whole, and each device takes its part of it for nothing.
+    "inner dimension split on one side": ("a, b", "", [("all-reduce", ("b",), 8 * KB)], "P('a')"),
+    "inner dimension split on both sides": (
+        "a, b", "b", [("all-reduce", ("b",), 8 * KB)], "P('a')",
+    ),
+    "outer dimensions want one axis": (
+        "a", "None, a", [("all-gather", ("a",), 128 * KB)], "P(None, 'a')",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("x", "w", "cost", "spec"), FOUR.values(), ids=FOUR)
+def test_a_matmul_in_its_four_cases(x, w, cost, spec):
+    report = run(program(matmul, array("x", (64, 512), x), array("w", (512, 128), w)))
+    assert report.ok, report
+    found = collectives(report)
+    assert found == cost
+    assert all(c.source.startswith("test_runner.py:") for c in report.collectives or ())
+    assert str(report.out_layouts["output"].spec) == spec
+    assert checks(report) == {
+        "x: boxes of 8 shards": True,
+        "w: boxes of 8 shards": True,
+        "output: boxes of 8 shards": True,
+        "output: values": True,
+    }
+
+
+def test_a_report_says_everything_it_knows():
+    report = run(program(matmul, X, W), repeat=3)
+    assert report.target == "CPU × 8, simulated"
+    assert len(report.key) == 32
+    assert not report.cache_hit
+    assert all(t is not None and t > 0 for t in (report.lower_s, report.compile_s, report.place_s))
+    assert len(report.runs_s) == 3
+    assert report.run_s == sorted(report.runs_s)[1]
+    assert report.memory.arguments == (2 * 16 + 16 * 4) * 4
+    assert report.memory.outputs == 2 * 4 * 4
+    assert report.memory.capacity is not None
+    assert report.memory.capacity > 1 << 20
+    assert report.cost["flops"] == 256.0
+    assert report.in_layouts["x"].shard_shape == (2, 16)
+    assert report.out_layouts["output"].shard_shape == (2, 4)
+    assert report.outputs.shape == (8, 8)
+    assert report.effects == ()
+    assert report.error is None
+
+
+def mlp_gradient(params, x):
+    def loss(params):
+        hidden = jax.nn.gelu(x @ params["w_in"])
+        return jnp.mean((hidden @ params["w_out"]) ** 2)
+
+    return jax.value_and_grad(loss)(params)
+
+
+PARAMS = {"w_in": array("params.w_in", (16, 32), "None, b"),
+          "w_out": array("params.w_out", (32, 16), "b")}  # fmt: skip
+
+
+def test_the_gradient_of_an_mlp():
+    report = run(program(mlp_gradient, PARAMS, X))
+    assert report.ok, report
+    assert list(report.in_layouts) == ["params.w_in", "params.w_out", "x"]
+    assert list(report.out_layouts) == ["output[0]", "output[1].w_in", "output[1].w_out"]
+    loss, grads = report.outputs
+    assert loss.shape == ()
+    assert grads["w_in"].shape == (16, 32)
+    assert {("all-reduce", ("a",)), ("all-reduce", ("b",))} <= {c[:2] for c in collectives(report)}
+    assert checks(report)["output[1].w_out: values"] is True
+
+
+def test_values_that_are_given_are_used():
+    x, w = np.eye(8, 16, dtype=np.float32), np.arange(128.0, dtype=np.float32).reshape(16, 8)
+    report = run(program(matmul, X, W), x, w)
+    assert report.ok, report
+    np.testing.assert_array_equal(report.outputs, w[:8])
+
+
+def test_live_arrays_are_moved_to_where_they_should_be():
+    x = jax.device_put(np.ones((8, 16), np.float32), jax.devices("cpu")[5])
+    report = run(program(matmul, X, W), x, jnp.ones((16, 8)))
+    assert report.ok, report
+    assert not x.is_deleted()
+
+
+OUTPUTS = {
+    "an integer": lambda x: jnp.argmax(x, axis=1),
+    "a boolean": lambda x: x > 0,
+    "complex": lambda x: x + 1j * x,
+    "bfloat16": lambda x: (x @ x.T).astype(jnp.bfloat16),
+    "a scalar": lambda x: x.sum(),
+    "a number": lambda x: 3,
+    "not finite": lambda x: jnp.log(x) / 0,
+    "empty": lambda x: x[:0],
+    "keys": lambda x: jax.random.split(jax.random.key(0), 8),
+    "a dict with None": lambda x: {"x": x, "none": None},
+}
+
+
+@pytest.mark.parametrize("fn", OUTPUTS.values(), ids=OUTPUTS)
+def test_outputs_of_every_kind_are_checked(fn):
+    report = run(program(fn, X))
+    assert report.ok, report
+    values = [ok for name, ok in checks(report).items() if name.endswith(": values")]
+    assert values == [True], report.checks
+
+
+def test_no_outputs_and_no_arguments():
+    nothing = run(program(lambda x: None, X))
+    assert nothing.ok, nothing
+    assert nothing.outputs is None
+    assert nothing.out_layouts == {}
+    made = run(program(lambda: jnp.arange(8)))
+    assert made.ok, made
+    np.testing.assert_array_equal(made.outputs, np.arange(8))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint32", "float16", "bfloat16", "complex64",
+                                   "float8_e4m3fn", "key<fry>"])  # fmt: skip
+def test_arguments_of_every_type(dtype):
+    report = run(program(lambda x: x, X.replace(dtype=dtype)))
+    assert report.ok, report
+
+
+def test_narrow_types_run_or_say_why_not():
+    report = run(program(lambda x: x, X.replace(dtype="int4")))
+    if report.error is not None:
+        assert report.error.stage == "run"
+        assert "jax 0.10" in report.error.message
+        assert "or take int8" in report.error.message
+
+
+def test_a_dimension_left_to_the_compiler_is_placed_whole():
+    report = run(program(lambda x: x, array("x", (8, 16), "P.UNCONSTRAINED, b")))
+    assert report.ok, report
+    assert report.in_layouts["x"].shard_shape == (8, 8)
+
+
+def test_explicit_meshes():
+    mesh = make_mesh({"a": 4, "b": 2}, axis_types="Explicit")
+    report = run(program(matmul, X, W, mesh=mesh))
+    assert report.ok, report
+    assert str(report.out_layouts["output"].spec) == "P('a', 'b')"
+
+
+def test_partial_sums_are_told():
+    mesh = make_mesh({"a": 4, "b": 2}, axis_types="Explicit")
+
+    def partial(x, w):
+        dims = (((1,), (0,)), ((), ()))
+        return jax.lax.dot_general(x, w, dims, out_sharding=P(None, None, unreduced={"b"}))
+
+    report = run(
+        program(partial, array("x", (8, 8), "None, b"), array("w", (8, 8), "b"), mesh=mesh)
+    )
+    assert report.ok, report
+    assert "partial sum, unreduced over 'b'" in detail(report, "output: boxes")
+
+
+def test_output_specs_are_asked_for_and_checked():
+    made = program(lambda x: (x, x.T), X, out_specs=["b", "a"])
+    report = run(made)
+    assert report.ok, report
+    assert checks(report)["output[0]: out_specs"] is True
+    assert [str(v.spec) for v in report.out_layouts.values()] == ["P('b')", "P('a')"]
+    one_for_all = run(program(lambda x: (x, x.T), X, out_specs="b"))
+    assert [str(v.spec) for v in one_for_all.out_layouts.values()] == ["P('b')", "P('b')"]
+
+
+def test_blocks_that_differ_in_shape_are_said_and_nothing_fails():
+    made = program(lambda x: jax.lax.with_sharding_constraint(x[:7], P("a")), X)
+    report = run(made)
+    assert report.error is None
+    assert report.ok, report
+
+
+PERMUTED = [5, 2, 7, 0, 1, 6, 3, 4]
+
+
+def devices(result):
+    return [s.device.id for s in sorted(result.addressable_shards, key=lambda s: s.index[0].start)]
+
+
+@pytest.mark.parametrize("shift", [0, 2048], ids=["attached ids", "ids of elsewhere"])
+def test_permuted_ids_permute_devices(shift):
+    ids = [i + shift for i in PERMUTED]
+    mesh = make_mesh({"a": 8}, device_ids=ids)
+    report = run(program(lambda x: x * 2, array("x", (8, 16), "a"), mesh=mesh))
+    assert report.ok, report
+    assert devices(report.outputs) == PERMUTED
+    assert report.out_layouts["output"].device_ids.tolist() == ids
+    assert report.out_layouts["output"].box(ids[3])[0] == slice(3, 4)
+
+
+def test_a_mesh_of_one_device_is_the_unsharded_function():
+    report = run(program(matmul, X, W, mesh=make_mesh(a=1, b=1)))
+    assert report.ok, report
+    assert report.target == "CPU × 1, attached"
+    assert checks(report)["unsharded function"] is None
+
+
+def test_a_second_run_is_a_hit():
+    cache = ExecutableCache()
+    first = run(program(matmul, X, W), cache=cache)
+    second = run(program(matmul, X, W), cache=cache)
+    compiled = compile_program(program(matmul, X, W), cache=cache)
+    assert [r.cache_hit for r in (first, second, compiled)] == [False, True, True]
+    assert first.key == second.key == compiled.key
+    assert second.compile_s == 0.0
+    assert second.collectives == first.collectives
+    assert (len(cache), cache.hits, cache.misses) == (1, 2, 1)
+    assert second.ok, second
+
+
+def test_a_changed_global_is_seen(monkeypatch):
+    cache = ExecutableCache()
+    made = program(scaled, X)
+    first = run(made, cache=cache)
+    monkeypatch.setitem(globals(), "FACTOR", 3.0)
+    second = run(made, cache=cache)
+    assert not second.cache_hit
+    np.testing.assert_allclose(second.outputs * 2, first.outputs * 3, rtol=1e-6)
+    assert second.ok, second
+
+
+FACTOR = 2.0
+
+
+def scaled(x):
+    return x * FACTOR
+
+
+def test_programs_that_differ_in_trees_alone_each_get_their_own_tree():
+    cache = ExecutableCache()
+
+    def f(p, x):
+        return {"y": p["w"] @ x}
+
+    as_dict = program(f, {"w": array("w", (16, 8))}, array("x", (8, 16)))
+
+    def f(p, x):
+        return [p[0] @ x]
+
+    as_list = program(f, [array("w", (16, 8))], array("x", (8, 16)))
+    first, second = run(as_dict, cache=cache), run(as_list, cache=cache)
+    assert first.ok, first
+    assert second.ok, second
+    assert second.cache_hit
+    assert list(first.outputs) == ["y"]
+    assert isinstance(second.outputs, list)
+    np.testing.assert_array_equal(first.outputs["y"], second.outputs[0])
+
+
+def test_code_that_moved_keeps_its_executable_and_loses_its_lines():
+    cache = ExecutableCache()
+    made = [program(fn, array("x", (64, 512), "a, b"), array("w", (512, 128), "b"))
+            for fn in (lambda x, w: x @ w,
+                       lambda x, w: x @ w)]  # fmt: skip
+    here, moved = (run(p, cache=cache) for p in made)
+    assert moved.cache_hit
+    assert here.collectives[0].source.startswith("test_runner.py:")
+    assert moved.collectives[0].source == ""
+    assert moved.collectives[0].op == here.collectives[0].op
+
+
+CALLS: list[str] = []
+
+
+def printing(x):
+    jax.debug.callback(lambda: CALLS.append("debug"))
+    return x + 1
+
+
+def counting(x):
+    return x + io_callback(lambda: np.float32(len(CALLS)), jax.ShapeDtypeStruct((), jnp.float32))
+
+
+def pure(x):
+    return jax.pure_callback(lambda v: np.asarray(v) * 2, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@pytest.mark.parametrize(
+    ("fn", "effects"),
+    [(printing, ("debug callback",)), (counting, ("io callback",)), (pure, ())],
+    ids=["debug", "io", "pure"],
+)
+def test_callbacks_go_past_the_cache(fn, effects):
+    cache = ExecutableCache()
+    reports = [run(program(fn, X), cache=cache) for _ in range(2)]
+    for report in reports:
+        assert report.ok, report
+        assert not report.cache_hit
+        assert report.effects == effects
+    assert len(cache) == 0
+    compared = checks(reports[0])
+    if effects:
+        assert compared["unsharded function"] is None
+        assert "a second run" in detail(reports[0], "unsharded function")
+    else:
+        assert compared["output: values"] is True
+
+
+def test_effects_have_happened_when_the_report_is_there():
+    CALLS.clear()
+    run(program(printing, X), repeat=3)
+    assert CALLS == ["debug"] * 3
+
+
+def test_ordered_io_runs_on_many_devices():
+    seen: list[int] = []
+
+    def step(x):
+        io_callback(lambda i: seen.append(int(i)), None, x[0, 0].astype(int), ordered=True)
+        return x
+
+    report = run(program(step, X), np.full((8, 16), 7, np.float32), repeat=2)
+    assert report.ok, report
+    assert report.effects == ("io callback, ordered",)
+    assert seen == [7, 7]
+
+
+def test_donated_arguments_are_replaced_for_every_repeat():
+    given = jnp.ones((8, 16))
+    report = run(program(lambda x: x + 1, X, donate=0), given, repeat=3)
+    assert report.ok, report
+    assert report.memory.aliased == report.memory.outputs
+    np.testing.assert_array_equal(report.outputs, 2.0)
+    assert not given.is_deleted()
+    placed = report.in_layouts["x"]
+    assert placed.shard_shape == (2, 16)
+
+
+def test_a_donated_array_that_lies_right_already_is_still_its_owners():
+    first = run(program(lambda x: x * 1, X))
+    given = first.outputs
+    report = run(program(lambda x: x + 1, X, donate=0), given)
+    assert report.ok, report
+    assert not given.is_deleted()
+
+
+def test_shard_map_may_differ_from_one_device():
+    def ranked(x):
+        return jax.shard_map(lambda y: y * 0 + jax.lax.axis_index("a"), in_specs=P("a"),
+                             out_specs=P("a"))(x)  # fmt: skip
+
+    report = run(program(ranked, X))
+    assert report.ok, report
+    assert checks(report)["output: values"] is None
+    assert "decides nothing" in detail(report, "output: values")
+
+
+def test_a_function_for_many_devices_alone_is_not_compared():
+    def ring(x):
+        turn = [(i, (i + 1) % 4) for i in range(4)]
+        return jax.shard_map(lambda y: jax.lax.ppermute(y, "a", turn), in_specs=P("a"),
+                             out_specs=P("a"))(x)  # fmt: skip
+
+    report = run(program(ring, X))
+    assert report.ok, report
+    assert checks(report)["unsharded function"] is None
+    assert "does not run on one device" in detail(report, "unsharded function")
+    assert collectives(report)[0][:2] == ("collective-permute", ("a",))
+
+
+def test_a_wrong_result_is_found(monkeypatch):
+    # The same text runs on both sides, so a fault is planted in the reference.
+    from shardviz.core.program import reference
+
+    real = reference.lower
+
+    def other(made, mesh):
+        return real(made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh)
+
+    monkeypatch.setattr(reference, "lower", other)
+    report = run(program(matmul, X, W))
+    assert not report.ok
+    assert report.error is None
+    assert checks(report)["output: values"] is False
+    assert "a check failed" in repr(report)
+
+
+def test_a_wrong_prediction_is_found():
+    made = program(matmul, X, W)
+    wrong = requests((array("x", (8, 16), "b"), W), MESH, None)
+    right = made.requests
+    # A program whose predicted layout is not that of its spec.
+    mixed = right[0].__class__(right[0].array, None, right[0].spec, wrong[0].layout, None)
+    made.__dict__["requests"] = (mixed, right[1])
+    report = run(made)
+    assert not report.ok
+    assert checks(report)["x: boxes of 8 shards"] is False
+    assert "the layout puts" in detail(report, "x: boxes of 8 shards")
+
+
+def test_a_worker_thread_does_as_well():
+    cache, reports = ExecutableCache(), []
+    threads = [
+        threading.Thread(target=lambda: reports.append(run(program(matmul, X, W), cache=cache)))
+        for _ in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(reports) == 4
+    assert all(r.ok for r in reports), reports
+    assert cache.misses == 1
+    assert sorted(r.cache_hit for r in reports) == [False, True, True, True]
+
+
+STAGES = ["program", "target", "trace", "lower", "compile", "place", "run", "check"]
+
+
+def test_stages_are_told_as_they_begin():
+    stages: list[str] = []
+    run(program(matmul, X, W), progress=stages.append)
+    assert stages == STAGES
+    stages.clear()
+    compile_program(program(matmul, X, W), cache=ExecutableCache(), progress=stages.append)
+    assert stages == STAGES[:5]
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_cancelled_walk_ends_at_the_next_stage(stage):
+    begun: list[str] = []
+    before = STAGES[: STAGES.index(stage)]
+    report = run(program(matmul, X, W), progress=begun.append, cancelled=lambda: begun == before)
+    assert report.error is not None
+    assert report.error.stage == "cancelled"
+    assert repr(stage) in report.error.message
+    assert begun == before
+
+
+def test_a_cancelled_run_ends_between_repeats():
+    asked = []
+
+    def cancelled():
+        asked.append(1)
+        return len(asked) > 12
+
+    report = run(program(matmul, X, W), repeat=1000, cancelled=cancelled)  # 7 stages, then runs
+    assert report.error is not None
+    assert report.error.stage == "cancelled"
+    assert report.error.message == "Cancelled after 6 of 1000 runs."
+    assert report.outputs is None

@@ -1,0 +1,218 @@
+"""The walk: what a report says of a program that fails, stage by stage. Nothing is raised."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program import capacity
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.runner import compile_program
+from tests.program.helpers import array, program, run
+
+X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
+
+
+def matmul(x, w):
+    return x @ w
+
+
+def branching(x):
+    return x if x.sum() > 0 else -x
+
+
+def mismatched(x):
+    return x @ jnp.ones((3, 3))
+
+
+def not_an_array(x):
+    return "text"
+
+
+def raising(x):
+    raise KeyError("params")
+
+
+def ordered_print(x):
+    jax.debug.print("{}", x.sum(), ordered=True)
+    return x
+
+
+def failing_callback(x):
+    def boom(v):
+        raise ValueError("boom in the callback")
+
+    return jax.pure_callback(boom, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+NO_RULES = Rules.of(("batch", "a"))
+
+# Program, values and options; the stage it fails in, words of the message, whether a line is told.
+FAILING = {
+    "indivisible": (program(matmul, array("x", (7, 16), "a"), W), (), {}, "program",
+                    "x: Dimension 0: 7 does not divide by 4", False),
+    "no such axis": (program(matmul, array("x", (8, 16), "data"), W), (), {}, "program",
+                     "'data', which is no axis of the mesh", False),
+    "too few values": (program(matmul, X, W), (np.ones((8, 16)),), {}, "program",
+                       "takes 2 arguments (x, w) and 1 value was given", False),
+    "a wrong shape": (program(matmul, X, W), (np.ones((8, 8)), np.ones((16, 8))), {}, "program",
+                      "x is f32[8, 16] in the program and f32[8, 8] in the values", False),
+    "a wrong repeat": (program(matmul, X, W), (), {"repeat": 0}, "program",
+                       "from 1 to 1,000,000; got 0", False),
+    "no such target": (program(matmul, X, W), (), {"target": "cloud"}, "target",
+                       "No target is called 'cloud'", False),
+    "too few devices": (program(matmul, X, W, mesh=make_mesh(a=128, b=8)).replace(
+        arrays=(array("x", (128, 16), "a"), W)), (), {}, "target",
+                        "The mesh has 1,024 devices and jax has 8 CPU devices here", False),
+    "a python branch": (program(branching, X), (), {}, "trace",
+                        "TracerBoolConversionError: Attempted boolean conversion", True),
+    "shapes that do not fit": (program(mismatched, X), (), {}, "trace",
+                               "TypeError: dot_general requires contracting", True),
+    "an exception": (program(raising, X), (), {}, "trace", "KeyError: 'params'", True),
+    "a result that is no array": (program(not_an_array, X), (), {}, "trace", "TypeError", False),
+    "too many arguments": (program(lambda: 0, X), (), {}, "trace", "TypeError", False),
+    "64 bits": (program(matmul, X.replace(dtype="float64"), W), (), {}, "trace",
+                "x: jax is set to 32 bits and would turn float64 into float32", False),
+    "specs for other outputs": (program(matmul, X, W, out_specs=["a", "b"]), (), {}, "trace",
+                                "out_specs gives 2 specs and the function returns 1 array", False),
+    "an ordered print": (program(ordered_print, X), (), {}, "lower",
+                         "jax orders debug callbacks on one device only", False),
+    "no such option": (program(matmul, X, W, xla_no_such_option=True), (), {}, "compile",
+                       "No such compile option: 'xla_no_such_option'", False),
+    "more than the machine has": (program(lambda x: x * 2, array("x", (1 << 20, 1 << 20), "a")),
+                                  (), {}, "place", "It needs 2.0 TiB on each device", False),
+    "a failing callback": (program(failing_callback, X), (), {}, "run",
+                           "ValueError: boom in the callback", True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("made", "values", "options", "stage", "words", "has_line"), FAILING.values(), ids=FAILING
+)
+def test_every_failure_is_told_with_its_stage(made, values, options, stage, words, has_line):
+    report = run(made, *values, **options)
+    assert report.error is not None
+    assert report.error.stage == stage
+    assert words in report.error.message
+    assert report.error.source.startswith("test_runner_errors.py:" if has_line else "")
+    assert "\n" not in report.error.message
+    assert report.outputs is None
+    assert not report.ok
+
+
+@pytest.mark.parametrize("name", ["indivisible", "a python branch", "no such option"])
+def test_compiles_fail_as_runs_do(name):
+    made, _, _, stage, words, _ = FAILING[name]
+    report = compile_program(made, cache=ExecutableCache())
+    assert report.error is not None
+    assert report.error.stage == stage
+    assert words in report.error.message
+
+
+def test_what_was_known_before_the_failure_is_kept():
+    report = run(program(failing_callback, X))
+    assert report.target == "CPU × 8, simulated"
+    assert report.key
+    assert report.compile_s
+    assert report.memory.arguments
+    assert report.in_layouts["x"].shard_shape == (2, 16)
+    assert [c.ok for c in report.checks] == [True]
+
+
+def test_the_next_run_knows_nothing_of_a_failed_one():
+    cache = ExecutableCache()
+    assert run(program(failing_callback, X), cache=cache).error is not None
+
+    def printing(x):
+        jax.debug.callback(lambda: None)
+        return x
+
+    following = run(program(printing, X), cache=cache)
+    assert following.ok, following
+    jax.effects_barrier()
+
+
+def test_a_failed_compile_is_not_kept():
+    cache = ExecutableCache()
+    made = program(matmul, X, W, xla_no_such_option=True)
+    assert run(made, cache=cache).error is not None
+    assert len(cache) == 0
+    assert run(made.replace(options={}), cache=cache).ok
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
+    monkeypatch.setattr(capacity, "host_available", lambda: 416 * 8 - 1)
+    begun: list[str] = []
+    report = run(program(matmul, X, W), progress=begun.append)
+    assert report.error is not None
+    assert report.error.stage == "place"
+    assert "416 B on each device (384 B of arguments, 32 B of outputs)" in report.error.message
+    assert "3.2 KiB on all 8 simulated devices" in report.error.message
+    assert begun[-1] == "place"
+    assert report.place_s is None
+    monkeypatch.setattr(capacity, "host_available", lambda: 416 * 8)
+    assert run(program(matmul, X, W)).error is None
+
+
+def test_what_does_not_fit_on_one_device_is_not_compared(monkeypatch):
+    # On one device: 8 * 16 + 16 * 8 + 8 * 8 floats, 1,280 bytes; on eight, 8 * 416 in all.
+    free = iter([416 * 8, 416 * 8, 1279])
+    monkeypatch.setattr(capacity, "host_available", lambda: next(free))
+    report = run(program(matmul, X, W))
+    assert report.ok, report
+    check = report.checks[-1]
+    assert (check.name, check.ok) == ("unsharded function", None)
+    assert "on one device it needs 1.2 KiB, and 1.2 KiB are free" in check.detail
+
+
+def test_an_interrupt_passes():
+    def interrupting(x):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run(program(interrupting, X))
+
+
+def test_a_callback_of_the_caller_that_fails_is_told_too():
+    def progress(stage):
+        if stage == "lower":
+            raise RuntimeError("the panel is gone")
+
+    report = run(program(matmul, X, W), progress=progress)
+    assert report.error is not None
+    assert report.error.stage == "lower"
+    assert "the panel is gone" in report.error.message
+
+
+def test_rules_that_do_not_work_out_are_told():
+    made = program(matmul, X.replace(spec=None, logical=("batch", "batch")), W)
+    report = run(made.replace(rules=Rules.of(("batch", "a"))))
+    assert report.error is not None
+    assert report.error.stage == "program"
+    assert "'batch'" in report.error.message
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.sampled_from(["", "a", "b", "(a, b)", "(b, a)"]),
+    st.sampled_from(["", "None, a", "None, b", "a, b", "b, a", "None, (b, a)"]),
+    st.sampled_from(["float32", "bfloat16", "int32"]),
+)
+def test_any_way_to_split_a_matmul_gives_the_same_result(x_spec, w_spec, dtype):
+    made = program(matmul, array("x", (16, 16), x_spec, dtype), array("w", (16, 16), w_spec, dtype))
+    report = run(made)
+    assert report.ok, report
+    assert all(c.ok for c in report.checks)
+
+
+@pytest.mark.parametrize("thing", [None, 3, "f", matmul], ids=repr)
+def test_what_is_no_program_is_refused(thing):
+    with pytest.raises(ProgramError, match="is a program, made by sv.program"):
+        run(thing)
