@@ -37,6 +37,7 @@ WIDEST, HIGHEST, STRIP = 430.0, 250.0, 54.0  # points that an array takes before
 AREA = 240_000.0  # square points that all blocks share, before they are as small as can be read
 ASPECTS = (0.45, 4.5)  # width over height; more extreme arrays are drawn at these
 MOST_LETTERS = 22
+MOST_ACROSS = 32
 
 
 def draw_layout_array(
@@ -172,8 +173,11 @@ def _least(
     if number > 1024:
         return 9.0, 9.0
     need = max(text_width(s, 8.5, bold=True) for s in samples) + 10
-    # A long row is folded, so no row has many more blocks than a page of them all would.
-    across = min(counts[-1] if counts else 1, math.sqrt(1.7 * number))
+    # A long row is folded, so no row has many more blocks than a page of them all would; but the
+    # rows of an array of two dimensions stay whole as long as their blocks can be told apart.
+    across = counts[-1] if counts else 1
+    if len(counts) < 2 or across > MOST_ACROSS:
+        across = min(across, math.sqrt(1.7 * number))
     if number > 64:
         return min(max(need, 20.0), max(20.0, 900.0 / across)), 14.0
     return min(max(need, 28.0), max(28.0, 900.0 / across)), 34.0 if replicas > 1 else 22.0

@@ -166,22 +166,21 @@ def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> t
         longest = max(free, key=lambda v: len(v.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        pieces = max(
-            2, round(math.sqrt(aspect / wanted)), math.ceil(shape[along] / page[along] / 2)
-        )
-        # Of two lengths as good, the one that makes a wide page.
-        wide = 1.2 if along == 0 else 1 / 1.2
-        return longest.axis, _even(sizes[longest.axis], wide * sizes[longest.axis] / pieces)
+        size = sizes[longest.axis]
+        across = shape[1 - along] + BAND
+
+        def off(length: int, size: int = size, high: float = shape[along]) -> float:
+            """How far folds of this length leave the page from the shape it should have."""
+            return abs(math.log(high * length / size / (across * -(-size // length)) / wanted))
+
+        return longest.axis, min(_lengths(size), key=lambda n: (round(off(n), 3), n))
     return None
 
 
-def _even(size: int, wanted: float) -> int:
-    """The length of a fold near `wanted`: a divisor where there is one, else a power of two."""
-    low, high = max(1, math.ceil(wanted / 1.6)), min(size - 1, int(wanted * 1.6))
-    divisors = [n for n in range(low, high + 1) if size % n == 0]
-    if divisors:
-        return min(divisors, key=lambda n: (abs(math.log(n / wanted)), n))
-    return max(1, min(size - 1, 1 << max(0, round(math.log2(wanted)))))
+def _lengths(size: int) -> list[int]:
+    """The lengths that folds may have: divisors where there are some, else powers of two."""
+    divisors = [n for n in range(2, min(size // 2, 4096) + 1) if size % n == 0]
+    return divisors or [1 << k for k in range(1, size.bit_length())]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ The JSON of one picture, version 1; lengths are in points, y downward, origin at
               "tone": "" | "ink" | "muted" | "good" | "warn" | "bad"}]
     frames    [{"x", "y", "width", "height", "label", "dashed"}]
     legend    [{"group", "text", "x", "y"}], a swatch of 9 by 9 points and text at its right
-    palette   {"light": colours, "dark": colours}; colours is {"rest", "faint", "strong": fills
+    palette   null for a page that brings its own, or
+              {"light": colours, "dark": colours}; colours is {"rest", "faint", "strong": fills
               as "#rrggbb" (nothing pointed at; another tile pointed at; this tile pointed at),
               "restInk", "faintInk", "strongInk": the colour of text on each fill}. The colour of
               group g stands at: groups > length ? floor(g * (length - 1) / (groups - 1))
@@ -40,7 +41,7 @@ devices of the other tiles of its group; both are set as `shardviz.picture.ids.i
 limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
 line to the right edge of the tile.
 
-`tests/picture/wire_reader.mjs` reads all of this and is held against Python.
+`shardviz/widgets/wire.js` reads all of this and is held against Python.
 """
 
 from __future__ import annotations
@@ -58,8 +59,11 @@ _DEFAULTS = {"divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": (), "limi
 _INT32 = np.iinfo(np.int32)
 
 
-def to_wire(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
+def to_wire(picture: Picture, with_palette: bool = True) -> tuple[dict[str, Any], list[bytes]]:
     """The JSON of a picture, and the buffers that it names by number.
+
+    Args:
+        with_palette: False for a page that brings its own colours, as the Explorer does.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.draw import draw
@@ -68,10 +72,12 @@ def to_wire(picture: Picture) -> tuple[dict[str, Any], list[bytes]]:
     (8, {'start': 0, 'step': 1}, 32)
     """
     buffers: list[bytes] = []
-    return {"version": VERSION, **_picture(picture, buffers)}, buffers
+    return {"version": VERSION, **_picture(picture, buffers, with_palette)}, buffers
 
 
-def _picture(picture: Picture, buffers: list[bytes]) -> dict[str, Any]:
+def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict[str, Any]:
+    names = THEMES if with_palette else ()
+    colours = {name: colours_data(picture.groups, picture.hue, name) for name in names}
     return {
         "width": picture.width,
         "height": picture.height,
@@ -82,10 +88,11 @@ def _picture(picture: Picture, buffers: list[bytes]) -> dict[str, Any]:
         "labels": [dict(vars(v)) for v in picture.labels],
         "frames": [dict(vars(v)) for v in picture.frames],
         "legend": [dict(vars(v)) for v in picture.legend],
-        "palette": {name: colours_data(picture.groups, picture.hue, name) for name in THEMES},
+        "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
         "panels": [
-            {"x": x, "y": y, "picture": _picture(panel, buffers)} for x, y, panel in picture.panels
+            {"x": x, "y": y, "picture": _picture(panel, buffers, with_palette)}
+            for x, y, panel in picture.panels
         ],
     }
 

@@ -7,10 +7,10 @@ import { inkOn, tileColours } from "./ink.js";
 /**
  * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array, h: Float32Array,
  *   group: Int32Array, device: ArrayLike<number>, text: string[] | null, labels: any[], frames: any[], alt: string,
- *   hue: string, count: number}} Picture
+ *   hue: string, count: number, label: (i: number) => string, hint: (i: number) => string, [more: string]: any}} Picture
  * @typedef {{strong: Set<number>, soft: Set<number>, frame: number}} Marks tiles and a frame that stand out
  * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void, release: () => void,
- *   lines: (tile: number) => string[], corner?: (tile: number) => string}} Hooks
+ *   lines: (tile: number) => string[], hint?: (tile: number) => string, corner?: (tile: number) => string}} Hooks
  */
 
 const MAX_ZOOM = 60;
@@ -248,12 +248,12 @@ export class PictureView {
   /** A tooltip, for a tile too small to say it all. @param {number} tile */
   showTip(tile) {
     const p = /** @type {Picture} */ (this.picture);
-    const lines = this.hooks.lines(tile);
+    const text = this.hooks.hint?.(tile) ?? this.hooks.lines(tile).join(" · ");
     const w = p.w[tile] * this.scale, hgt = p.h[tile] * this.scale;
     const roomy = hgt >= 40 && w >= 66;
-    this.tip.hidden = roomy || !lines.length;
+    this.tip.hidden = roomy || !text;
     if (this.tip.hidden) return;
-    this.tip.textContent = lines.join(" · ");
+    this.tip.textContent = text;
     const x = p.x[tile] * this.scale + this.ox, y = p.y[tile] * this.scale + this.oy;
     const left = Math.max(2, Math.min(x + w + 6, this.size.w - this.tip.offsetWidth - 4));
     this.tip.style.left = `${left}px`;

@@ -9,6 +9,7 @@ export class MeshBar {
   /** @param {Edit} edit @param {{save: () => void, theme: () => void}} actions */
   constructor(edit, actions) {
     this.edit = edit;
+    this.key = "";
     this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { caption: "Mesh", width: "13em", placeholder: "data=4, model=2" });
     this.axes = h("div", { class: "sv-axes" });
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });

@@ -58,7 +58,8 @@ function isDark(node) {
 function render({ model, el }) {
   const live = typeof model.send === "function" && !model.get("offline");
   const intents = new Intents(model), links = new Links();
-  const edit = (/** @type {string} */ field, /** @type {any} */ value, /** @type {number | undefined} */ array) => {
+  /** @param {string} field @param {any} value @param {number} [array] */
+  const edit = (field, value, array) => {
     if (live) intents.send({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
   };
   /** @type {number | null} */

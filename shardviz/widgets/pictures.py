@@ -13,6 +13,7 @@ from shardviz.picture.draw_array import draw_layout_array
 from shardviz.picture.draw_devices import draw_mesh
 from shardviz.picture.palette import THEMES, palette
 from shardviz.picture.shapes import Picture
+from shardviz.picture.wire import to_wire
 from shardviz.widgets.session import Session
 
 # A small picture beside the main one shows an array only up to so many blocks.
@@ -88,29 +89,9 @@ def _draw(asked: Request, key: Any) -> dict[str, Any]:
 
 
 def wire(picture: Picture) -> dict[str, Any]:
-    """A Picture for the page: JSON, with what there is one of a tile as little-endian bytes.
-
-    What most pictures have alike is said once: tiles of one size, and devices that count up.
-    """
-    tiles = picture.tiles
-    count = len(tiles)
-    one_size = count > 0 and np.ptp(tiles.width) == 0 and np.ptp(tiles.height) == 0
-    size = (tiles.width[:1], tiles.height[:1]) if one_size else (tiles.width, tiles.height)
-    in_order = np.array_equal(tiles.device, np.arange(count))
-    return {
-        "width": picture.width,
-        "height": picture.height,
-        "tiles": count,
-        "geometry": np.concatenate([tiles.x, tiles.y, *size]).astype("<f4").tobytes(),
-        "group": tiles.group.astype("<i4").tobytes(),
-        "device": b"" if in_order else tiles.device.astype("<f8").tobytes(),
-        "labels": [vars(label) for label in picture.labels],
-        "frames": [vars(frame) for frame in picture.frames],
-        "hue": picture.hue,
-        "count": picture.groups,
-        "alt": picture.alt,
-        "facts": dict(picture.facts),
-    }
+    """A Picture for the page, which brings its own colours: the JSON and its buffers."""
+    data, buffers = to_wire(picture, with_palette=False)
+    return {"wire": data, "buffers": buffers}
 
 
 def palettes() -> dict[str, dict[str, Any]]:

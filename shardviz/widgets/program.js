@@ -31,6 +31,9 @@ export class ProgramPanel {
     /** @type {any} */ this.view = null;
     /** @type {any} */ this.report = null;
     this.clock = 0;
+    this.began = 0;
+    this.job = 0;
+    this.bodyKey = "";
   }
 
   /** @param {KeyboardEvent} e */

@@ -18,6 +18,13 @@ export class Stage {
     /** @type {any} */ this.theme = null;
     /** The position in mesh order of every device tile. */
     this.at = new Int32Array(0);
+    /** The block of the selected array that every device tile holds, and what that was made of. */
+    this.tiles = new Int32Array(0);
+    /** @type {any} */ this.shownGroups = undefined;
+    /** @type {any} */ this.shownAt = null;
+    this.ranks = new Int32Array(0);
+    /** @type {any} */ this.rankKey = null;
+    this.stepKey = "";
     this.by = new Choice("Device order", (v) => edit("by", v));
     this.devices = new PictureView("Devices", {
       point: (t) => links.hover({ kind: "device", at: this.positionOf(t) }),
@@ -55,7 +62,8 @@ export class Stage {
       leave: () => links.hover(null),
       pin: (/** @type {number} */ t) => links.point(block(t), true),
       release: () => links.point(null, false),
-      lines: (/** @type {number} */ t) => this.blockLines(array(), t),
+      lines: (/** @type {number} */ t) => this.pictures[array()].label(t).split("\n").filter(Boolean),
+      hint: (/** @type {number} */ t) => this.pictures[array()].hint(t),
     };
   }
 
@@ -91,23 +99,7 @@ export class Stage {
         return n;
       });
     }
-    return /** @type {Int32Array} */ (this.ranks)[position];
-  }
-
-  /** @param {number} array @param {number} tile */
-  blockLines(array, tile) {
-    const group = this.pictures[array].group[tile], a = this.view.arrays[array];
-    const key = `${(a.strides ?? []).join()}|${group}|${this.links.sizes.join()}`;
-    this.lineCache ??= new Map();
-    if (this.lineKey !== this.links.ids) { this.lineCache.clear(); this.lineKey = this.links.ids; }
-    let known = this.lineCache.get(key);
-    if (!known) {
-      if (this.lineCache.size > 5000) this.lineCache.clear();
-      const ids = this.links.holders(array, group).map((p) => this.links.ids[p]);
-      const text = ids.length <= 8 ? ids.join(" · ") : ranges(ids);
-      this.lineCache.set(key, (known = [text, a.replicas > 1 ? `${a.replicas} replicas` : ""].filter(Boolean)));
-    }
-    return known;
+    return this.ranks[position];
   }
 
   /** @param {any} view @param {any} devicePicture @param {any[]} pictures one an array; null where it has none @param {any} theme */

@@ -50,7 +50,7 @@ def cold_layouts(table: Table) -> None:
     for devices, target in TARGETS.items():
         mesh = mesh_of(devices)
         real = jax_mesh(mesh)
-        rounds, batch = (2, 1) if devices > 10_000 else (5, 20)
+        rounds, batch = (5, 1) if devices > 10_000 else (9, 20)
         for name, written in SPECS.items():
             spec = Spec.parse(written)
             theirs_spec, shape = spec.to_jax(), shapes(mesh, spec)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import gc
+import statistics
 import time
 from collections.abc import Callable
 from typing import Any
@@ -16,39 +16,29 @@ def best(run: Callable[[], Any], seconds: float = 0.3, at_least: int = 5) -> flo
     run()
     times: list[float] = []
     end = time.perf_counter() + seconds
-    gc.disable()
-    try:
-        while len(times) < at_least or time.perf_counter() < end:
-            start = time.perf_counter()
-            run()
-            times.append(time.perf_counter() - start)
-    finally:
-        gc.enable()
+    while len(times) < at_least or time.perf_counter() < end:
+        start = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - start)
     return min(times)
 
 
 def each(
     make: Callable[[int], Any], run: Callable[[Any], Any], count: int, batch: int = 1
 ) -> float:
-    """The least mean seconds of `run` over batches of values never seen before.
+    """The median over `count` batches of the mean seconds of `run` on values never seen before.
 
-    What `make` does is not counted: so a run is cold though the process is warm.
+    What `make` does is not counted: so a run is cold though the process is warm. Python's garbage
+    collector stays on, as in a notebook: who makes many objects pays for them.
     """
     means = []
-    number = 0
-    gc.disable()
-    try:
-        for _ in range(count):
-            values = [make(number + i) for i in range(batch)]
-            number += batch
-            start = time.perf_counter()
-            for value in values:
-                run(value)
-            means.append((time.perf_counter() - start) / batch)
-            values.clear()
-    finally:
-        gc.enable()
-    return min(means)
+    for number in range(count):
+        values = [make(number * batch + i) for i in range(batch)]
+        start = time.perf_counter()
+        for value in values:
+            run(value)
+        means.append((time.perf_counter() - start) / batch)
+    return statistics.median(means)
 
 
 def side_by_side(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from hypothesis import strategies as st
 
 from shardviz.core.layout.mesh import MeshSpec
@@ -30,8 +31,6 @@ def meshes(draw: st.DrawFn, most: int = MOST) -> MeshSpec:
     if draw(st.booleans()):
         owner = [owner[i] for i in ids]
     shape = tuple(sizes)
-    import numpy as np
-
     return MeshSpec(
         NAMES[: len(sizes)],
         shape,

@@ -16,23 +16,24 @@ from shardviz.picture.draw import draw
 from shardviz.picture.palette import hexed, ink_on, palette, theme_of
 from shardviz.picture.shapes import Picture, make_tiles
 from shardviz.picture.wire import to_wire
+from shardviz.widgets import bundle
 from tests.picture.values import VALUES
 
-READER = Path(__file__).with_name("wire_reader.mjs")
+READER = Path(bundle.HERE / "wire.js")
 NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
-import { open, fill, devicesOf, idsText } from %s;
+import { openTiles, worded, devicesOf, idsText } from %s;
 import { readFileSync } from "node:fs";
 const { wire, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
   return new DataView(raw.buffer); });
 function read(picture) {
-  const tiles = open(picture.tiles, views);
+  const tiles = openTiles(picture.tiles, views);
   const each = [...Array(tiles.count).keys()].map((i) => ({
     edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
     group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
-    label: fill(tiles.text, tiles, i), tooltip: fill(tiles.hint, tiles, i) }));
+    label: worded(tiles.text, tiles, i), tooltip: worded(tiles.hint, tiles, i) }));
   return { each, panels: picture.panels.map((p) => read(p.picture)) };
 }
 console.log(JSON.stringify({ picture: wire && read(wire), texts: ids && ids.map(
@@ -41,7 +42,8 @@ console.log(JSON.stringify({ picture: wire && read(wire), texts: ids && ids.map(
 
 
 def _in_javascript(message: dict) -> dict:
-    script = _SCRIPT % json.dumps(READER.as_uri())
+    code = base64.b64encode(READER.read_bytes()).decode()
+    script = _SCRIPT % json.dumps(f"data:text/javascript;base64,{code}")
     done = subprocess.run(
         [str(NODE), "--input-type=module", "-e", script],
         input=json.dumps(message), capture_output=True, text=True, timeout=60, check=False,

@@ -39,6 +39,20 @@ def test_a_fresh_kernel_gets_as_many_as_a_mesh_has():
     assert in_new_python(START + "choose(None, 100); print(len(jax.devices()))") == "100"
 
 
+@pytest.mark.parametrize("text", [None, "cpu", "cpu:1048576"])
+def test_a_huge_mesh_does_not_start_a_million_devices(text):
+    code = f"""
+try:
+    choose({text!r}, 1 << 20)
+except ValueError as error:
+    print(error)
+print(len(jax.devices()))
+"""
+    words, count = in_new_python(START + code).splitlines()
+    assert "At most 1,024 are simulated; layouts and pictures need none" in words
+    assert count == "1024"
+
+
 def test_a_number_that_was_typed_is_taken_exactly():
     code = "t = choose('cpu:16', 8); print(t, len(jax.devices()), len(t.devices))"
     assert in_new_python(START + code) == "CPU × 16, simulated 16 16"
@@ -159,6 +173,7 @@ def test_beside_a_gpu_both_can_be_had():
     [
         ("gpu", "The mesh has 16 devices and jax has 1 GPU device here. Write 'cpu:16'"),
         (None, "jax has 1 GPU device and 8 CPU devices here. Their number was settled"),
+        (None, "or use a mesh of at most 8 devices"),
         ("cpu", "jax has 8 CPU devices here"),
     ],
 )

@@ -169,6 +169,8 @@ def read_shape(shape: Any) -> tuple[int, ...]:
     >>> read_shape("(512, 2_048)"), read_shape("8x4"), read_shape(()), read_shape("")
     ((512, 2048), (8, 4), (), ())
     """
+    if type(shape) is tuple and _is_plain(shape):
+        return shape
     if isinstance(shape, str):
         shape = _shape_from_text(shape)
     elif isinstance(shape, (bytes, dict, set)):
@@ -194,6 +196,14 @@ def read_shape(shape: Any) -> tuple[int, ...]:
             " planned for here."
         )
     return sizes
+
+
+def _is_plain(shape: tuple) -> bool:
+    """Whether it is a shape as it stands: what layouts of edits are asked for, time and again."""
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= MAX_DIM:
+            return False
+    return len(shape) <= MAX_RANK and math.prod(shape) <= MAX_ELEMENTS
 
 
 def _shape_from_text(text: str) -> list[int]:

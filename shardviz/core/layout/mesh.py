@@ -80,6 +80,21 @@ class MeshSpec(Displayed):
         """Axis name to its position among the axes."""
         return {name: i for i, name in enumerate(self.axis_names)}
 
+    def lane(self, axis: str) -> np.ndarray:
+        """int64: the index along one axis, broadcastable to the mesh: 0, 1, … in that direction."""
+        found = self._lanes.get(axis)
+        if found is None:
+            shape = [1] * len(self.axis_sizes)
+            shape[self.positions[axis]] = -1
+            found = np.arange(self.shape[axis], dtype=np.int64).reshape(shape)
+            found.flags.writeable = False
+            self._lanes[axis] = found
+        return found
+
+    @cached_property
+    def _lanes(self) -> dict[str, np.ndarray]:
+        return {}
+
     @cached_property
     def processes(self) -> tuple[int, ...]:
         """The processes (hosts) that own devices here, in ascending order."""

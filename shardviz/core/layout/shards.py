@@ -86,10 +86,10 @@ class Layout(Displayed):
     @cached_property
     def _materialised(self) -> tuple[np.ndarray, np.ndarray]:
         # Stored dimension-major, so that each dimension is one contiguous pass.
-        starts, stops = np.empty((2, self.rank, self.mesh.size), np.int64)
-        self.write_boxes(starts.T, stops.T)
-        starts.flags.writeable = stops.flags.writeable = False
-        return starts.T, stops.T
+        boxes = np.empty((2, self.rank, self.mesh.size), np.int64)
+        self._write(*boxes.reshape(2, self.rank, *self.mesh.axis_sizes))
+        boxes.flags.writeable = False
+        return boxes[0].T, boxes[1].T
 
     def write_boxes(self, starts: np.ndarray, stops: np.ndarray) -> None:
         """Writes every box into arrays of yours, int64 [devices, rank].
@@ -106,12 +106,16 @@ class Layout(Displayed):
                 f" {stops.shape}."
             )
         # Splitting the device axis into mesh axes is always a view, whatever the strides.
-        in_mesh = (*self.mesh.axis_sizes, self.rank)
-        starts, stops = starts.reshape(in_mesh), stops.reshape(in_mesh)
-        for dim, (block, step) in enumerate(zip(self.blocks, self.shard_shape, strict=True)):
+        in_mesh = (self.rank, *self.mesh.axis_sizes)
+        self._write(starts.T.reshape(in_mesh), stops.T.reshape(in_mesh))
+
+    def _write(self, starts: np.ndarray, stops: np.ndarray) -> None:
+        """Writes every box into arrays [rank, *mesh]."""
+        for dim, step in enumerate(self.shard_shape):
+            block = self.blocks[dim]
             first = 0 if block is None else block * step
-            starts[..., dim] = first
-            stops[..., dim] = first + step
+            starts[dim] = first
+            stops[dim] = first + step
 
     def viewport(self, window: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Starts and stops of a part of the mesh: int64 [*window, rank], at a cost of its size.
@@ -135,15 +139,22 @@ class Layout(Displayed):
         Raises:
             MeshError: if the mesh has no such device.
         """
-        coords = self.mesh.coordinates(device_id)
-        box = []
-        for block, step in zip(self.blocks, self.shard_shape, strict=True):
-            number = 0
-            if block is not None:
-                at = tuple(0 if n == 1 else c for n, c in zip(block.shape, coords, strict=True))
-                number = int(block[at])
-            box.append(slice(number * step, (number + 1) * step))
-        return tuple(box)
+        numbers = self._numbers_at(self.mesh.coordinates(device_id))
+        steps = self.shard_shape
+        return tuple(
+            slice(n * step, (n + 1) * step) for n, step in zip(numbers, steps, strict=True)
+        )
+
+    def _numbers_at(self, coords: tuple[int, ...]) -> list[int]:
+        """The block number in each dimension at mesh coordinates."""
+        if self.spec is None:
+            return [0 if b is None else int(b[coords]) for b in self.blocks]
+        mesh, numbers = self.mesh, [0] * self.rank
+        for dim, axes in enumerate(self.spec.dims):
+            for axis in axes:
+                at = mesh.positions[axis]
+                numbers[dim] = numbers[dim] * mesh.axis_sizes[at] + coords[at]
+        return numbers
 
     def indices(self) -> dict[int, tuple[slice, ...]]:
         """Device id to its slices, as JAX writes them: `slice(None)` for a whole dimension.
@@ -319,15 +330,11 @@ def layout_from_boxes(
 
 def _block_numbers(axes: tuple[str, ...], mesh: MeshSpec) -> np.ndarray | None:
     number: np.ndarray | None = None
-    rank = len(mesh.axis_sizes)
     stride = 1
     for axis in reversed(axes):
-        at = mesh.positions[axis]
-        size = mesh.axis_sizes[at]
+        size = mesh.shape[axis]
         if size > 1:
-            lane = [1] * rank
-            lane[at] = size
-            part = np.arange(0, size * stride, stride, dtype=np.int64).reshape(lane)
-            number = part if number is None else number + part
+            lane = mesh.lane(axis)
+            number = lane if number is None else number + lane * stride
             stride *= size
     return number

@@ -21,6 +21,7 @@ from shardviz.core.errors import TargetError, plural, shown
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
 
 ROOM = 64
+MOST = 1024  # each takes two threads, and collectives across many of them wait for one another
 _OPTION = "jax_num_cpu_devices"
 _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
@@ -193,6 +194,7 @@ def _ask_for_cpus(count: int, exactly: bool = False) -> None:
     """Sees to it that enough CPU devices start, where the backend has not started yet."""
     if backend_started():
         return
+    count = min(count, MOST)
     own = getattr(jax.config, _OPTION)
     if own < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
         own = int(flag[1])
@@ -222,10 +224,15 @@ def _count(platform: str) -> int:
 
 def _too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
     have = plural(there, f"{platform.upper()} device")
-    if platform != "cpu" and cpus is None:
+    have += "" if cpus is None or platform == "cpu" else f" and {plural(cpus, 'CPU device')}"
+    if needed > MOST:
+        advice = (
+            f"At most {MOST:,} are simulated; layouts and pictures need none, so look at this mesh"
+            " and run a smaller one"
+        )
+    elif platform != "cpu" and cpus is None:
         advice = f"Write 'cpu:{needed}' for simulated devices"
     else:
-        have += "" if platform == "cpu" else f" and {plural(cpus or 0, 'CPU device')}"
         advice = (
             "Their number was settled when jax started: restart the kernel and run this first, or"
             f" begin with jax.config.update('{_OPTION}', {needed})"
