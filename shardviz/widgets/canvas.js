@@ -292,7 +292,7 @@ export class PictureView {
     const colours = tileColours(groups, this.count, p.hue, this.theme);
     if (colours.many && this.marks.strong.size) {
       // A ramp leaves no stronger colour to mark with: the rest steps back instead.
-      g.globalAlpha = 0.62;
+      g.globalAlpha = this.marks.soft.size ? 0.5 : 0.3;
       g.fillStyle = this.theme.paper;
       for (let i = 0; i < p.x.length; i++) if (!this.marks.soft.has(i) && !this.marks.strong.has(i)) this.veil(g, i);
       g.globalAlpha = 1;

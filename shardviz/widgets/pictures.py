@@ -104,7 +104,7 @@ def palettes() -> dict[str, dict[str, Any]]:
             "groups": list(theme.groups),
             "ramp": [
                 "#" + "".join(f"{int(v):02x}" for v in row[:3])
-                for row in palette(64, "ramp", theme, "strong")
+                for row in palette(72, "ramp", theme, "strong")[8:]  # the first are nearly paper
             ],
         }
         for name, theme in THEMES.items()

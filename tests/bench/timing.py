@@ -70,11 +70,12 @@ class Table:
         mark = "" if met else "  MISSED"
         print(f"  {what:<58} {target:>12} {measured:>12}{mark}  {note}".rstrip(), flush=True)
 
-    def at_least(self, what: str, target: float, ours: float, theirs: float) -> None:
-        """A row on how many times faster `ours` is."""
+    def at_least(self, what: str, target: float | None, ours: float, theirs: float) -> None:
+        """A row on how many times faster `ours` is; without a target it is only told."""
         note = f"({text(theirs)} / {text(ours)})"
         ratio = theirs / ours
-        self.row(what, f">= {target:g}x", f"{ratio:.3g}x", ratio >= target, note)
+        wanted = "" if target is None else f">= {target:g}x"
+        self.row(what, wanted, f"{ratio:.3g}x", target is None or ratio >= target, note)
 
     def at_most(self, what: str, target: float, ours: float, theirs: float) -> None:
         """A row on how many times longer `ours` may take."""

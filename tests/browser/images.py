@@ -20,25 +20,40 @@ from tests.browser.watch import Complaints, chromium
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
 THEMES = {"light": LIGHT, "dark": DARK}
-WIDTH, HEIGHT, SCALE = 1440, 1800, 2
+WIDTH, HEIGHT, SCALE = 1500, 1500, 1.5
 EXPLORER = ".shardviz-explorer"
 
 
-def as_it_opens(page: Page) -> None:
-    """Nothing is touched."""
+RUN_MS = 180_000
 
 
-def on_mesh(axes: str) -> Callable[[Page], None]:
-    """Types other mesh axes, as a person would, and waits for the picture."""
+def pointed(page: Page, *keys: str) -> None:
+    """Walks to a device with these keys and pins it, so that marks and sentence have something."""
+    page.get_by_label("Devices", exact=True).focus()
+    for key in (*keys, "Enter"):
+        page.keyboard.press(key)
+    page.evaluate("() => document.activeElement.blur()")
 
-    def prepare(page: Page) -> None:
-        before = page.locator(EXPLORER).get_attribute("data-seq")
-        field = page.get_by_label("Mesh axes")
-        field.fill(axes)
-        page.wait_for_selector(f"{EXPLORER}:not([data-seq='{before}'])")
-        field.blur()
 
-    return prepare
+def run_and_point(page: Page) -> None:
+    """Runs the program, shows its collectives, and points at a device."""
+    page.get_by_role("button", name="Run", exact=True).click()
+    page.wait_for_selector(".sv-rung.sv-on", timeout=RUN_MS)
+    page.get_by_role("tab", name="Collectives").click()
+    pointed(page, "ArrowRight", "ArrowRight", "ArrowDown")
+
+
+def run_and_choose(page: Page) -> None:
+    """Runs the program and looks at a weight that is split."""
+    run_and_point(page)
+    page.locator(".sv-cardhead").nth(4).click()
+
+
+def choose_and_point(page: Page) -> None:
+    """Looks at an array in the middle of the list, and at a device far down the mesh."""
+    page.locator(".sv-cardhead").nth(2).click()
+    page.get_by_role("tab", name="Shards").click()
+    pointed(page, *(["ArrowDown"] * 20), *(["ArrowRight"] * 30))
 
 
 @dataclass(frozen=True)
@@ -53,14 +68,26 @@ class Shot:
 
     name: str
     cells: tuple[str, ...]
-    prepare: Callable[[Page], None] = as_it_opens
+    prepare: Callable[[Page], None]
 
 
-OPEN = ("import shardviz as sv", "sv.explore()")
+START = "import shardviz as sv\nfrom shardviz.gallery import programs"
+BLOCK = """
+mesh = sv.mesh(data=8, model=8, processes=8)
+sv.explore(programs.get("transformer block, gradient").replace(mesh=mesh))
+"""
+MODEL = """
+explorer = sv.explore(sv.mesh(data=256, model=16, processes=512))
+explorer.session.edit("preset", "arrays:%s")
+explorer.session.edit("preset", "rules:%s")
+explorer
+"""
 SHOTS = (
-    Shot("explorer-8", OPEN),
-    Shot("explorer-64", OPEN, on_mesh("data=16, model=4")),
-    Shot("explorer-4096", OPEN, on_mesh("data=64, model=64")),
+    Shot("explorer-8", (START, "sv.explore()"), run_and_point),
+    Shot("explorer-64", (START, BLOCK), run_and_choose),
+    Shot(
+        "explorer-4096", (START, MODEL % ("7B model", "FSDP + tensor parallel")), choose_and_point
+    ),
 )
 
 

@@ -216,7 +216,7 @@ def resolve(
         RuleError: for a name that stands twice in `names` (not in nnx), for names, rules or a
             dialect that cannot be read, and for a number of names other than the shape's rank.
     """
-    dialect = Dialect.of(dialect)
+    dialect = dialect if isinstance(dialect, Dialect) else Dialect.of(dialect)
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if type(names) is not tuple:
         names = read_names(names)
@@ -232,16 +232,12 @@ def resolve(
     spec = found.spec
     if dialect is Dialect.MAXTEXT and mesh is not None:
         spec = without_size_one(spec, mesh)
-    return _resolution(
-        names=names, rules=table, dialect=dialect, mesh=mesh, shape=sizes,
-        winners=found.winners, spec=spec,
-    )  # fmt: skip
-
-
-def _resolution(**fields: Any) -> Resolution:
     # A frozen dataclass takes a Python call a field to make, half the time of a whole resolve().
     made = object.__new__(Resolution)
-    made.__dict__.update(fields)
+    parts = made.__dict__
+    parts["names"], parts["rules"], parts["dialect"] = names, table, dialect
+    parts["mesh"], parts["shape"] = mesh, sizes
+    parts["winners"], parts["spec"] = found.winners, spec
     return made
 
 

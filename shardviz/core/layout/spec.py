@@ -170,10 +170,13 @@ class Spec(Displayed):
         >>> Spec.parse("x, None, (y, z)").to_jax()
         P('x', None, ('y', 'z'))
         """
-        return self._jax
+        # Kept as cached_property keeps it, without the lock that one takes before Python 3.12.
+        made = self.__dict__.get("_jax")
+        if made is None:
+            made = self.__dict__["_jax"] = self._make_jax()
+        return made
 
-    @cached_property
-    def _jax(self) -> Any:
+    def _make_jax(self) -> Any:
         PartitionSpec = _partition_spec()
         if not self.unconstrained and not self.unreduced and not self.reduced:
             return PartitionSpec(*self.dims)  # which makes ('x',) into 'x' and () into None
