@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -166,15 +167,15 @@ def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> t
         longest = max(free, key=lambda v: len(v.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        size = sizes[longest.axis]
-        across = shape[1 - along] + BAND
-
-        def off(length: int, size: int = size, high: float = shape[along]) -> float:
-            """How far folds of this length leave the page from the shape it should have."""
-            return abs(math.log(high * length / size / (across * -(-size // length)) / wanted))
-
-        return longest.axis, min(_lengths(size), key=lambda n: (round(off(n), 3), n))
+        size, folded = sizes[longest.axis], (shape[along], shape[1 - along] + BAND)
+        return longest.axis, min(_lengths(size), key=partial(_off, size, folded, wanted))
     return None
+
+
+def _off(size: int, shape: tuple[float, float], wanted: float, length: int) -> tuple[float, int]:
+    """How far folds of this length leave the page from the shape it should have."""
+    along, across = shape[0] * length / size, shape[1] * -(-size // length)
+    return round(abs(math.log(along / across / wanted)), 3), length
 
 
 def _lengths(size: int) -> list[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from shardviz.core.errors import listed, plural
 from shardviz.core.layout.audit import RuleUse, rule_summary
-from shardviz.core.layout.mesh import AXIS_TYPES
+from shardviz.core.layout.mesh_checks import AXIS_TYPES
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import explain_decision
 from shardviz.core.layout.rules import Dialect

@@ -116,6 +116,12 @@ def parts_of_layouts(table: Table) -> None:
         table.within(f"a viewport of {devices:,} devices", 50e-6, view)
 
 
+def rules_and_names(count: int) -> tuple[tuple, tuple[str, ...]]:
+    """A table of `count` rules with repeats and shared axes, and the names of one array."""
+    pairs = tuple((f"name{i % 7}", f"axis{i % 9}") for i in range(count))
+    return pairs, ("name1", "name3", "name5", "name6")
+
+
 def resolving(table: Table) -> None:
     """A PartitionSpec in hand, against flax: remembered, and as if for the first time."""
     for count, target in ((10, 1.5), (100, 3.0)):

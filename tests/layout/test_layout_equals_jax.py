@@ -9,8 +9,9 @@ import jax
 import numpy as np
 import pytest
 
+from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from tests.layout.cases import random_case, random_mesh, random_spec
 from tests.layout.fakes import jax_mesh

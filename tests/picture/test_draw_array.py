@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.picture.blocks import view_of
 from shardviz.picture.draw import draw

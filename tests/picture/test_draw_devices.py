@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.picture.draw import draw
 from shardviz.picture.draw_devices import shown_axes

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.picture.text import to_text
 from tests.picture.reading import read_ids

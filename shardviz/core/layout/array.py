@@ -12,7 +12,7 @@ from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError, listed, plural, shown, suggestion
-from shardviz.core.layout.mesh import check_name, check_size
+from shardviz.core.layout.checks import check_name, check_size
 from shardviz.core.layout.reading import Cursor, is_word, quoted
 from shardviz.core.layout.spec import MAX_RANK, Spec, is_unconstrained, rank_problem
 

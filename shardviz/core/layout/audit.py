@@ -27,7 +27,11 @@ SHOWN = 5
 
 
 class Unmatched(NamedTuple):
-    """A logical name that no rule speaks of, the nearest one that a rule does, and its arrays."""
+    """A logical name that no rule speaks of, the nearest one that a rule does, and its arrays.
+
+    >>> Unmatched("embded", "embed", ("w_out",)).nearest
+    'embed'
+    """
 
     name: str
     nearest: str | None

@@ -31,6 +31,10 @@ class Decision:
         rule: the index of the rule that decided, or None.
         verdicts: one Verdict a rule, in table order.
         passed_through: whether an unmatched name was taken for a mesh axis (nnx only).
+
+    >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
+    >>> decision.axes, decision.rule, decision.deciding.kind
+    (('model',), 0, 'applied')
     """
 
     dimension: int

@@ -28,6 +28,9 @@ class RuleUse:
         broken: the arrays in which it decides and that does not work out, each with a sentence.
         never: where it decides nothing anywhere, one sentence on why; else None.
         absent: whether it never fires because no array has a dimension of its name.
+
+    >>> RuleUse(0, Rule("batch", ("data",)), decides=("x",)).never is None
+    True
     """
 
     index: int

@@ -11,7 +11,7 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, listed, nearest, plural, shown
 from shardviz.core.layout.array import format_names
-from shardviz.core.layout.mesh import check_name
+from shardviz.core.layout.checks import check_name
 from shardviz.core.layout.reading import Cursor, names_or_none, quoted
 from shardviz.core.layout.spec import Spec, is_unconstrained
 
@@ -62,6 +62,9 @@ class Rule:
         axes: the mesh axes it wants, major to minor; `()` keeps the dimension whole.
         nested: whether the axes were written as a tuple in a tuple, which jax refuses.
         free: whether it leads to `P.UNCONSTRAINED`: the compiler decides.
+
+    >>> print(Rule("mlp", ("model", "expert")))
+    mlp → (model, expert)
     """
 
     logical: str

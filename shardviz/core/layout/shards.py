@@ -10,7 +10,7 @@ Nothing of the size of the mesh is made until it is asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -19,6 +19,7 @@ import numpy as np
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, listed, plural, shown
 from shardviz.core.layout.array import dtype_name, read_shape, size_in_bytes
+from shardviz.core.layout.blocks import block_numbers, write_bounds
 from shardviz.core.layout.divide import Misfit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec, rank_problem
@@ -71,7 +72,7 @@ class Layout(Displayed):
             return self._given_blocks
         assert self.spec is not None
         dims = self.spec.dims + ((),) * (self.rank - len(self.spec.dims))
-        return tuple(_block_numbers(axes, self.mesh) for axes in dims)
+        return tuple(block_numbers(axes, self.mesh) for axes in dims)
 
     @cached_property
     def starts(self) -> np.ndarray:
@@ -111,11 +112,16 @@ class Layout(Displayed):
 
     def _write(self, starts: np.ndarray, stops: np.ndarray) -> None:
         """Writes every box into arrays [rank, *mesh]."""
+        dims = () if self.spec is None else self.spec.dims
         for dim, step in enumerate(self.shard_shape):
-            block = self.blocks[dim]
-            first = 0 if block is None else block * step
-            starts[dim] = first
-            stops[dim] = first + step
+            if self.spec is not None:
+                axes = dims[dim] if dim < len(dims) else ()
+                write_bounds(starts[dim], stops[dim], axes, step, self.mesh)
+            else:
+                block = self.blocks[dim]
+                first = 0 if block is None else block * step
+                starts[dim] = first
+                stops[dim] = first + step
 
     def viewport(self, window: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
         """Starts and stops of a part of the mesh: int64 [*window, rank], at a cost of its size.
@@ -291,50 +297,3 @@ def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
             f" splits a dimension, and {shown(idle[0])} splits none. Make {listed(manual)} Auto or"
             " Explicit."
         )
-
-
-def layout_from_boxes(
-    shape: Sequence[int],
-    dtype: object,
-    indices: Mapping[int, tuple[slice, ...]],
-    mesh: MeshSpec | None = None,
-) -> Layout:
-    """A Layout read off any map from device id to slices, such as any jax Sharding gives.
-
-    Raises:
-        LayoutError: if the blocks are not all of one shape.
-
-    >>> layout_from_boxes((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
-    (slice(2, 4, None),)
-    """
-    sizes, ids = read_shape(shape), list(indices)
-    bounds = np.array(
-        [[s.indices(n)[:2] for s, n in zip(indices[i], sizes, strict=True)] for i in ids], np.int64
-    ).reshape(len(ids), len(sizes), 2)
-    lengths = bounds[..., 1] - bounds[..., 0]
-    if len(ids) and (lengths != lengths[0]).any():
-        raise LayoutError(
-            f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}."
-        )
-    shard = tuple(int(n) for n in (lengths[0] if len(ids) else sizes))
-    if mesh is None:
-        mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
-    blocks = tuple(
-        (bounds[:, d, 0] // step).reshape(mesh.device_ids.shape) if step else None
-        for d, step in enumerate(shard)
-    )
-    counts = tuple(1 if not step else -(-n // step) for n, step in zip(sizes, shard, strict=True))
-    blocks = tuple(b if c > 1 else None for b, c in zip(blocks, counts, strict=True))
-    return Layout(sizes, dtype_name(dtype), mesh, None, counts, shard, blocks)
-
-
-def _block_numbers(axes: tuple[str, ...], mesh: MeshSpec) -> np.ndarray | None:
-    number: np.ndarray | None = None
-    stride = 1
-    for axis in reversed(axes):
-        size = mesh.shape[axis]
-        if size > 1:
-            lane = mesh.lane(axis)
-            number = lane if number is None else number + lane * stride
-            stride *= size
-    return number

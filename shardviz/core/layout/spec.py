@@ -13,7 +13,8 @@ from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MissingPackage, SpecError, listed, plural, shown, suggestion
-from shardviz.core.layout.mesh import MeshSpec, check_name
+from shardviz.core.layout.checks import check_name
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.reading import Cursor, names_or_none, quoted
 
 MAX_RANK = 64

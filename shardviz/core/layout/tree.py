@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError, shown
 from shardviz.core.layout.array import ArraySpec, read_names
-from shardviz.core.layout.mesh import MAX_NAME
+from shardviz.core.layout.checks import MAX_NAME
 from shardviz.core.layout.spec import Spec, is_unconstrained
 
 MAX_DEPTH = 64

@@ -14,7 +14,11 @@ from shardviz.core.layout.mesh import MeshSpec
 
 
 class Outcome(enum.Enum):
-    """The kinds of verdict. The first six decide the dimension, for better or worse."""
+    """The kinds of verdict. The first six decide the dimension, for better or worse.
+
+    >>> Outcome("axis taken") is Outcome.TAKEN
+    True
+    """
 
     APPLIED = "applied"
     WHOLE = "terminal None"
@@ -57,6 +61,12 @@ class Verdict:
         absent: for MISSING_AXIS, the axes that the mesh lacks.
         reason: one sentence.
         free: whether the rule leads to `P.UNCONSTRAINED`.
+
+    >>> verdict = decided(4, "embed", ("data",), by_rule=3)
+    >>> verdict.decides, verdict.kind
+    (False, 'dimension already decided')
+    >>> print(verdict)
+    rule 5 (embed → data) comes after rule 4, which already decided this dimension.
     """
 
     rule: int

@@ -13,7 +13,8 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.array import ArraySpec, dtype_name
-from shardviz.core.layout.mesh import MAX_NAME, MeshSpec
+from shardviz.core.layout.checks import MAX_NAME
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.bridge import adopt_array, adopt_mesh
 
 

@@ -24,11 +24,12 @@ from shardviz.core.errors import (
     shown,
 )
 from shardviz.core.layout.array import ArraySpec, dtype_name
+from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rule, Rules
-from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.program import Program
 from shardviz.core.program.targets import mesh_of

@@ -8,7 +8,8 @@ from typing import Any
 import jax
 
 from shardviz.core.errors import ProgramError, plural, shown
-from shardviz.core.layout.mesh import MeshSpec, check_size
+from shardviz.core.layout.checks import check_size
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.arguments import program_arrays

@@ -8,8 +8,9 @@ from typing import Any
 from jax.sharding import NamedSharding
 
 from shardviz.core.errors import LayoutError
+from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.shards import Layout, lay_out, layout_from_boxes
+from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_spec
 from shardviz.core.program.checks import specs_check

@@ -18,7 +18,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from shardviz.core.errors import TargetError, plural, shown
-from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh_checks import MAX_DEVICES
 
 ROOM = 64
 MOST = 1024  # each takes two threads, and collectives across many of them wait for one another
