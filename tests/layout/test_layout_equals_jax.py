@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import defaultdict
 
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from shardviz.core.layout.blocks import LARGE
 from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.shards import Layout, lay_out
@@ -95,6 +97,37 @@ def test_random_layouts_of_many_devices_equal_jax():
         mesh, spec, shape = random_case(rng, most=2000)
         sharding = jax.sharding.NamedSharding(jax_mesh(mesh), spec.to_jax())
         check_against(lay_out(shape, spec, mesh), jax_indices(sharding, shape), rng)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ((256, 256), "(y, x)"),
+        ((181, 199), "(x, y), None"),
+        ((31, 1, 37, 41), "(w, x), None, z"),
+        ((1 << 15,), "x"),
+        ((2, 128, 129), "z, (y, x)"),
+    ],
+)
+def test_layouts_of_very_many_devices_equal_jax(sizes, text):
+    mesh, spec = make_mesh(dict(zip("xyzw", sizes, strict=False))), Spec.parse(text)
+    assert mesh.size >= LARGE, "these must take the other way of writing boxes"
+    shape = tuple(3 * math.prod(mesh.shape[a] for a in axes) for axes in spec.dims)
+    layout = lay_out(shape, spec, mesh)
+    indices = jax_indices(jax.sharding.NamedSharding(jax_mesh(mesh), spec.to_jax()), shape)
+    bounds = np.array(
+        [[(s.start or 0, s.stop or n) for s, n in zip(box, shape, strict=True)]
+         for box in indices.values()]
+    )  # fmt: skip
+    assert list(indices) == layout.device_ids.tolist()
+    assert np.array_equal(layout.starts, bounds[..., 0])
+    assert np.array_equal(layout.stops, bounds[..., 1])
+    for order in "CF":
+        starts = np.full((mesh.size, len(shape)), -1, np.int64, order=order)
+        stops = np.full_like(starts, -1)
+        layout.write_boxes(starts, stops)
+        assert np.array_equal(starts, layout.starts)
+        assert np.array_equal(stops, layout.stops)
 
 
 def test_layouts_of_real_arrays_equal_their_shards(eight_devices):
