@@ -397,7 +397,7 @@ export class PictureView {
     g.font = `400 11px ${FONT}`;
     const fitted = fitText(g, text, room);
     g.textAlign = align;
-    g.globalAlpha = 0.72;
+    g.globalAlpha = 0.85;
     if (fitted) g.fillText(fitted, x, y);
     g.globalAlpha = 1;
   }

@@ -37,6 +37,22 @@ export function toggle(node, name, on) {
   node.classList.toggle(name, on);
 }
 
+/** Whether the kernel has answered everything that was sent. An answer to an older text must not
+ * overwrite a newer one, so what was touched since keeps what the person made of it until then. */
+export const answers = { settled: true };
+
+/** What a control holds, against what the kernel says it does. */
+export class Touched {
+  touched = false;
+
+  /** Whether the kernel's value may stand in the control. @param {Element} control */
+  yields(control) {
+    if (answers.settled) this.touched = false;
+    const root = /** @type {any} */ (control.getRootNode());
+    return !this.touched && root.activeElement !== control;
+  }
+}
+
 /**
  * A labelled control whose mistake is shown right under it.
  *
@@ -47,15 +63,15 @@ export class Field {
   /**
    * @param {string} label the accessible name
    * @param {(text: string) => void} edit called with every change
-   * @param {{caption?: string, mono?: boolean, placeholder?: string, width?: string, rows?: number}} [options]
+   * @param {{caption?: string, mono?: boolean, placeholder?: string, width?: string}} [options]
    */
   constructor(label, edit, options = {}) {
-    const tag = options.rows ? "textarea" : "input";
-    this.input = h(tag, {
+    this.state = new Touched();
+    this.input = h("input", {
       "aria-label": label, spellcheck: "false", autocomplete: "off", autocapitalize: "off",
       placeholder: options.placeholder, class: options.mono === false ? "sv-input" : "sv-input sv-mono",
-      "data-lm-suppress-shortcuts": "true", rows: options.rows,
-      on: { input: () => edit(this.input.value), keydown: (/** @type {any} */ e) => e.stopPropagation() },
+      "data-lm-suppress-shortcuts": "true",
+      on: { input: () => { this.state.touched = true; edit(this.input.value); }, keydown: (/** @type {any} */ e) => e.stopPropagation() },
     });
     if (options.width) this.input.style.width = options.width;
     this.error = h("div", { class: "sv-error", role: "alert" });
@@ -64,15 +80,10 @@ export class Field {
 
   /** @param {string} text @param {string} error */
   sync(text, error) {
-    if (this.input.value !== text && !this.hasFocus()) this.input.value = text;
+    if (this.input.value !== text && this.state.yields(this.input)) this.input.value = text;
     setText(this.error, error);
     toggle(this.node, "sv-wrong", Boolean(error));
     this.input.setAttribute("aria-invalid", error ? "true" : "false");
-  }
-
-  hasFocus() {
-    const root = /** @type {any} */ (this.input.getRootNode());
-    return root.activeElement === this.input;
   }
 }
 
@@ -80,9 +91,10 @@ export class Field {
 export class Choice {
   /** @param {string} label @param {(value: string) => void} edit @param {string} [caption] */
   constructor(label, edit, caption) {
+    this.touched = false;
     this.select = h("select", {
       "aria-label": label, class: "sv-select", "data-lm-suppress-shortcuts": "true",
-      on: { change: () => edit(this.select.value), keydown: (/** @type {any} */ e) => e.stopPropagation() },
+      on: { change: () => { this.touched = true; edit(this.select.value); }, keydown: (/** @type {any} */ e) => e.stopPropagation() },
     });
     this.node = h("label", { class: "sv-field sv-row" }, caption ? h("span", { class: "sv-caption", text: caption }) : null, this.select);
     this.key = "";
@@ -95,7 +107,8 @@ export class Choice {
       this.key = key;
       fill(this.select, ...options.map((o) => h("option", { value: o.value, text: o.label, title: o.title })));
     }
-    if (this.select.value !== value) this.select.value = value;
+    if (answers.settled) this.touched = false;
+    if (this.select.value !== value && !this.touched) this.select.value = value;
   }
 }
 

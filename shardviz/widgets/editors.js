@@ -1,7 +1,7 @@
 // @ts-check
 // The left side and the top: mesh bar, array cards, rule table. Typing sends intents; what the
 // kernel made of them comes back as the next view.
-import { Choice, Field, button, fill, h, setText, toggle } from "./dom.js";
+import { Choice, Field, Touched, button, fill, h, setText, toggle } from "./dom.js";
 
 /** @typedef {(field: string, value: any, array?: number) => void} Edit */
 
@@ -44,6 +44,8 @@ export class MeshBar {
   chip(axes, axis, index) {
     const resize = (/** @type {number} */ size) => {
       const text = axes.map((a, i) => `${/^[^\s=:,;'"]+$/.test(a.name) ? a.name : `'${a.name}'`}=${i === index ? size : a.size}`).join(", ");
+      this.mesh.input.value = text;
+      this.mesh.state.touched = true;
       this.edit("mesh", text);
     };
     return h("span", { class: "sv-chip", title: `${axis.type} axis` }, h("b", { text: axis.name }), h("span", { text: String(axis.size) }),
@@ -119,10 +121,11 @@ export class ArrayCards {
 export class RuleTable {
   /** @param {Edit} edit */
   constructor(edit) {
+    this.state = new Touched();
     this.dialect = new Choice("Dialect", (v) => edit("dialect", v));
     this.text = h("textarea", { class: "sv-rules sv-mono", "aria-label": "Rules", spellcheck: "false", wrap: "off", autocapitalize: "off", "data-lm-suppress-shortcuts": "true",
       placeholder: "batch -> data",
-      on: { input: () => { this.grow(); edit("rules", this.text.value); }, change: () => edit("tidy", null), keydown: (/** @type {any} */ e) => e.stopPropagation() } });
+      on: { input: () => { this.state.touched = true; this.grow(); edit("rules", this.text.value); }, change: () => edit("tidy", null), keydown: (/** @type {any} */ e) => e.stopPropagation() } });
     this.rows = h("div", { class: "sv-rulerows" });
     this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text);
     this.error = h("div", { class: "sv-error", role: "alert" });
@@ -139,8 +142,7 @@ export class RuleTable {
   /** @param {any} view */
   show(view) {
     const rules = view.rules;
-    const root = /** @type {any} */ (this.text.getRootNode());
-    if (this.text.value !== rules.text && root.activeElement !== this.text) this.text.value = rules.text;
+    if (this.text.value !== rules.text && this.state.yields(this.text)) this.text.value = rules.text;
     this.grow();
     this.dialect.sync(rules.dialects.map((/** @type {string} */ d) => ({ value: d, label: d })), rules.dialect);
     setText(this.error, rules.error);

@@ -2,7 +2,7 @@
 // The Explorer's entry: takes the kernel's views, sends intents, keeps what is pointed at.
 // Pointing, zooming and stepping through tabs never leave the page.
 import { ArrayCards, MeshBar, RuleTable } from "./editors.js";
-import { h, toggle } from "./dom.js";
+import { answers, h, toggle } from "./dom.js";
 import { Links } from "./linked.js";
 import { ProgramPanel } from "./program.js";
 import { Stage } from "./stage.js";
@@ -13,6 +13,8 @@ class Intents {
   /** @param {any} model */
   constructor(model) {
     this.model = model;
+    // Several views may share one model: each listens for answers to its own intents.
+    this.client = Math.random().toString(36).slice(2);
     this.sent = 0;
     this.answered = 0;
     /** @type {Map<string, any>} */ this.waiting = new Map();
@@ -26,6 +28,12 @@ class Intents {
     this.flush();
   }
 
+  /** Takes note of a view's answer; whether everything that was sent is answered. @param {any} view */
+  heard(view) {
+    if (view.client === this.client) this.answered = Math.max(this.answered, view.seq);
+    return this.answered >= this.sent && !this.waiting.size;
+  }
+
   /** @param {number} seq */
   done(seq) {
     this.answered = Math.max(this.answered, seq);
@@ -36,7 +44,7 @@ class Intents {
     if (this.sent > this.answered || !this.waiting.size) return;
     const intents = [...this.waiting.values()];
     this.waiting.clear();
-    this.model.send({ seq: ++this.sent, intents });
+    this.model.send({ client: this.client, seq: ++this.sent, intents });
     // A kernel that is busy with a cell answers late; a lost answer must not lock the page.
     window.clearTimeout(this.timer);
     const mine = this.sent;
@@ -60,7 +68,11 @@ function render({ model, el }) {
   const intents = new Intents(model), links = new Links();
   /** @param {string} field @param {any} value @param {number} [array] */
   const edit = (field, value, array) => {
-    if (live) intents.send({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
+    if (live) tell({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
+  };
+  const tell = (/** @type {any} */ intent) => {
+    root.dataset.settled = "false";
+    intents.send(intent);
   };
   /** @type {number | null} */
   let chosen = null;
@@ -69,10 +81,10 @@ function render({ model, el }) {
     if (live) edit("select", index);
     schedule();
   };
-  const bar = new MeshBar(edit, { save: () => intents.send({ kind: "save" }), theme: () => schedule() });
+  const bar = new MeshBar(edit, { save: () => tell({ kind: "save" }), theme: () => schedule() });
   const cards = new ArrayCards(edit, select), rules = new RuleTable(edit);
   const stage = new Stage(links, (field, value) => (field === "select" ? select(value) : edit(field, value)));
-  const panel = new ProgramPanel(links, edit, (kind) => intents.send({ kind }));
+  const panel = new ProgramPanel(links, edit, (kind) => tell({ kind }));
   const root = h("div", { class: "shardviz-explorer", "data-lm-suppress-shortcuts": "true" }, bar.node,
     h("div", { class: "sv-main" }, h("aside", { class: "sv-left" }, cards.node, rules.node), stage.node), panel.node);
   toggle(root, "sv-offline", !live);
@@ -92,8 +104,9 @@ function render({ model, el }) {
     asked = false;
     let view = model.get("view");
     if (!view || !view.mesh) return;
-    if (chosen !== null && chosen < view.arrays.length && view.selected !== chosen && (!live || intents.sent > view.seq)) view = { ...view, selected: chosen };
+    if (chosen !== null && chosen < view.arrays.length && view.selected !== chosen && (!live || intents.sent > intents.answered)) view = { ...view, selected: chosen };
     else if (live) chosen = null;
+    answers.settled = intents.heard(view);
     const dark = isDark(root), theme = { ...model.get("palette")[dark ? "dark" : "light"], name: dark ? "dark" : "light" };
     root.dataset.theme = theme.name;
     const { list, picture, ids, hosts } = pictures();
@@ -105,8 +118,9 @@ function render({ model, el }) {
     stage.show(view, picture, list, theme);
     panel.show(view, model.get("report_data"), live);
     if (!live) for (const control of root.querySelectorAll("input, textarea, select")) control.setAttribute("disabled", "");
+    root.dataset.settled = String(answers.settled);
     root.dataset.seq = String(view.seq);
-    intents.done(view.seq);
+    intents.flush();
     root.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq: view.seq } }));
   }
 

@@ -60,7 +60,7 @@ class Explorer(anywidget.AnyWidget):
         self.report: Report | None = None
         self._report_revision = 0
         self._job: Job | None = None
-        self._seq = 0
+        self._answer: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
         session.listen(self._refresh)
         self.on_msg(self._hear)
@@ -140,8 +140,9 @@ class Explorer(anywidget.AnyWidget):
         """One message of the page: a number, and intents in order."""
         if not isinstance(message, dict) or not isinstance(message.get("intents"), list):
             return
-        seq = message.get("seq")
-        self._seq = seq if isinstance(seq, int) else self._seq
+        seq, client = message.get("seq"), message.get("client")
+        if isinstance(seq, int) and isinstance(client, str):
+            self._answer = {"seq": seq, "client": client[:40]}
         with self.hold_sync():
             for intent in message["intents"][:100]:
                 if isinstance(intent, dict):
@@ -164,7 +165,7 @@ class Explorer(anywidget.AnyWidget):
     def _refresh(self) -> None:
         with self.hold_sync():
             self.devices, self.pictures = self._pictures.update(self.session)
-            self.view = {**session_view(self.session), "seq": self._seq}
+            self.view = {**session_view(self.session), **self._answer}
             self.target = target_view(self.session)
             self._refresh_report()
 

@@ -11,9 +11,9 @@ export class ProgramPanel {
   /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act */
   constructor(links, edit, act) {
     this.program = new Choice("Program", (v) => edit("program", v), "Program");
-    this.compile = button("Compile", () => act("compile"));
-    this.run = button("Run", () => act("run"), { class: "sv-button sv-primary" });
-    this.cancel = button("Cancel", () => act("cancel"), { hidden: true });
+    this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
+    this.run = button("Run", () => act("run"), { class: "sv-button sv-primary", "aria-label": "Run" });
+    this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.error = h("div", { class: "sv-error", role: "alert" });
     this.rungs = h("div", { class: "sv-rungs" });

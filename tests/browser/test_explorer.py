@@ -17,11 +17,8 @@ def screen(lab) -> Page:
 
 
 def type_into(page: Page, label: str, text: str) -> None:
-    before = int(page.locator(".shardviz-explorer").get_attribute("data-seq"))
     page.get_by_label(label, exact=True).fill(text)
-    page.wait_for_function(
-        "n => Number(document.querySelector('.shardviz-explorer').dataset.seq) > n", arg=before
-    )
+    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
 
 
 def ask_kernel(page: Page, expression: str) -> object:
