@@ -30,15 +30,31 @@ if TYPE_CHECKING:
         text,
         to_jax,
     )
+    from shardviz.api_calls import cached
+    from shardviz.api_dialects import sharded_jit, with_sharding_constraint
+    from shardviz.api_effects import effects, observed_order
+    from shardviz.api_mesh import compare_meshes, mesh_context
     from shardviz.core.errors import ShardvizError
     from shardviz.core.layout.array import ArraySpec
     from shardviz.core.layout.mesh import MeshSpec
+    from shardviz.core.layout.parts import Parts
     from shardviz.core.layout.resolution import Resolution
     from shardviz.core.layout.rules import Dialect, Rules
+    from shardviz.core.layout.sharding_parts import (
+        Chunked,
+        NoSharding,
+        Replicated,
+        ShardedAxis,
+        Unstacked,
+    )
+    from shardviz.core.layout.sharding_spec import ShardingSpec
     from shardviz.core.layout.shards import Layout
     from shardviz.core.layout.spec import Spec
 
 _ROOMS = {
+    "cached": "shardviz.api_calls",
+    "sharded_jit": "shardviz.api_dialects",
+    "with_sharding_constraint": "shardviz.api_dialects",
     "ShardvizError": "shardviz.core.errors",
     "ArraySpec": "shardviz.core.layout.array",
     "MeshSpec": "shardviz.core.layout.mesh",
@@ -47,33 +63,57 @@ _ROOMS = {
     "Rules": "shardviz.core.layout.rules",
     "Layout": "shardviz.core.layout.shards",
     "Spec": "shardviz.core.layout.spec",
+    "Parts": "shardviz.core.layout.parts",
+    "ShardingSpec": "shardviz.core.layout.sharding_spec",
+    **dict.fromkeys(
+        ("Chunked", "NoSharding", "Replicated", "ShardedAxis", "Unstacked"),
+        "shardviz.core.layout.sharding_parts",
+    ),
+    "compare_meshes": "shardviz.api_mesh",
+    "mesh_context": "shardviz.api_mesh",
+    "effects": "shardviz.api_effects",
+    "observed_order": "shardviz.api_effects",
 }
 
 __all__ = [
     "ArraySpec",
+    "Chunked",
     "Dialect",
     "Layout",
     "MeshSpec",
+    "NoSharding",
+    "Parts",
+    "Replicated",
     "Resolution",
     "Rules",
+    "ShardedAxis",
+    "ShardingSpec",
     "ShardvizError",
     "Spec",
+    "Unstacked",
     "__version__",
     "array",
     "audit",
     "cache",
+    "cached",
+    "compare_meshes",
     "compile",
+    "effects",
     "explore",
     "layout",
     "mesh",
+    "mesh_context",
+    "observed_order",
     "plot",
     "program",
     "resolve",
     "rules",
     "run",
+    "sharded_jit",
     "targets",
     "text",
     "to_jax",
+    "with_sharding_constraint",
 ]
 
 

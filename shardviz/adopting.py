@@ -8,8 +8,12 @@ from typing import Any
 from shardviz.core.errors import LayoutError, MissingPackage, SpecError, shown
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.parts import Parts, parts_layout
 from shardviz.core.layout.request import request
 from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.sharding_spec import ShardingSpec
+from shardviz.core.layout.sharding_spec_mesh import sharding_spec_layout
+from shardviz.core.layout.sharding_spec_text import is_sharding_spec, parse_sharding_spec
 from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 
@@ -51,6 +55,13 @@ def as_spec(thing: Any) -> Spec:
     raise SpecError(f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}.")
 
 
+def as_dialect(thing: Any) -> Any:
+    """A ShardingSpec or Parts as it is, typed text of a ShardingSpec read; None for all else."""
+    if isinstance(thing, str) and is_sharding_spec(thing):
+        return parse_sharding_spec(thing)
+    return thing if isinstance(thing, (ShardingSpec, Parts)) else None
+
+
 def bridge() -> Any:
     """The room that speaks jax; imported when a door first needs it."""
     return room("shardviz.core.program.bridge", "jax's own objects", "jax")
@@ -84,6 +95,14 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
     if is_jax(spec) and hasattr(spec, "shard_shape"):
         kind = dtype or getattr(thing, "dtype", None) or "float32"
         return bridge().sharding_layout(getattr(thing, "shape", thing), kind, spec)
+    older = as_dialect(spec)
+    if older is not None:
+        ids = None if mesh is None else as_mesh(mesh).device_ids
+        kind = dtype or getattr(thing, "dtype", None) or "float32"
+        shape = getattr(thing, "shape", thing)
+        if isinstance(older, Parts):
+            return parts_layout(shape, older, ids, kind)
+        return sharding_spec_layout(older, shape, kind, ids)
     if mesh is None:
         raise LayoutError(
             f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the third"

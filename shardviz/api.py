@@ -6,9 +6,11 @@ sentence when it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from shardviz.adopting import adopt, as_mesh, as_spec, bridge, is_jax, layout_of, room
+from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.array import ArraySpec, read_shape
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
@@ -124,7 +126,7 @@ def layout(
 
     Args:
         thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live array.
-        spec: a PartitionSpec as text or jax's own, or any jax `Sharding`.
+        spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec or Parts.
         mesh: the mesh, where `spec` does not bring one.
         rules: axis rules, for an ArraySpec with logical names.
         dtype: the element type, where `thing` does not bring one; float32 if nobody says.
@@ -209,6 +211,8 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     >>> compile(program(jnp.sin, array("x", (8,)), mesh="data=1")).error
     """
     runner = room("shardviz.core.program.runner", "sv.compile", "jax")
+    if options is not None and not isinstance(options, Mapping):
+        raise ProgramError(f"Compiler options are a dict of names to values; got {shown(options)}.")
     changed = program if options is None else program.replace(
         options={**program.options, **options}
     )  # fmt: skip

@@ -73,6 +73,18 @@ _NOT_SIZES: dict[str, Any] = {
     "hostile": Hostile(),
 }
 
+_NOT_WHOLE: dict[str, Any] = {
+    "fraction": 2.5,
+    "nan": float("nan"),
+    "inf": float("inf"),
+    "text": "four",
+    "bytes": b"4",
+    "none": None,
+    "list": [4],
+    "bool": True,
+    "hostile": Hostile(),
+}
+
 #: field -> label -> value
 WRONG: dict[str, dict[str, Any]] = {
     "axis name": _NOT_NAMES,
@@ -327,6 +339,33 @@ WRONG: dict[str, dict[str, Any]] = {
         "negative index": [-1] * 8,
         "hostile": Hostile(),
     },
+    "device id": {**_NOT_WHOLE, "negative": -1, "not there": 8, "too many digits": 10**5000},
+    "process": {**_NOT_WHOLE, "not there": 1, "negative": -1, "too many digits": 10**5000},
+    "block number": _NOT_WHOLE,
+    "window": {
+        "none": None,
+        "number": 3,
+        "text": "0:2",
+        "too short": (slice(0, 2),),
+        "too long": (slice(0, 2),) * 3,
+        "numbers": (0, 1),
+        "text in slices": (slice("a"), slice("b")),
+        "backwards": (slice(None, None, -1), slice(0, 2)),
+        "hostile": (Hostile(), Hostile()),
+    },
+    "thing": {
+        "none": None,
+        "number": 5,
+        "text": "data=4",
+        "list": [1],
+        "function": len,
+        "array": np.zeros(3),
+        "hostile": Hostile(),
+    },
+    "text width": _NOT_WHOLE,
+    "compiler options": {"number": 5, "text": "fast", "list": ["fast"], "hostile": Hostile()},
+    "function": {"none": None, "number": 5, "text": "abs", "array": np.zeros(3)},
+    "program name": {"number": 5, "bytes": b"f", "list": ["f"], "hostile": Hostile()},
     "tree": {
         "text": "w: 8, 4",
         "number": 5,

@@ -15,7 +15,10 @@ Every message says what was wrong, what we got, and what to do, in that order.
 from __future__ import annotations
 
 import difflib
+import itertools
 from collections.abc import Iterable
+
+MOST_COMPARED = 1000  # names; a slip of the pen is not worth a second
 
 
 class ShardvizError(ValueError):
@@ -92,7 +95,8 @@ def nearest(name: object, known: Iterable[str]) -> str | None:
     """
     if not isinstance(name, str):
         return None
-    close = difflib.get_close_matches(name[:200], [str(k) for k in known], n=1, cutoff=0.6)
+    some = [str(k) for k in itertools.islice(known, MOST_COMPARED)]
+    close = difflib.get_close_matches(name[:200], some, n=1, cutoff=0.6)
     return close[0] if close else None
 
 

@@ -9,17 +9,24 @@ from typing import Any
 from shardviz.core.errors import ShardvizError, listed, shown, suggestion
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.contexts import MeshContext
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parts import Parts
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.effect_events import Observed
+from shardviz.core.program.effect_values import Effects
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
 from shardviz.picture.draw_bars import draw_audit, draw_report
 from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
+from shardviz.picture.draw_dialects import draw_mesh_context, draw_parts, draw_sharding_spec
+from shardviz.picture.draw_effects import draw_effects, draw_observed
 from shardviz.picture.draw_panels import draw_program, draw_request
 from shardviz.picture.draw_tables import draw_resolution, draw_rules, draw_spec
 from shardviz.picture.shapes import Picture
@@ -54,6 +61,11 @@ _DRAWERS: dict[type, Callable[..., Picture]] = {
     Resolution: draw_resolution,
     Request: draw_request,
     Audit: draw_audit,
+    ShardingSpec: draw_sharding_spec,
+    Parts: draw_parts,
+    MeshContext: draw_mesh_context,
+    Effects: draw_effects,
+    Observed: draw_observed,
     Program: draw_program,
     Report: draw_report,
     Picture: _as_it_is,

@@ -97,7 +97,7 @@ def theme_of(theme: str | Theme) -> Theme:
     """
     if isinstance(theme, Theme):
         return theme
-    if theme in THEMES:
+    if isinstance(theme, str) and theme in THEMES:
         return THEMES[theme]
     raise ShardvizError(f"A theme is one of {listed(THEMES, 'or')}; got {shown(theme)}.")
 

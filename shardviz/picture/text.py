@@ -8,15 +8,22 @@ from typing import Any
 from shardviz.core.errors import ShardvizError, listed, plural, shown
 from shardviz.core.layout.array import ArraySpec, format_names
 from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.checks import check_size
+from shardviz.core.layout.contexts import MeshContext
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parts import Parts
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.effect_events import Observed
+from shardviz.core.program.effect_values import Effects
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
 from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
+from shardviz.picture.draw_dialects import parts_words, sharding_spec_words
 from shardviz.picture.shapes import Picture
 from shardviz.picture.text_boxes import wrapped
 from shardviz.picture.text_layout import layout_text
@@ -45,7 +52,7 @@ def to_text(value: Any, width: int = 80) -> str:
     data 1 │ 4       │ 5       │ 6       │ 7       │
            └─────────┴─────────┴─────────┴─────────┘
     """
-    room = max(width, LEAST_WIDTH)
+    room = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
     for kind in type(value).__mro__:
         if kind in _WRITERS:
             return _WRITERS[kind](value, room)
@@ -100,6 +107,23 @@ def _resolution(found: Resolution, width: int) -> str:
 
 
 def _audit(found: Audit, width: int) -> str:
+    return _paragraphs(found.explain(), width)
+
+
+def _sharding_spec(spec: ShardingSpec, width: int) -> str:
+    return _paragraphs(sharding_spec_words(spec), width)
+
+
+def _parts(parts: Parts, width: int) -> str:
+    return _paragraphs(parts_words(parts), width)
+
+
+def _mesh_context(context: MeshContext, width: int) -> str:
+    rows = [f"{api}: {mesh or '–'}" for api, mesh in context.table().items()]
+    return _paragraphs("\n".join([context.explain(), *rows]), width)
+
+
+def _effects(found: Effects | Observed, width: int) -> str:
     return _paragraphs(found.explain(), width)
 
 
@@ -184,6 +208,11 @@ _WRITERS: dict[type, Callable[[Any, int], str]] = {
     Resolution: _resolution,
     Request: _request,
     Audit: _audit,
+    ShardingSpec: _sharding_spec,
+    Parts: _parts,
+    MeshContext: _mesh_context,
+    Effects: _effects,
+    Observed: _effects,
     Program: _program,
     Report: _report,
     Picture: _picture,

@@ -1,21 +1,10 @@
-"""Numbers as people read them: bytes, seconds, ranges of ids."""
+"""Numbers as people read them: bytes, seconds, counts."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from shardviz.core.errors import bytes_text
 
-
-def bytes_text(count: float) -> str:
-    """Bytes in binary units, at most four digits.
-
-    >>> bytes_text(0), bytes_text(2097152), bytes_text(1536), bytes_text(5 << 40)
-    ('0 B', '2 MiB', '1.5 KiB', '5 TiB')
-    """
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
-    while abs(value) >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.1f}".rstrip("0").rstrip(".") + f" {units[0]}"
+__all__ = ["bytes_text", "count_text", "seconds_text"]
 
 
 def seconds_text(seconds: float | None) -> str:
@@ -44,26 +33,3 @@ def count_text(count: float) -> str:
         value /= 1000
         units.pop(0)
     return f"{value:.1f}".rstrip("0").rstrip(".") + units[0]
-
-
-def ranges_text(ids: Iterable[int]) -> str:
-    """Ids with runs folded, none lost: `0–3, 8, 10–14 step 2`.
-
-    >>> ranges_text([0, 1, 2, 3, 8, 10, 12, 14])
-    '0–3, 8–14 step 2'
-    """
-    parts, run = [], []
-    for value in ids:
-        number = int(value)
-        if len(run) >= 2 and number - run[-1] != run[1] - run[0]:
-            parts += _fold(run) if len(run) > 2 else [str(run[0])]
-            run = [number] if len(run) > 2 else [run[1], number]
-        else:
-            run.append(number)
-    parts += _fold(run) if len(run) > 2 else [str(v) for v in run]
-    return ", ".join(parts)
-
-
-def _fold(run: list[int]) -> list[str]:
-    step = run[1] - run[0]
-    return [f"{run[0]}–{run[-1]}" + ("" if step == 1 else f" step {step}")]

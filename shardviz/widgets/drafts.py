@@ -9,6 +9,9 @@ from typing import Any
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.array import ArraySpec, format_names, read_names, read_shape
 from shardviz.core.layout.array import dtype_name as read_dtype
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.sharding_spec_fit import on_mesh
+from shardviz.core.layout.sharding_spec_text import is_sharding_spec, parse_sharding_spec
 from shardviz.core.layout.spec import Spec
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
@@ -33,9 +36,10 @@ class ArrayDraft:
         """A draft without mistakes."""
         return ArrayDraft(array, array_texts(array))
 
-    def typed(self, name: str, text: str) -> ArrayDraft:
+    def typed(self, name: str, text: str, mesh: MeshSpec) -> ArrayDraft:
         """The draft after `text` was typed into a field; mistakes stay with the field they are in.
 
+        The spec may be typed as a PartitionSpec, or as a ShardingSpec over the devices of `mesh`.
         A field can be right by itself and not fit the others (a shape of another rank than the
         names); then the sentence stands at the field that was typed last.
         """
@@ -43,7 +47,7 @@ class ArrayDraft:
         values, errors = {}, {}
         for key, reader in _READERS.items():
             try:
-                values[key] = reader(texts[key])
+                values[key] = reader(texts[key], mesh)
             except ShardvizError as error:
                 errors[key] = str(error)
         if errors:
@@ -54,23 +58,17 @@ class ArrayDraft:
             return ArrayDraft(self.good, texts, {name: str(error)})
 
 
-def _read_logical(text: str) -> Any:
-    return read_names(text) if text.strip() else None
-
-
-def _read_spec(text: str) -> Spec | None:
+def _read_spec(text: str, mesh: MeshSpec) -> Spec | None:
+    if is_sharding_spec(text):
+        return on_mesh(parse_sharding_spec(text), mesh)
     return Spec.parse(text) if text.strip() else None
 
 
-def _read_name(text: str) -> str:
-    return text.strip()
-
-
-_READERS: dict[str, Callable[[str], Any]] = {
-    "name": _read_name,
-    "shape": read_shape,
-    "dtype": read_dtype,
-    "logical": _read_logical,
+_READERS: dict[str, Callable[[str, MeshSpec], Any]] = {
+    "name": lambda text, _: text.strip(),
+    "shape": lambda text, _: read_shape(text),
+    "dtype": lambda text, _: read_dtype(text),
+    "logical": lambda text, _: read_names(text) if text.strip() else None,
     "spec": _read_spec,
 }
 

@@ -64,7 +64,9 @@ export class ArrayCards {
       name: field("Array name", "name", { caption: "Name" }), dtype: field("Element type", "dtype", { caption: "Type" }), shape: field("Array shape", "shape", { placeholder: "512, 2048" }),
       logical: field("Logical axes", "logical", { placeholder: "embed mlp" }), spec: field("PartitionSpec", "spec", { placeholder: "from the rules" }),
     };
-    this.form = h("div", { class: "sv-form" }, h("div", { class: "sv-pair" }, this.fields.name.node, this.fields.dtype.node), this.fields.shape.node, this.fields.logical.node, this.fields.spec.node);
+    // The same layout in every dialect that can say it.
+    this.also = h("div", { class: "sv-also", "aria-label": "The same layout in other words" });
+    this.form = h("div", { class: "sv-form" }, h("div", { class: "sv-pair" }, this.fields.name.node, this.fields.dtype.node), this.fields.shape.node, this.fields.logical.node, this.fields.spec.node, this.also);
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
     this.add = button("+ array", () => edit("add", null), { class: "sv-link", "aria-label": "Add an array" });
     this.remove = button("remove", () => edit("remove", this.selected), { class: "sv-link", "aria-label": "Remove the selected array" });
@@ -88,6 +90,8 @@ export class ArrayCards {
       field.sync(fields[key].text, fields[key].error);
     }
     const said = view.arrays[view.selected];
+    const also = (said.also ?? []).filter((/** @type {string[]} */ a) => a[1] !== said.spec);
+    fill(this.also, ...also.map((/** @type {string[]} */ a) => h("div", { class: "sv-mono", text: a[1], title: `${a[0]}: ${a[1]}` })));
     this.fields.spec.input.placeholder = said.byRules ? said.spec : "None: every dimension whole";
     if (moved) current.node.scrollIntoView({ block: "nearest" });
   }

@@ -19,12 +19,13 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets import bundle, export
+from shardviz.widgets.effects_reader import EffectsReader
 from shardviz.widgets.jobs import Job, work
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.session import PLACE, Session, place
 from shardviz.widgets.state import open_state, session_state
 from shardviz.widgets.view import session_view, target_view
-from shardviz.widgets.view_report import report_view
+from shardviz.widgets.view_report import cache_view, report_view
 
 
 class Explorer(anywidget.AnyWidget):
@@ -62,6 +63,7 @@ class Explorer(anywidget.AnyWidget):
         self._job: Job | None = None
         self._answer: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
+        self._effects = EffectsReader(self._refresh_report)
         session.listen(self._refresh)
         self.on_msg(self._hear)
         self._refresh()
@@ -159,6 +161,8 @@ class Explorer(anywidget.AnyWidget):
             self._start(kind)
         elif kind == "cancel":
             self.cancel()
+        elif kind == "effects":
+            self._effects.read(self.session.program, self.session.revision)
         elif kind == "save":
             self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 
@@ -171,7 +175,11 @@ class Explorer(anywidget.AnyWidget):
 
     def _refresh_report(self) -> None:
         stale = self._report_revision != self.session.revision
-        self.report_data = report_view(self._job, self.report, stale, self.code())
+        self.report_data = {
+            **report_view(self._job, self.report, stale, self.code()),
+            "effects": self._effects.view,
+            "cache": cache_view(self._cache),
+        }
 
     def _alt(self) -> str:
         from shardviz.picture.text import to_text  # only saved pages and notebooks need it

@@ -5,7 +5,7 @@ import { ShardRows } from "./rows.js";
 
 /** @typedef {import("./linked.js").Links} Links */
 
-const TABS = ["Checks", "Collectives", "Memory", "Shards", "Code"];
+const TABS = ["Checks", "Collectives", "Memory", "Effects", "Cache", "Shards", "Code"];
 
 export class ProgramPanel {
   /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act */
@@ -30,6 +30,9 @@ export class ProgramPanel {
     for (const name of TABS) this.tabs.append(h("button", { type: "button", role: "tab", class: "sv-tab", text: name, id: undefined, "data-lm-suppress-shortcuts": "true", on: { click: () => this.open(name) } }));
     /** @type {any} */ this.view = null;
     /** @type {any} */ this.report = null;
+    this.act = act;
+    this.live = false;
+    this.asked = -1;
     this.clock = 0;
     this.began = 0;
     this.job = 0;
@@ -52,12 +55,21 @@ export class ProgramPanel {
     this.tab = name;
     this.bodyKey = "";
     this.showBody();
+    this.ask();
+  }
+
+  /** Effects are read when somebody looks at them, and again when the program was edited. */
+  ask() {
+    if (this.tab !== "Effects" || !this.live || this.asked === this.view.revision) return;
+    this.asked = this.view.revision;
+    this.act("effects");
   }
 
   /** @param {any} view @param {any} report @param {boolean} live whether there is a kernel */
   show(view, report, live) {
     this.view = view;
     this.report = report;
+    this.live = live;
     this.program.sync(view.program.options, view.program.value);
     setText(this.error, [view.program.error, ...view.notes].filter(Boolean).join(" "));
     const running = report.state === "running";
@@ -74,6 +86,7 @@ export class ProgramPanel {
     toggle(this.compiled.node, "sv-broken", report.state === "failed");
     toggle(this.compiled.node, "sv-old", Boolean(report.stale));
     this.showBody();
+    this.ask();
   }
 
   /** The stage and a clock while something runs. @param {any} report */
@@ -124,6 +137,8 @@ function rung(name) {
 /** @param {string} tab @param {any} report @returns {Node[]} */
 function reportBody(tab, report) {
   const parts = [];
+  if (tab === "Effects") return effectsBody(report.effects);
+  if (tab === "Cache") return cacheBody(report.cache);
   if (report.error) parts.push(h("div", { class: "sv-failure", role: "alert" }, h("b", { text: `${report.error.title}. ` }), h("span", { class: "sv-prewrap", text: report.error.message }), report.error.source ? h("code", { text: report.error.source }) : null));
   if (report.state === "none" || (report.state === "running" && !report.rung.more)) parts.push(h("p", { class: "sv-muted", text: "Not compiled yet: press Compile, or Run to see it happen." }));
   else if (tab === "Checks") parts.push(...checksBody(report));
@@ -159,6 +174,33 @@ function memoryBody(report) {
   if (!report.memory.length) return [h("p", { class: "sv-muted", text: "The compiler gave no memory figures." })];
   return [h("table", { class: "sv-table" }, h("tbody", null, ...report.memory.map((/** @type {any} */ m) => h("tr", null, h("td", null, bar(m.share), m.bytes), h("td", { text: m.name }), h("td", { class: "sv-muted", text: m.note }))))),
     h("div", { class: "sv-times" }, ...report.cost.map((/** @type {any} */ c) => h("span", null, h("span", { class: "sv-muted", text: `${c[0]} ` }), c[1])))];
+}
+
+/** @param {string[]} titles @param {Array<Array<Node | string>>} rows */
+function table(titles, rows) {
+  return h("table", { class: "sv-table" }, h("thead", null, h("tr", null, ...titles.map((t) => h("th", { text: t, scope: "col" })))),
+    h("tbody", null, ...rows.map((row) => h("tr", null, ...row.map((cell) => h("td", null, cell))))));
+}
+
+/** @param {any} effects @returns {Node[]} */
+function effectsBody(effects) {
+  if (effects.state !== "done") return [h("p", { class: "sv-muted", text: effects.state === "reading" ? "Reading the program's effects…" : "Effects are read from a live kernel." })];
+  if (effects.problem) return [h("div", { class: "sv-failure", role: "alert" }, h("span", { class: "sv-prewrap", text: effects.problem }))];
+  const parts = [h("p", null, h("b", { class: effects.runs ? "sv-good" : "sv-bad", text: effects.runs ? "✓ " : "✗ " }), effects.sentence)];
+  if (effects.rows.length) parts.push(table(["effect", "ordered", "on many devices", "allowed in", "stands in", ""], effects.rows.map((/** @type {any} */ e) =>
+    [e.name, e.ordered ? "yes" : "no", e.shardable ? "yes" : "no", e.where, e.stands.join(", "), e.note])));
+  else parts.push(h("p", { class: "sv-muted", text: "It has no effects: it only computes." }));
+  for (const token of effects.tokens) parts.push(h("div", { class: "sv-mono sv-muted", text: token }));
+  if (effects.note) parts.push(h("p", { class: "sv-muted", text: effects.note }));
+  return parts;
+}
+
+/** @param {any} cache @returns {Node[]} */
+function cacheBody(cache) {
+  const parts = [h("div", { class: "sv-times" }, ...[["executables", `${cache.rows.length} of ${cache.size}`], ["hits", cache.hits], ["misses", cache.misses]].map(([k, v]) => h("span", null, h("span", { class: "sv-muted", text: `${k} ` }), String(v))))];
+  if (cache.rows.length) parts.push(table(["program", "key", "compiled in", "hits", "waited"], cache.rows.map((/** @type {any} */ r) => [r.name, h("code", { text: r.key }), r.compile, String(r.hits), String(r.waited)])));
+  else parts.push(h("p", { class: "sv-muted", text: "Nothing was compiled yet. What is compiled once is kept, and found again by its fingerprint." }));
+  return parts;
 }
 
 /** @param {number} share of the longest bar */

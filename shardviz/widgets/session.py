@@ -16,6 +16,7 @@ from shardviz.core.errors import LayoutError, ShardvizError, shown, suggestion
 from shardviz.core.layout.array import ArraySpec, format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.sharding_spec_text import is_sharding_spec
 from shardviz.core.layout.spec import MAX_RANK
 from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
@@ -121,7 +122,7 @@ class Session:
 
     def _edit_array(self, name: str, text: str, index: int) -> None:
         index = self._index(index)
-        draft = self.drafts[index].typed(name, text)
+        draft = self.drafts[index].typed(name, text, self.mesh)
         if not draft.errors:
             others = [d.good.name for i, d in enumerate(self.drafts) if i != index]
             if draft.good.name in others:
@@ -176,6 +177,11 @@ class Session:
 
     def _take_mesh(self, mesh: MeshSpec) -> None:
         self.program = self.program.replace(mesh=mesh)
+        for index, draft in enumerate(self.drafts):
+            # A ShardingSpec speaks of devices, not of axes: on another mesh it is read anew.
+            if is_sharding_spec(draft.texts["spec"]):
+                self.drafts[index] = draft.typed("spec", draft.texts["spec"], mesh)
+        self._rebuild()
 
     def _edit_rules(self, value: Any) -> None:
         self.texts["rules"] = _text(value)

@@ -9,6 +9,7 @@ from typing import Any
 
 from shardviz.core.errors import listed, plural
 from shardviz.core.layout.audit import RuleUse, rule_summary
+from shardviz.core.layout.equivalents import equivalents
 from shardviz.core.layout.mesh_checks import AXIS_TYPES
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import explain_decision
@@ -204,12 +205,15 @@ def program_view(session: Session) -> dict[str, Any]:
 def session_view(session: Session) -> dict[str, Any]:
     """Everything but the pictures and the report."""
     asked = session.program.requests
+    arrays = [array_view(d, r) for d, r in zip(session.drafts, asked, strict=True)]
+    chosen = asked[session.selected].layout
+    if chosen is not None:
+        arrays[session.selected]["also"] = [list(item) for item in equivalents(chosen).items()]
     return {
         "mesh": mesh_view(session),
-        "arrays": [
-            array_view(d, r) for d, r in zip(session.drafts, asked, strict=True)
-        ],
+        "arrays": arrays,
         "selected": session.selected,
+        "revision": session.revision,
         "rules": rules_view(session),
         "program": program_view(session),
         "look": {"by": session.look["by"]},

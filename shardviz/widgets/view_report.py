@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from shardviz.core.program.cache import ExecutableCache, cache_rows
 from shardviz.core.program.report import Collective, Memory, Report
 from shardviz.picture.units import bytes_text, count_text, seconds_text
 from shardviz.widgets.jobs import Job
@@ -170,3 +171,18 @@ def memory_rows(memory: Memory) -> list[dict[str, Any]]:
         rows.append({"name": "capacity", "bytes": bytes_text(memory.capacity),
                      "share": 1.0, "note": note})  # fmt: skip
     return rows
+
+
+def cache_view(cache: ExecutableCache) -> dict[str, Any]:
+    """What the executable cache holds and how it was used, as plain data."""
+    rows = [
+        {
+            "key": row["key"][:12],
+            "name": row["name"],
+            "compile": seconds_text(row["compile_s"]),
+            "hits": row["hits"],
+            "waited": row["waited"],
+        }
+        for row in cache_rows(cache)[:MAX_ROWS]
+    ]
+    return {"rows": rows, "hits": cache.hits, "misses": cache.misses, "size": cache.size}

@@ -133,6 +133,19 @@ def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
     expect(screen.locator(".sv-status")).to_contain_text("stale")
 
 
+def test_effects_and_cache_answer_in_their_tabs(screen):
+    screen.get_by_role("tab", name="Cache").click()
+    expect(screen.locator(".sv-body")).to_contain_text("Nothing was compiled yet")
+    screen.get_by_role("tab", name="Effects").click()
+    expect(screen.locator(".sv-body")).to_contain_text("It may run on 8 devices", timeout=RUN_MS)
+    screen.get_by_role("button", name="Compile", exact=True).click()
+    screen.get_by_role("tab", name="Cache").click()
+    expect(screen.locator(".sv-table tbody tr")).to_have_count(1, timeout=RUN_MS)
+    type_into(screen, "Mesh axes", "data=2, model=2")
+    screen.get_by_role("tab", name="Effects").click()
+    expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)
+
+
 def test_a_program_that_fails_says_where_and_the_kernel_lives(screen):
     type_into(screen, "Array shape", "256, 2048")
     screen.get_by_role("button", name="Run", exact=True).click()

@@ -31,7 +31,12 @@ _ERRORS = ("core.errors", "core.display")
 _LAYOUT = (*_ERRORS, "core.layout")
 _PROGRAM = (*_LAYOUT, "core.program")
 # What a picture or a plot may take from the program floor: values that hold no jax.
-_VALUES = ("core.program.report", "core.program.program")
+_VALUES = (
+    "core.program.report",
+    "core.program.program",
+    "core.program.effect_values",
+    "core.program.effect_events",
+)
 # Doors lead everywhere; `adopting` makes ours of what people bring to them.
 _DOORS = (*_PROGRAM, "picture", "plots", "widgets", "gallery")
 _WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
@@ -53,10 +58,18 @@ ROOMS = (
     Room("widgets.session", (*_PROGRAM, "gallery", "widgets")),
     Room("widgets", (*_PROGRAM, "gallery", "picture", "widgets"), ("numpy", *_WIDGETS)),
     Room("api", (*_DOORS, "adopting"), dynamic=True),
+    Room("api_calls", (*_PROGRAM, "adopting"), dynamic=True),
+    Room("api_effects", (*_DOORS, "adopting"), dynamic=True),
+    Room("api_mesh", (*_DOORS, "adopting"), dynamic=True),
+    Room("api_dialects", (*_DOORS, "adopting", "api"), dynamic=True),
     Room("adopting", _DOORS, dynamic=True),
     Room("showing", (*_DOORS, "adopting"), dynamic=True),
     Room("_version", ()),
-    Room("", (*_LAYOUT, "api", "showing"), dynamic=True),
+    Room(
+        "",
+        (*_LAYOUT, "api", "api_calls", "api_dialects", "api_effects", "api_mesh", "showing"),
+        dynamic=True,
+    ),
 )
 
 # The one import of jax below the program floor, made when somebody asks for jax's own object.

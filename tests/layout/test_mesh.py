@@ -146,8 +146,8 @@ def test_other_writings_are_the_same_mesh(written):
         (lambda: MESH.position(8), "No device 8 in this mesh of 8 devices."),
         (lambda: MESH.position(-1), "No device -1 in this mesh of 8 devices."),
         (lambda: ODD_IDS.position(1), "No device 1 in this mesh of 4 devices."),
-        (lambda: MESH.position("0"), "A device id is a whole number; got '0'."),
-        (lambda: MESH.coordinates(2.0), "A device id is a whole number; got 2.0."),
+        (lambda: MESH.position("0"), "A device id must be a whole number; got '0'."),
+        (lambda: MESH.coordinates(2.0), "A device id must be a whole number; got 2.0."),
         (lambda: MESH.local(1), "Process 1 has no device in this mesh. Processes here: 0."),
         (lambda: MESH.local("a"), "A process index must be a whole number; got 'a'."),
         (

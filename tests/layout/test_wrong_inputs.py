@@ -12,6 +12,8 @@ from tests.wrong import WRONG, Hostile
 MESH = sv.mesh(data=4, model=2)
 RULES = sv.rules(("batch", "data"), ("mlp", "model"))
 SHAPE = (8, 12)
+LAYOUT = sv.layout(SHAPE, "data", MESH)
+PROGRAM = sv.program(abs, sv.array("x", (8,)), mesh=MESH)
 
 #: field -> how the doors take it, beside inputs that are fine
 DOORS: dict[str, tuple[Any, ...]] = {
@@ -53,6 +55,15 @@ DOORS: dict[str, tuple[Any, ...]] = {
     "device ids": (lambda v: sv.mesh(data=4, model=2, device_ids=v),),
     "processes": (lambda v: sv.mesh(data=4, model=2, processes=v),),
     "tree": (lambda v: sv.audit(v, RULES, MESH),),
+    "device id": (LAYOUT.box, MESH.position, MESH.coordinates),
+    "process": (MESH.local,),
+    "block number": (LAYOUT.holders,),
+    "window": (LAYOUT.viewport,),
+    "thing": (sv.text, sv.to_jax),
+    "text width": (lambda v: sv.text(MESH, v),),
+    "compiler options": (lambda v: sv.compile(PROGRAM, options=v),),
+    "function": (lambda v: sv.program(v, sv.array("x", (8,)), mesh=MESH),),
+    "program name": (lambda v: sv.program(abs, sv.array("x", (8,)), mesh=MESH, name=v),),
 }
 
 CASES = [

@@ -34,8 +34,18 @@ def words(notebook, kind):
     return sum(len(source(c).split()) for c in cells(notebook, kind))
 
 
-def test_there_are_three_lessons():
-    assert NAMES == ["01_see_a_sharding", "02_why_did_no_rule_match", "03_run_it"]
+LESSONS = {
+    "01_see_a_sharding",
+    "02_why_did_no_rule_match",
+    "03_run_it",
+    "06_from_sharded_jit_to_named_sharding",
+    "07_effects_and_caches",
+}
+
+
+def test_the_lessons_are_there_and_numbered():
+    assert set(NAMES) >= LESSONS
+    assert len({name[:3] for name in NAMES}) == len(NAMES)
 
 
 def test_outputs_are_stripped_and_the_kernel_is_anybodys(notebook):

@@ -6,12 +6,18 @@ from typing import Any
 
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.audit import audit
+from shardviz.core.layout.contexts import MeshContext
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.parts import Parts
 from shardviz.core.layout.request import request
 from shardviz.core.layout.resolution import resolve
 from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.sharding_parts import Chunked, Replicated, ShardedAxis, Unstacked
+from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.effect_events import Event, Observed
+from shardviz.core.program.effect_values import Effects, EffectUse, HostCall, Refusal, Token
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.picture.draw import draw
@@ -58,6 +64,16 @@ def _both(x: Any, w: Any) -> Any:
 
 PROGRAM = Program(_both, (X, W, BAD), MESH, RULES, name="block")
 
+X0, X1 = ShardedAxis(0), ShardedAxis(1)
+
+PRINTS = EffectUse("debug callback, ordered", "OrderedDebugEffect", True, False, ("lowering",),
+                   ("top level", "scan"), 2, "On one device only.")  # fmt: skip
+CALLS = EffectUse("io callback", "IOEffect", False, True, None, ("scan",), 1)
+EVENTS = tuple(
+    Event(i, "io callback", f"call {i}", "scan", False, None if i == 9 else i % 3, "1.0")
+    for i in range(70)
+)
+
 VALUES: dict[str, Any] = {
     "mesh": MESH,
     "mesh of names": make_mesh({"文": 2, "$x^{2}$": 2, "<b>": 2}),
@@ -81,4 +97,21 @@ VALUES: dict[str, Any] = {
     "failed report": FAILED,
     "stale report": REPORT.replace(stale=True, checks=(), collectives=()),
     "picture": draw(MESH),
+    "effects": Effects(
+        "step",
+        (PRINTS, CALLS),
+        (HostCall("pure_callback", "scan"),),
+        (Token("in", 0), Token("out", 0)),
+        mesh_size=8,
+    ),
+    "no effects": Effects("step"),
+    "refused effects": Effects("step", refused=Refusal("trace", "ValueError: no.")),
+    "observed effects": Observed("step", EVENTS, REPORT),
+    "no observed effects": Observed("step", (), FAILED),
+    "sharding spec": ShardingSpec((Chunked([2]), None, Unstacked(4)), (X0, Replicated(2), X1)),
+    "sharding spec of a scalar": ShardingSpec((), (Replicated(2),)),
+    "parts": Parts(2, 1, 4),
+    "no parts": Parts(),
+    "no mesh context": MeshContext(),
+    "mesh context": MeshContext((MESH, make_mesh(x=2)), make_mesh(y=8), make_mesh(y=8)),
 }

@@ -1,4 +1,4 @@
-"""Effects by name, and what to say about those that jax refuses."""
+"""Effects by name. What they allow is tested in tests/effects."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from jax.experimental import io_callback
 
 from shardviz.core.program.effects import (
     effect_names,
-    explain_ordered,
     has_callbacks,
     is_ordered,
 )
@@ -64,12 +63,3 @@ def test_an_unknown_effect_goes_by_its_class():
 )  # fmt: skip
 def test_callbacks_are_seen_in_the_text(fn, calls):
     assert has_callbacks(jax.jit(fn).lower(SCALAR).as_text()) is calls
-
-
-def test_only_ordered_effects_are_explained():
-    error = ValueError("The following ordered effects are not supported for more than 1 device")
-    assert explain_ordered(["debug callback"], error) is None
-    assert explain_ordered(["debug callback, ordered"], ValueError("something else")) is None
-    words = explain_ordered(["debug callback, ordered"], error)
-    assert words is not None
-    assert "Take ordered=True away" in words

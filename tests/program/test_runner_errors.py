@@ -82,7 +82,7 @@ FAILING = {
                 "x: jax is set to 32 bits and would turn float64 into float32", False),
     "specs for other outputs": (program(matmul, X, W, out_specs=["a", "b"]), (), {}, "trace",
                                 "out_specs gives 2 specs and the function returns 1 array", False),
-    "an ordered print": (program(ordered_print, X), (), {}, "lower",
+    "an ordered print": (program(ordered_print, X), (), {}, "program",
                          "jax orders debug callbacks on one device only", False),
     "no such option": (program(matmul, X, W, xla_no_such_option=True), (), {}, "compile",
                        "No such compile option: 'xla_no_such_option'", False),

@@ -92,6 +92,42 @@ def test_a_typed_spec_wins_over_the_rules_until_it_is_cleared():
     assert session.program.requests[0].spec == ruled
 
 
+PMAP = "ShardingSpec((NoSharding(), Chunked([2])), (Replicated(4), ShardedAxis(0)))"
+
+
+def test_a_sharding_spec_is_a_third_way_to_write_a_sharding():
+    session = new_session()
+    session.edit("spec", PMAP, 0)
+    assert str(session.arrays[0].spec) == "P(None, 'model')"
+    assert session.drafts[0].texts["spec"] == PMAP
+    also = dict(session_view(session)["arrays"][0]["also"])
+    assert also["PartitionSpec"] == "P(None, 'model')"
+    assert also["ShardingSpec"].startswith("ShardingSpec((NoSharding(), Chunked(2))")
+
+
+def test_a_sharding_spec_is_read_anew_on_another_mesh():
+    session = new_session()
+    session.edit("spec", PMAP, 0)
+    session.edit("mesh", "a=4, b=2")
+    assert str(session.arrays[0].spec) == "P(None, 'b')"
+    session.edit("mesh", "a=2, b=4")
+    assert "no row of axes" in session.drafts[0].errors["spec"]
+    session.edit("mesh", "a=2, b=2, c=2")
+    assert session.drafts[0].errors == {}
+    assert str(session.arrays[0].spec) == "P(None, 'c')"
+
+
+def test_a_sharding_spec_that_no_partition_spec_equals_is_refused_in_words():
+    session = new_session()
+    for text, part in (
+        ("ShardingSpec((Unstacked(8), NoSharding()), (ShardedAxis(0),))", "Unstacked removes"),
+        ("ShardingSpec((Chunked([4]), NoSharding()), (ShardedAxis(0),))", "is for 4 devices"),
+        ("ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))", "no row"),
+    ):
+        session.edit("spec", text, 0)
+        assert part in session.drafts[0].errors["spec"], text
+
+
 def test_an_array_cannot_take_the_name_of_another():
     session = new_session()
     session.edit("name", session.arrays[1].name, 0)

@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import bytes_text, nearest, plural, shown
+from shardviz.core.errors import bytes_text, plural, shown
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.request import Request, request
 from shardviz.core.layout.rule_uses import RuleUse, rule_summary
@@ -102,9 +102,8 @@ class Audit(Displayed):
             if row.resolution is not None and not row.spec_wins:
                 for name in row.resolution.unknown:
                     arrays.setdefault(name, []).append(row.array.name)
-        known = self.rules.by_name
         return tuple(
-            Unmatched(name, nearest(name, known), tuple(dict.fromkeys(found)))
+            Unmatched(name, self.rules.nearest(name), tuple(dict.fromkeys(found)))
             for name, found in arrays.items()
             if not (self.dialect is Dialect.NNX and name in self.mesh.shape)
         )

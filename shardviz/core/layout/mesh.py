@@ -7,7 +7,6 @@ Follows `jax.sharding.Mesh` and `AbstractMesh`.
 
 from __future__ import annotations
 
-import operator
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -118,10 +117,7 @@ class MeshSpec(Displayed):
         Raises:
             MeshError: if no device of the mesh has that id.
         """
-        try:
-            wanted = operator.index(device_id)
-        except TypeError:
-            raise MeshError(f"A device id is a whole number; got {shown(device_id)}.") from None
+        wanted = check_size(device_id, "A device id")
         if self.ids_are_positions:
             if 0 <= wanted < self.size:
                 return wanted

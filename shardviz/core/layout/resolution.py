@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import RuleError, SpecError, nearest, plural, shown
+from shardviz.core.errors import RuleError, SpecError, plural, shown
 from shardviz.core.layout import verdicts as words
 from shardviz.core.layout.array import read_names, read_shape
 from shardviz.core.layout.mesh import MeshSpec
@@ -165,7 +165,7 @@ class Resolution(Displayed):
         """Dimensions whose name no rule speaks of: (dimension, name, nearest known name)."""
         known = self.rules.by_name
         return tuple(
-            (d, n, nearest(n, known))
+            (d, n, self.rules.nearest(n))
             for d, n in enumerate(self.names)
             if isinstance(n, str) and n not in known
         )

@@ -141,6 +141,18 @@ class Rules(Displayed):
             found.setdefault(rule.logical, []).append(index)
         return {name: tuple(indices) for name, indices in found.items()}
 
+    def nearest(self, name: str) -> str | None:
+        """The logical name closest in spelling to one that no rule has, remembered."""
+        if name not in self._near:
+            if len(self._near) >= MAX_RULES:
+                self._near.clear()
+            self._near[name] = nearest(name, self.logical_names)
+        return self._near[name]
+
+    @cached_property
+    def _near(self) -> dict[str, str | None]:
+        return {}
+
     def pairs(self) -> tuple[tuple[str, Any], ...]:
         """The table as flax takes it: `(name, None | axis | tuple of axes)`."""
         free = Spec.trusted(((),), frozenset({0}))  # its jax form holds UNCONSTRAINED

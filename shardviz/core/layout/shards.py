@@ -17,10 +17,12 @@ from functools import cached_property
 import numpy as np
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import LayoutError, listed, plural, shown
+from shardviz.core.errors import LayoutError, plural, shown
 from shardviz.core.layout.array import dtype_name, read_shape, size_in_bytes
 from shardviz.core.layout.blocks import block_numbers, write_bounds
+from shardviz.core.layout.checks import check_size
 from shardviz.core.layout.divide import Misfit
+from shardviz.core.layout.layout_checks import check_manual, checked_window
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec, rank_problem
 
@@ -101,10 +103,10 @@ class Layout(Displayed):
             LayoutError: if they have another shape.
         """
         wanted = (self.mesh.size, self.rank)
-        if starts.shape != wanted or stops.shape != wanted:
+        given = tuple(getattr(a, "shape", None) or shown(a) for a in (starts, stops))
+        if given != (wanted, wanted):
             raise LayoutError(
-                f"The boxes need two arrays of shape {wanted}; got {starts.shape} and"
-                f" {stops.shape}."
+                f"The boxes need two arrays of shape {wanted}; got {given[0]} and {given[1]}."
             )
         # Splitting the device axis into mesh axes is always a view, whatever the strides.
         in_mesh = (self.rank, *self.mesh.axis_sizes)
@@ -128,7 +130,11 @@ class Layout(Displayed):
 
         Args:
             window: one slice a mesh axis.
+
+        Raises:
+            LayoutError: for a window that is no tuple of slices.
         """
+        window = checked_window(window, self.mesh)
         cells = self.mesh.device_ids[window].shape
         starts = np.zeros((*cells, self.rank), np.int64)
         for dim, block in enumerate(self.blocks):
@@ -233,8 +239,12 @@ class Layout(Displayed):
         return ranks
 
     def holders(self, group: int) -> np.ndarray:
-        """int64: the ids of the devices that hold one block, in mesh order."""
-        return self.device_ids[self.groups == group]
+        """int64: the ids of the devices that hold one block, in mesh order.
+
+        Raises:
+            LayoutError: for a block number that is no whole number.
+        """
+        return self.device_ids[self.groups == check_size(group, "A block number", LayoutError)]
 
     @property
     def bytes_per_device(self) -> int:
@@ -268,7 +278,7 @@ def lay_out(
         raise LayoutError(problem)
     spec.check(mesh)
     if "Manual" in mesh.axis_types:
-        _check_manual(spec, mesh)
+        check_manual(spec, mesh)
     counts, shard = [1] * len(sizes), list(sizes)
     for dim, axes in enumerate(spec.dims):
         if not axes:
@@ -282,18 +292,3 @@ def lay_out(
             assert misfit is not None
             raise LayoutError(f"Dimension {dim}: {misfit.sentence()}")
     return Layout(sizes, dtype, mesh, spec, tuple(counts), tuple(shard))
-
-
-def _check_manual(spec: Spec, mesh: MeshSpec) -> None:
-    # NamedSharding fails here in an assertion: it knows no devices that are replicas of each
-    # other beside devices that a shard_map keeps apart.
-    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    manual = [n for n, size in mesh.shape.items() if size > 1 and kinds[n] == "Manual"]
-    idle = [n for n, size in mesh.shape.items() if size > 1 and n not in spec.axes]
-    if manual and idle:
-        raise LayoutError(
-            f"Mesh axis {shown(manual[0])} is Manual: what a device holds along it is up to the"
-            " code inside shard_map. JAX lays out an array over such a mesh only if every axis"
-            f" splits a dimension, and {shown(idle[0])} splits none. Make {listed(manual)} Auto or"
-            " Explicit."
-        )

@@ -3,11 +3,52 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
 from typing import Any
 
 from shardviz.core.errors import ProgramError, plural, shown
+
+
+@dataclass(frozen=True)
+class CacheRow:
+    """What is known of one thing that a cache holds.
+
+    Attributes:
+        key: what it is kept under.
+        value: the thing itself.
+        label: what it was called by the one who made it.
+        seconds: how long making it took.
+        hits: how often it was found, by those who waited too.
+        waited: the names of the threads that waited while it was made.
+
+    >>> CacheRow("a", "made", "matmul", 0.5, 2).hits
+    2
+    """
+
+    key: Hashable
+    value: Any
+    label: str = ""
+    seconds: float = 0.0
+    hits: int = 0
+    waited: tuple[str, ...] = ()
+
+
+@dataclass(eq=False, slots=True)
+class _Kept:
+    value: Any
+    label: str
+    seconds: float
+    waited: list[str]
+    hits: int = 0
+
+
+@dataclass(eq=False, slots=True)
+class _Making:
+    done: threading.Event = field(default_factory=threading.Event)
+    waited: list[str] = field(default_factory=list)
 
 
 class ExecutableCache:
@@ -17,6 +58,7 @@ class ExecutableCache:
         size: how many it holds before the least recently used one is dropped.
         hits: how often something was found.
         misses: how often something had to be made.
+        waited: how often a thread waited for another one that was making what it asked for.
 
     Raises:
         ProgramError: for a size below 1.
@@ -32,40 +74,64 @@ class ExecutableCache:
         if isinstance(size, bool) or not isinstance(size, int) or size < 1:
             raise ProgramError(f"A cache holds 1 or more executables; got size {shown(size)}.")
         self.size = size
-        self.hits = self.misses = 0
-        self._entries: OrderedDict[Hashable, Any] = OrderedDict()
-        self._making: dict[Hashable, threading.Event] = {}
+        self.hits = self.misses = self.waited = 0
+        self._entries: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._newest: _Kept | None = None
+        self._making: dict[Hashable, _Making] = {}
         self._lock = threading.Lock()
 
-    def get_or_make(self, key: Hashable, make: Callable[[], Any]) -> Any:
-        """What is kept under `key`; made first where it is not there.
+    def find(self, key: Hashable) -> Any:
+        """What is kept under `key`, or None; never waits and never makes."""
+        with self._lock:
+            kept = self._entries.get(key)
+            if kept is None:
+                return None
+            return self._found(key, kept)
+
+    def get_or_make(self, key: Hashable, make: Callable[[], Any], label: str = "") -> Any:
+        """What is kept under `key`; made first where it is not there, and called `label`.
 
         However many threads ask at once, one makes it and the others wait. Where making fails, the
         error is raised to the thread that tried, nothing is kept, and the next one tries anew.
         """
         while True:
             with self._lock:
-                if key in self._entries:
-                    self.hits += 1
-                    self._entries.move_to_end(key)
-                    return self._entries[key]
+                kept = self._entries.get(key)
+                if kept is not None:
+                    return self._found(key, kept)
                 in_work = self._making.get(key)
                 if in_work is None:
-                    self._making[key] = mine = threading.Event()
+                    self._making[key] = mine = _Making()
                     self.misses += 1
                     break
-            in_work.wait()
+                self.waited += 1
+                in_work.waited.append(threading.current_thread().name)
+            in_work.done.wait()
+        return self._make(key, make, label, mine)
+
+    def _found(self, key: Hashable, kept: _Kept) -> Any:
+        self.hits += 1
+        kept.hits += 1
+        if kept is not self._newest:  # spares hashing the key once more
+            self._entries.move_to_end(key)
+            self._newest = kept
+        return kept.value
+
+    def _make(self, key: Hashable, make: Callable[[], Any], label: str, mine: _Making) -> Any:
         try:
+            begun = time.perf_counter()
             value = make()
+            seconds = time.perf_counter() - begun
             with self._lock:
-                self._entries[key] = value
+                self._newest = _Kept(value, label, seconds, mine.waited)
+                self._entries[key] = self._newest
                 while len(self._entries) > self.size:
                     self._entries.popitem(last=False)
             return value
         finally:
             with self._lock:
                 self._making.pop(key, None)
-            mine.set()
+            mine.done.set()
 
     @property
     def entries(self) -> tuple[Hashable, ...]:
@@ -73,11 +139,21 @@ class ExecutableCache:
         with self._lock:
             return tuple(self._entries)
 
+    @property
+    def rows(self) -> tuple[CacheRow, ...]:
+        """What is kept, with all that is known of it, the least recently used one first."""
+        with self._lock:
+            return tuple(
+                CacheRow(key, kept.value, kept.label, kept.seconds, kept.hits, tuple(kept.waited))
+                for key, kept in self._entries.items()
+            )
+
     def clear(self) -> None:
         """Forgets every executable and starts counting anew."""
         with self._lock:
             self._entries.clear()
-            self.hits = self.misses = 0
+            self._newest = None
+            self.hits = self.misses = self.waited = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -87,3 +163,25 @@ class ExecutableCache:
             f"ExecutableCache({len(self)} of {plural(self.size, 'executable')},"
             f" {plural(self.hits, 'hit')}, {plural(self.misses, 'miss', 'misses')})"
         )
+
+
+def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
+    """The executables of a cache as plain rows, the most recently used one first.
+
+    Each has `key` and `name` (text), `compile_s` (seconds), `hits` and `waited` (counts).
+
+    >>> cache = ExecutableCache()
+    >>> made = cache.get_or_make("4f1c", lambda: "made", label="matmul")
+    >>> [(row["key"], row["name"], row["hits"]) for row in cache_rows(cache)]
+    [('4f1c', 'matmul', 0)]
+    """
+    return [
+        {
+            "key": str(row.key),
+            "name": row.label,
+            "compile_s": float(getattr(row.value, "compile_s", row.seconds)),
+            "hits": row.hits,
+            "waited": len(row.waited),
+        }
+        for row in reversed(cache.rows)
+    ]

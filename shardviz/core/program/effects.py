@@ -1,11 +1,11 @@
 """Which effects a program has, by name. jax keeps its effect classes private: they are told apart
-by class name, here and nowhere else.
+by class name, here and nowhere else. What the effects allow stands in `effect_rules.py`, what they
+mean for a program in `effect_prediction.py`, and in which order they happened in `effect_order.py`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 _WORDS = {
@@ -16,6 +16,7 @@ _WORDS = {
     "ReadEffect": "reads a ref",
     "WriteEffect": "writes a ref",
     "AccumEffect": "adds to a ref",
+    "InternalMutableArrayEffect": "makes and uses a ref",
 }
 _CALLBACK = re.compile(r"custom_call @\"?\w*callback|stablehlo\.(?:send|recv)\b")
 
@@ -34,8 +35,17 @@ def effect_names(traced: Any) -> tuple[str, ...]:
     ('debug callback',)
     """
     jaxpr = getattr(traced, "jaxpr", traced)
-    names = {type(e).__name__ for e in getattr(jaxpr, "effects", ())}
-    return tuple(sorted(_WORDS.get(n, _unknown(n)) for n in names))
+    return tuple(sorted({effect_word(e) for e in getattr(jaxpr, "effects", ())}))
+
+
+def effect_word(effect: Any) -> str:
+    """One of jax's own effects, in words; its class where it has none.
+
+    >>> effect_word(object())
+    'object'
+    """
+    name = type(effect).__name__
+    return _WORDS.get(name, f"{name}, ordered" if name.startswith("Ordered") else name)
 
 
 def is_ordered(name: str) -> bool:
@@ -68,23 +78,3 @@ def forget_failed_callbacks() -> None:
         runtime_tokens.clear()
     except (ImportError, AttributeError):
         pass  # moved away; the barrier of newer versions drops them itself
-
-
-def explain_ordered(effects: Iterable[str], error: Exception) -> str | None:
-    """What to do where jax refuses an ordered effect on several devices, or None.
-
-    >>> print(explain_ordered(["debug callback, ordered"], ValueError("ordered effects are not")))
-    jax orders debug callbacks on one device only, and the mesh has more. Take ordered=True away...
-    """
-    names = [e for e in effects if is_ordered(e)]
-    if not names or "ordered effects" not in str(error):
-        return None
-    kind = names[0].partition(",")[0]
-    return (
-        f"jax orders {kind}s on one device only, and the mesh has more. Take ordered=True away, or"
-        " use jax.experimental.io_callback(..., ordered=True), which it can order on many."
-    )
-
-
-def _unknown(name: str) -> str:
-    return f"{name}, ordered" if name.startswith("Ordered") else name

@@ -51,6 +51,8 @@ class Program(Displayed):
         if not callable(self.fn):
             raise ProgramError(f"A program needs a function to run; got {shown(self.fn)}.")
         put("arrays", tuple(self.arrays))
+        if self.name is not None and not isinstance(self.name, str):
+            raise ProgramError(f"The name of a program is text; got {shown(self.name)}.")
         put("name", self.name or getattr(self.fn, "__name__", "program"))
         unique_names(self.arrays)
         if self.tree is not None and self.tree.num_leaves != len(self.arrays):

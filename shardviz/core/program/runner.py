@@ -28,7 +28,8 @@ from shardviz.core.program.compiler import (
     fingerprint,
     lower,
 )
-from shardviz.core.program.effects import explain_ordered, forget_failed_callbacks
+from shardviz.core.program.effect_rules import refusal_on, single_device_effects
+from shardviz.core.program.effects import forget_failed_callbacks
 from shardviz.core.program.failures import failure
 from shardviz.core.program.layouts import output_layouts, spec_checks
 from shardviz.core.program.placing import Inputs
@@ -179,20 +180,19 @@ class _Walk:
         self.enter("trace")
         traced = trace(self.program, self.mesh)
         self.note(effects=traced.effects)
+        self._refuse_effects(traced)
         self.enter("lower")
-        lowered = self._lowered(traced)
+        lowered = lower(traced)
         self.note(lower_s=lowered.lower_s)
         executable = self._executable(lowered, cache)
         self._note_executable(lowered, executable)
         return lowered, executable
 
-    def _lowered(self, traced: Traced) -> Lowered:
-        try:
-            return lower(traced)
-        except ValueError as error:
-            if words := explain_ordered(traced.effects, error):
-                raise ProgramError(words) from error
-            raise
+    def _refuse_effects(self, traced: Traced) -> None:
+        single = single_device_effects(traced.stage.jaxpr.effects)
+        if words := refusal_on(single, self.program.mesh.size):
+            self.stage = "program"  # of no target with this many devices
+            raise ProgramError(words)
 
     def _place_mesh(self, mesh: Mesh) -> None:
         self.mesh, self.devices = mesh, list(mesh.devices.flat)
@@ -210,7 +210,8 @@ class _Walk:
             return made[0]
 
         # Text with effects or callbacks does not say what it calls, so nothing is kept of it.
-        found = cache.get_or_make(key, make) if lowered.cacheable else make()
+        name = self.program.name
+        found = cache.get_or_make(key, make, name) if lowered.cacheable else make()
         self.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
         return found
 

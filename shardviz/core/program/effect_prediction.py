@@ -1,0 +1,221 @@
+"""predict() -> Effects: what a program's effects allow, found out without running it.
+
+The function is traced on shapes, as jax would, and lowered to read its tokens; no callback is
+called, nothing is compiled and nothing is placed. What jax refuses on the way is the prediction.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, AxisType, Mesh
+
+from shardviz.core.errors import ProgramError, TargetError, shown
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.rules import Dialect
+from shardviz.core.program.arguments import program_arrays
+from shardviz.core.program.bridge import jax_dtype
+from shardviz.core.program.building import build_program
+from shardviz.core.program.effect_rules import (
+    allowed_places,
+    effect_sets,
+    in_our_words,
+    is_ordered_effect,
+    is_shardable,
+    refusal_on,
+    single_device_effects,
+    without_sets,
+)
+from shardviz.core.program.effect_sites import (
+    Site,
+    from_host,
+    named_devices,
+    names_shardings,
+    sites,
+)
+from shardviz.core.program.effect_tokens import read_tokens, takes_arrays
+from shardviz.core.program.effect_values import Effects, EffectUse, HostCall, Refusal
+from shardviz.core.program.effects import effect_word
+from shardviz.core.program.program import Program
+from shardviz.core.program.reference import unsharded
+from shardviz.core.program.targets import MOST, choose, device_mesh
+from shardviz.core.program.tracing import in_context, trace
+
+_HOST_CALLS = ("pure_callback",)
+_RETURNING = ("pure_callback", "io_callback")
+_REFS = ("RefEffect", "ReadEffect", "WriteEffect", "AccumEffect", "InternalMutableArrayEffect")
+
+
+def predict(thing: Any, *args: Any) -> Effects:
+    """The effects of a program or function, and on how many devices it may run.
+
+    Args:
+        thing: a Program, or a function.
+        *args: for a function, what it takes: arrays, `ShapeDtypeStruct`s, ArraySpecs, or pytrees.
+
+    Raises:
+        ProgramError: for what is neither, and for arguments that are no arrays.
+
+    >>> import jax.numpy as jnp
+    >>> def log(x):
+    ...     jax.debug.print("{x}", x=x, ordered=True)
+    ...     return x
+    >>> found = predict(log, jax.ShapeDtypeStruct((8,), jnp.float32))
+    >>> found.runs_on(1)[0], found.runs_on(8)[0]
+    (True, False)
+    """
+    if isinstance(thing, Program):
+        if args:
+            raise ProgramError(
+                "A program brings its arguments; got"
+                f" {len(args)} more. Give sv.effects the program alone."
+            )
+        return _of_program(thing)
+    if not callable(thing):
+        raise ProgramError(
+            f"Effects are those of a program or a function; got {shown(thing)}. Give what"
+            " sv.program made, or a function and what it takes."
+        )
+    arrays, tree, mesh = program_arrays(args, thing)
+    if mesh is not None:
+        return _of_program(
+            build_program(thing, args, mesh, None, Dialect.LINEN, None, None, (), "")
+        )
+    return _of_function(thing, arrays, tree)
+
+
+def _of_program(program: Program) -> Effects:
+    known = Effects(program.name, mesh_size=program.mesh.size)
+    if program.problems:
+        return replace(known, refused=Refusal("program", program.problems[0]))
+    mesh = _mesh_to_trace_on(program.mesh)
+    try:
+        traced = trace(program, mesh)
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        return replace(known, refused=Refusal("trace", in_our_words(error)))
+    known = _read(known, traced.stage.jaxpr)
+    lone = program.out_specs is None and _from_host_alone(traced.stage.jaxpr)
+    count = program.mesh.size
+    refused = refusal_on(single_device_effects(traced.stage.jaxpr.effects), count)
+    if refused is None and isinstance(mesh, Mesh):
+        return _with_tokens(known, lambda: _lower(traced.stage, mesh), count, lone)
+    # Not lowered on this mesh: jax refuses, or lacks its devices. One device tells the tokens.
+    alone = unsharded(program)
+    with contextlib.suppress(Exception):  # a function may be made for many devices alone
+        one = _mesh_to_trace_on(alone.mesh)
+        stage = trace(alone, one).stage
+        return _with_tokens(known, lambda: _lower(stage, one), 1, lone)
+    return known
+
+
+def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any) -> Effects:
+    known = Effects(getattr(fn, "__name__", "program"))
+    _start_backend(1)
+
+    @functools.wraps(fn)  # a new one every time: jax keeps what it traced by function
+    def fresh(*args: Any) -> Any:
+        return fn(*args)
+
+    structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
+    args = structs if tree is None else tree.unflatten(structs)
+    try:
+        stage = jax.jit(fresh).trace(*args)
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        return replace(known, refused=Refusal("trace", in_our_words(error)))
+    known = replace(_read(known, stage.jaxpr), fixed=named_devices(stage.jaxpr))
+    count = known.fixed or 1
+    if refusal_on(single_device_effects(stage.jaxpr.effects), count):
+        return known
+    return _with_tokens(known, stage.lower, count)
+
+
+def _read(known: Effects, jaxpr: Any) -> Effects:
+    found = list(sites(jaxpr))
+    by_kind: dict[str, list[Any]] = {}
+    for effect in jaxpr.effects:
+        by_kind.setdefault(type(effect).__name__, []).append(effect)
+    uses = [_use(effects[0], found) for effects in by_kind.values()]
+    calls = tuple(
+        HostCall(s.equation.primitive.name, s.stands)
+        for s in found
+        if s.equation.primitive.name in _HOST_CALLS
+    )
+    uses.sort(key=lambda use: use.name)
+    return replace(known, uses=tuple(uses), host_calls=calls, note=without_sets())
+
+
+def _use(effect: Any, found: Iterable[Site]) -> EffectUse:
+    kind = type(effect).__name__
+    here = [s for s in found if any(_same(e, effect) for e in s.equation.effects)]
+    return EffectUse(
+        effect_word(effect),
+        kind,
+        ordered := is_ordered_effect(effect),
+        shardable := is_shardable(effect),
+        None if effect_sets() is None else allowed_places(effect),
+        tuple(dict.fromkeys(s.stands for s in here)),
+        len(here),
+        _note(kind, ordered, shardable),
+    )
+
+
+def _same(one: Any, effect: Any) -> bool:
+    names = {type(one).__name__, type(effect).__name__}
+    # A ref made inside has one effect for the whole and others for each read and write.
+    return len(names) == 1 or names <= set(_REFS)
+
+
+def _note(kind: str, ordered: bool, shardable: bool) -> str:
+    if kind in _REFS:
+        return "jax turns reads and writes of refs into plain values before it lowers."
+    if not ordered:
+        return "It may happen in any order, and is done for certain only after a barrier."
+    if not shardable:
+        return "It happens in the order of the program, on one device only."
+    return (
+        "It happens in the order of the program: once for all devices, or once on each inside"
+        " shard_map, and there no order holds between devices."
+    )
+
+
+def _from_host_alone(jaxpr: Any) -> bool:
+    return from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
+
+
+def _with_tokens(
+    known: Effects, lowering: Callable[[], Any], count: int, lone: bool = False
+) -> Effects:
+    try:
+        text = lowering().as_text()
+    except Exception as error:  # noqa: BLE001  a lowering rule may raise anything
+        return replace(known, refused=Refusal("lower", in_our_words(error)))
+    host_only = lone and not takes_arrays(text)
+    return replace(known, tokens=read_tokens(text), lowered_for=count, host_only=host_only)
+
+
+def _lower(stage: Any, mesh: Mesh | AbstractMesh) -> Any:
+    with in_context(mesh):
+        return stage.lower()
+
+
+def _mesh_to_trace_on(mesh: MeshSpec) -> Mesh | AbstractMesh:
+    try:
+        if mesh.size <= MOST:
+            return device_mesh(mesh, choose(None, mesh.size))
+    except TargetError:
+        pass  # the devices are not there: tracing needs none
+    _start_backend(1)
+    types = tuple(AxisType[t] for t in mesh.axis_types)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+
+
+def _start_backend(devices: int) -> None:
+    # Lowering starts jax's backend, and with it settles how many devices a later run finds.
+    with contextlib.suppress(TargetError):
+        choose(None, devices)

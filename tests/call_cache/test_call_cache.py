@@ -1,0 +1,320 @@
+"""Cached calls equal jax.jit's; fallbacks, bounds, tables and effects."""
+
+from __future__ import annotations
+
+import gc
+import json
+import weakref
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.experimental.layout import Format, Layout
+
+import shardviz as sv
+from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.program import call_cache, call_context, call_signature
+from shardviz.core.program.call_cache import CachedFunction
+
+
+def twice(x: Any, *rest: Any, **named: Any) -> Any:
+    return jax.tree.map(lambda leaf: leaf * 2, (x, rest, named))
+
+
+def placed(device: int) -> jax.Array:
+    return jax.device_put(np.ones(4, np.float32), jax.devices("cpu")[device])
+
+
+CALLS: dict[str, tuple[tuple, dict]] = {
+    "an array": ((jnp.arange(4.0),), {}),
+    "arrays": ((jnp.arange(4.0), jnp.ones((2, 2), jnp.int8)), {}),
+    "NumPy": ((np.arange(4.0), np.float64(3), np.int64(2)), {}),
+    "numbers": ((1, 2.5, True, 1j), {}),
+    "trees": (({"w": 1, "b": (np.ones(2), [None, 3.0])},), {"y": {"z": jnp.ones(1)}}),
+    "keys": ((1,), {"seed": jnp.uint32(4)}),
+    "nothing at all": (((),), {}),
+    "empty arrays": ((np.ones((0, 4)),), {}),
+}
+
+
+@pytest.mark.parametrize("case", CALLS)
+def test_a_call_equals_jit(case: str):
+    args, kwargs = CALLS[case]
+    cached, wanted = CachedFunction(twice), jax.jit(twice)(*args, **kwargs)
+    for _ in range(3):
+        got = cached(*args, **kwargs)
+        assert jax.tree.structure(got) == jax.tree.structure(wanted)
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(wanted), strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert (a.aval, a.sharding, a.committed) == (b.aval, b.sharding, b.committed)
+    assert (cached.hits, cached.misses, cached.fallbacks) == (2, 1, {})
+
+
+def test_random_keys_take_the_fast_path():
+    cached = CachedFunction(jax.random.uniform)
+    got = [cached(jax.random.key(n)) for n in (1, 2)]
+    assert got == [jax.random.uniform(jax.random.key(n)) for n in (1, 2)]
+    assert (cached.hits, cached.misses, cached.fallbacks) == (1, 1, {})
+
+
+def test_numpy_and_uncommitted_arrays_share_a_compile():
+    cached = CachedFunction(lambda x: x + 1)
+    cached(np.ones(4, np.float32))
+    assert cached(jnp.ones(4)).shape == (4,)
+    assert (cached.misses, cached.cache_size()) == (1, 1)
+
+
+def test_results_stand_where_jit_puts_them():
+    cached = CachedFunction(lambda x: x + 1)
+    for device in (0, 3):
+        got, wanted = cached(placed(device)), jax.jit(lambda x: x + 1)(placed(device))
+        assert (got.sharding, got.committed) == (wanted.sharding, wanted.committed)
+    with jax.default_device(jax.devices("cpu")[5]):
+        assert cached(jnp.ones(4)).devices() == {jax.devices("cpu")[5]}
+    assert cached(jnp.ones(4)).devices() == {jax.devices("cpu")[0]}
+
+
+@pytest.mark.parametrize(
+    ("options", "calls"),
+    [
+        ({"static_argnums": 1}, [((2, 3), {}), ((2,), {"n": 3})]),
+        ({"static_argnames": "n"}, [((2, 3), {}), ((2,), {"n": 3})]),
+        ({"static_argnames": ["n"]}, [((2,), {"n": 3}), ((2, 3), {})]),
+        ({"static_argnums": -1}, [((2, 3), {})]),
+        ({"static_argnums": (1,), "static_argnames": ("n",)}, [((2, 3), {}), ((2,), {"n": 3})]),
+    ],
+)
+def test_static_arguments_are_those_of_jit(options: dict, calls: list):
+    def power(x: Any, n: int = 1) -> Any:
+        assert isinstance(n, int), "n must be static"
+        return x**n
+
+    cached = CachedFunction(power, **options)
+    for args, kwargs in calls:
+        assert int(cached(*args, **kwargs)) == int(jax.jit(power, **options)(*args, **kwargs)) == 8
+    assert (cached.misses, cached.hits, cached.fallbacks) == (1, len(calls) - 1, {})
+
+
+def test_donated_arguments_are_given_up():
+    cached = CachedFunction(lambda x: x + 1, donate_argnums=0)
+    for _ in range(2):
+        x = jnp.ones(4)
+        cached(x)
+        assert x.is_deleted()
+    with pytest.raises((RuntimeError, ValueError), match=r"deleted|donated"):
+        cached(x)
+
+
+def test_methods_and_names_stay():
+    class Model:
+        scale = 3
+
+        @sv.cached
+        def grow(self, x: Any) -> Any:
+            """Words."""
+            return x * 2
+
+    assert Model.grow.__name__ == "grow"
+    assert Model.grow.__doc__ == "Words."
+    with pytest.raises(TypeError):
+        Model().grow(1)  # self is no array, and jax.jit says so too
+    assert Model.grow.fallbacks == {"an argument that is no array: Model": 1}
+
+
+FALLBACKS = {
+    "unhashable static": (lambda f: f(1, [2]), "static argument n is not hashable", ValueError),
+    "text": (lambda f: f("x"), "an argument that is no array: str", TypeError),
+    "an object": (lambda f: f({"w": object()}), "an argument that is no array: object", TypeError),
+    "keys that do not sort": (lambda f: f({1: 1, "a": 2}), "that jax cannot flatten", Exception),
+    "jit": (lambda f: jax.jit(lambda x: f(x))(1), "inside another transformation", None),
+    "grad": (lambda f: jax.grad(lambda x: f(x))(1.0), "inside another transformation", None),
+    "vmap": (lambda f: jax.vmap(lambda x: f(x))(np.ones(3)), "another transformation", None),
+    "closed over": (lambda f: jax.jit(lambda x: f(2) + x)(1), "another transformation", None),
+    "scan": (
+        lambda f: jax.lax.scan(lambda c, x: (f(c), x), 1.0, np.ones(3)),
+        "inside another transformation",
+        None,
+    ),
+    "a ref": (lambda f: f(jax.new_ref(jnp.ones(3))[...] * 1), "", None),
+}
+
+
+@pytest.mark.parametrize("case", FALLBACKS)
+def test_what_cannot_take_the_fast_path_goes_to_jit(case: str):
+    def fn(x: Any, n: Any = None) -> Any:
+        return jax.tree.map(lambda leaf: leaf * 2, x)
+
+    do, reason, error = FALLBACKS[case]
+    cached, jitted = CachedFunction(fn, static_argnums=1), jax.jit(fn, static_argnums=1)
+    if error is None:
+        for a, b in zip(jax.tree.leaves(do(cached)), jax.tree.leaves(do(jitted)), strict=True):
+            np.testing.assert_array_equal(a, b)
+    else:
+        with pytest.raises(error) as ours:
+            do(cached)
+        with pytest.raises(type(ours.value)) as theirs:
+            do(jitted)
+        assert str(ours.value)[:40] == str(theirs.value)[:40]
+    if reason:
+        assert (cached.misses, cached.cache_size()) == (0, 0)
+        assert [reason in words for words in cached.fallbacks] == [True]
+        assert sum(cached.fallbacks.values()) >= 1
+    else:
+        assert cached.fallbacks == {}
+
+
+def test_a_ref_goes_to_jit():
+    def bump(ref: Any) -> None:
+        ref[...] += 1
+
+    cached, ref = CachedFunction(bump), jax.new_ref(jnp.zeros(2))
+    cached(ref)
+    cached(ref)
+    np.testing.assert_array_equal(ref[...], [2, 2])
+    assert cached.fallbacks == {"an argument that is no array: Ref": 2}
+
+
+def test_without_jit_the_function_itself_runs():
+    seen: list[type] = []
+    cached = CachedFunction(lambda x: seen.append(type(x)) or x)
+    cached(jnp.ones(2))
+    with jax.disable_jit():
+        cached(jnp.ones(2))
+    assert not issubclass(seen[1], jax.core.Tracer)
+    assert cached.fallbacks == {"jax.disable_jit is on": 1}
+
+
+def test_a_nan_is_found_as_jit_finds_it():
+    cached, x = CachedFunction(jnp.log), jnp.asarray([-1.0])
+    cached(x)
+    with jax.debug_nans(True):
+        for _ in range(2):
+            with pytest.raises(FloatingPointError, match="nan"):
+                cached(x)
+    assert cached.fallbacks == {"jax_debug_nans or jax_debug_infs is on": 2}
+
+
+def test_another_memory_layout_goes_to_jit():
+    cached = CachedFunction(lambda x: x * 2)
+    x = jax.device_put(np.arange(6.0).reshape(2, 3), jax.devices("cpu")[0])
+    other = jax.device_put(x, Format(Layout((1, 0)), x.sharding))
+    np.testing.assert_array_equal(cached(x), x * 2)
+    np.testing.assert_array_equal(cached(other), x * 2)
+    assert (cached.misses, cached.fallbacks) == (1, {"an array in another memory layout": 1})
+
+
+def test_an_error_at_run_time_is_raised_and_not_remembered():
+    def check(x: Any) -> Any:
+        assert x < 2, "too large"
+        return x
+
+    cached = CachedFunction(
+        lambda x: jax.pure_callback(check, jax.ShapeDtypeStruct((), jnp.float32), x)
+    )
+    assert cached(jnp.float32(1)) == 1
+    with pytest.raises(Exception, match="too large"):
+        jax.block_until_ready(cached(jnp.float32(3)))
+    assert cached(jnp.float32(1)) == 1
+    assert (cached.misses, cached.fallbacks, cached.entries[0].error) == (1, {}, "")
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_effects_happen_once_each_call(ordered: bool):
+    seen: list[float] = []
+
+    def fn(x: Any) -> Any:
+        io_callback(lambda v: seen.append(float(v)), None, x, ordered=ordered)
+        return x + 1
+
+    cached = CachedFunction(fn)
+    for n in range(5):
+        cached(jnp.float32(n))
+    jax.effects_barrier()
+    assert (seen if ordered else sorted(seen)) == [0, 1, 2, 3, 4]
+    assert (cached.misses, cached.hits, cached.fallbacks) == (1, 4, {})
+
+
+def test_ordered_prints_keep_their_order(capfd):
+    cached = CachedFunction(lambda x: jax.debug.print("saw {x}", x=x, ordered=True))
+    for n in range(4):
+        cached(jnp.int32(n))
+    jax.effects_barrier()
+    assert capfd.readouterr().out.split("\n")[:4] == [f"saw {n}" for n in range(4)]
+
+
+def test_the_least_recently_used_goes_first():
+    cached = CachedFunction(lambda x: x + 1, size=2)
+    x, y, z = (jnp.ones(n) for n in (1, 2, 3))
+    for array in (x, y, x, z):
+        cached(array)
+    assert [e.signature for e in cached.entries] == ["(x: float32[1])", "(x: float32[3])"]
+    assert (cached.cache_size(), cached.hits, cached.misses) == (2, 1, 3)
+
+
+def test_a_cache_holds_no_arrays():
+    cached = CachedFunction(lambda x: x + 1)
+    x = jnp.ones(4)
+    died = weakref.ref(x)
+    cached(x)
+    cached({"x": x}["x"])
+    del x
+    gc.collect()
+    assert died() is None
+
+
+def test_the_table_is_plain_data():
+    cached = sv.cached(lambda x, n: x * n, static_argnums=1)
+    cached(1.0, 2)
+    cached(1.0, 2)
+    cached(1.0, 3)
+    rows = json.loads(json.dumps(cached.table()))
+    assert [(r["entry"], r["hits"], r["difference"]) for r in rows] == [
+        (2, 0, ["static argument n: 2 became 3"]),
+        (1, 1, []),
+    ]
+    assert rows[0]["signature"] == "(x: weak float32[], n=3)"
+    assert rows[0]["compile_s"] > 0
+    assert (rows[0]["waited"], rows[0]["error"]) == ([], "")
+    assert repr(cached) == "CachedFunction(<lambda>: 2 entries, 1 hit, 2 misses, 0 fallbacks)"
+
+
+def test_clear_counts_anew():
+    cached = CachedFunction(lambda x: x)
+    cached(1)
+    cached(1)
+    cached.clear()
+    assert (cached.hits, cached.misses, cached.cache_size(), cached.table()) == (0, 0, 0, [])
+    assert cached(1) == 1
+    assert "entry 1; nothing was compiled before" in cached.explain_miss()
+
+
+@pytest.mark.parametrize("fn", [None, 3, "sin", jnp])
+def test_what_is_no_function_is_refused(fn: Any):
+    with pytest.raises(ProgramError, match="What is cached is a function; got"):
+        sv.cached(fn)
+
+
+def test_unknown_options_are_refused():
+    with pytest.raises(ShardvizError, match="Did you mean 'static_argnums'"):
+        sv.cached(jnp.sin, static_argnum=1)
+    with pytest.raises(ShardvizError, match="1 or more"):
+        sv.cached(jnp.sin, size=0)
+
+
+def test_where_jax_hides_its_context_the_public_settings_stand_in(monkeypatch):
+    monkeypatch.setattr(call_context, "_PRIVATE", False)
+    monkeypatch.setattr(call_cache, "at_top", bool)
+    for room in (call_cache, call_signature):
+        monkeypatch.setattr(room, "ArrayImpl", None)
+    cached, x = CachedFunction(lambda x: x * 2), jnp.ones(4)
+    for _ in range(2):
+        np.testing.assert_array_equal(cached(x), [2, 2, 2, 2])
+    with jax.enable_x64(True):
+        cached(x)
+    assert cached.entries[-1].difference == ("x64 mode: off became on",)
+    assert jax.jit(cached)(1) == 2
+    assert (cached.hits, cached.misses) == (1, 2)
+    assert cached.fallbacks == {"called inside another transformation of jax": 1}

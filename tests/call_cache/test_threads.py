@@ -1,0 +1,192 @@
+"""Many threads, one signature: one compile, one error, and nobody left behind."""
+
+from __future__ import annotations
+
+import threading
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardviz.core.program.cache_events import jax_cache_events
+from shardviz.core.program.call_cache import CachedFunction
+
+THREADS, ROUNDS = 64, 200
+
+
+def at_once(work: Callable[[int], Any], count: int = THREADS) -> list[Any]:
+    """What `work` gave or raised in each of many threads that begin together."""
+    ready, results = threading.Barrier(count), [None] * count
+
+    def one(number: int) -> None:
+        ready.wait(60)
+        try:
+            results[number] = work(number)
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            results[number] = error
+
+    threads = [threading.Thread(target=one, args=(n,), name=f"t{n}") for n in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(t.is_alive() for t in threads)
+    return results
+
+
+def test_each_round_compiles_once():
+    x = jax.device_put(np.arange(4.0, dtype=np.float32), jax.devices("cpu")[0])
+    before = threading.active_count()
+    waited = 0
+    for turn in range(ROUNDS):
+        traced: list[int] = []
+
+        def fn(x: Any, turn: int = turn, traced: list[int] = traced) -> Any:
+            traced.append(turn)
+            return x * 2 + turn
+
+        cached = CachedFunction(fn)
+        with jax_cache_events() as events:
+            results = at_once(lambda _, cached=cached: cached(x))
+        for result in results:
+            np.testing.assert_array_equal(result, np.arange(4) * 2 + turn)
+        assert (events.compiles, events.lowerings, len(traced)) == (1, 1, 1)
+        assert (cached.misses, cached.hits, cached.cache_size()) == (1, THREADS - 1, 1)
+        assert cached.waited == len(cached.entries[0].waited) < THREADS
+        waited += cached.waited
+    assert waited > 0
+    assert threading.active_count() == before
+
+
+def test_all_others_wait_while_one_compiles():
+    go_on, cached = threading.Event(), None
+
+    def fn(x: Any) -> Any:
+        assert go_on.wait(60)
+        return x + 1
+
+    cached = CachedFunction(fn)
+    watcher = threading.Thread(target=lambda: release_when_all_wait(cached, go_on))
+    watcher.start()
+    results = at_once(lambda _: float(cached(1.0)))
+    watcher.join(60)
+    (entry,) = cached.entries
+    assert results == [2.0] * THREADS
+    assert (cached.waited, len(set(entry.waited)), entry.hits) == (63, 63, 63)
+    assert set(entry.waited) < {f"t{n}" for n in range(THREADS)}
+
+
+def release_when_all_wait(cached: CachedFunction, go_on: threading.Event) -> None:
+    """Sets the event as soon as every thread but the compiling one waits."""
+    while cached.waited < THREADS - 1:
+        go_on.wait(0.001)
+    go_on.set()
+
+
+class Unlucky(RuntimeError):
+    """An error that cannot be made from its words."""
+
+    def __init__(self, code: int, *, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def fail_plainly(x: Any) -> Any:
+    raise Unlucky(7, words="no such luck")
+
+
+def fail_in_jax(x: Any) -> Any:
+    return 1 if x > 0 else 2
+
+
+def fail_to_fit(x: Any) -> Any:
+    return jnp.dot(x, jnp.ones((3, 3)))
+
+
+@pytest.mark.parametrize("fail", [fail_plainly, fail_in_jax, fail_to_fit])
+def test_a_failed_compile_is_raised_to_all(fail: Callable[..., Any]):
+    tried: list[int] = []
+
+    def fn(x: Any) -> Any:
+        tried.append(1)
+        return fail(x)
+
+    cached, x = CachedFunction(fn), np.ones(4)
+    errors = at_once(lambda _: cached(x))
+    assert len(tried) == 1
+    assert {type(e) for e in errors} == {type(errors[0])}
+    assert len({str(e) for e in errors}) == 1
+    assert len({id(e) for e in errors}) == THREADS
+    with pytest.raises(type(errors[0])) as by_jax:
+        jax.jit(fn)(x)
+    assert str(by_jax.value) == str(errors[0])
+    assert cached.entries[0].error.startswith(type(errors[0]).__name__)
+
+
+def test_later_calls_get_the_remembered_error_until_it_is_cleared():
+    tried: list[int] = []
+
+    def fn(x: Any) -> Any:
+        tried.append(1)
+        if len(tried) == 1:
+            raise Unlucky(7, words="no such luck")
+        return x
+
+    cached, x = CachedFunction(fn), jnp.ones(3)
+    for _ in range(3):
+        with pytest.raises(Unlucky, match="no such luck") as caught:
+            cached(x)
+        assert caught.value.code == 7
+        notes = [n for n in caught.value.__notes__ if "later calls like it fail the same way" in n]
+        assert len(notes) == 1
+    assert len(tried) == 1
+    assert (cached.hits, cached.misses) == (2, 1)
+    cached.clear()
+    assert cached(x).shape == (3,)
+    assert (cached.misses, cached.cache_size()) == (1, 1)
+
+
+def test_a_remembered_error_keeps_no_frames():
+    cached = CachedFunction(fail_plainly)
+    for _ in range(2):
+        with pytest.raises(Unlucky) as caught:
+            cached(jnp.ones(3))
+    names = [f.name for f in traceback.extract_tb(caught.value.__traceback__)]
+    assert "fail_plainly" not in names
+    assert f"{__file__}:" in "".join(caught.value.__notes__)
+
+
+def test_a_failure_of_one_signature_leaves_the_others_alone():
+    cached = CachedFunction(lambda x: jnp.dot(x, np.ones((3, 3), np.float32)))
+    with pytest.raises(TypeError):
+        cached(np.ones(4))
+    assert cached(np.ones(3)).shape == (3,)
+
+
+def test_an_interrupt_is_not_remembered():
+    tried: list[int] = []
+
+    def fn(x: Any) -> Any:
+        tried.append(1)
+        if len(tried) == 1:
+            raise KeyboardInterrupt
+        return x
+
+    cached = CachedFunction(fn)
+    with pytest.raises(KeyboardInterrupt):
+        cached(1)
+    assert cached(1) == 1
+    assert "which was dropped" not in cached.explain_miss()
+
+
+def test_many_signatures_at_once():
+    cached = CachedFunction(lambda x: x + 1)
+    sizes = [1 + n % 8 for n in range(THREADS)]
+    results = at_once(lambda n: cached(np.ones(sizes[n])).shape[0])
+    assert results == sizes
+    assert (cached.misses, cached.hits, cached.cache_size()) == (8, THREADS - 8, 8)
+    assert sorted(e.entry for e in cached.entries) == list(range(1, 9))

@@ -1,0 +1,172 @@
+"""One layout in every dialect: each text is read back and must give the same boxes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import LayoutError, SpecError
+from shardviz.core.layout.boxes import layout_from_boxes
+from shardviz.core.layout.equivalents import (
+    equivalents,
+    layout_parts,
+    layout_sharding_spec,
+    missing_equivalents,
+)
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.parts import Parts, parts_layout, parts_mesh, parts_spec
+from shardviz.core.layout.sharding_spec_mesh import from_parts, sharding_spec_layout
+from shardviz.core.layout.sharding_spec_text import parse_sharding_spec
+from shardviz.core.layout.shards import Layout, lay_out
+from shardviz.core.layout.spec import Spec
+from tests.layout.cases import random_case
+
+DIALECTS = {"PartitionSpec", "ShardingSpec", "Parts"}
+
+
+def test_every_text_read_back_gives_the_same_boxes() -> None:
+    rng, said = random.Random("equivalents"), dict.fromkeys(DIALECTS, 0)
+    for _ in range(1_500):
+        mesh, spec, shape = random_case(rng)
+        layout = lay_out(shape, spec, mesh)
+        found, missing = equivalents(layout), missing_equivalents(layout)
+        assert not set(found) & set(missing)
+        assert set(found) | set(missing) == DIALECTS
+        for dialect in found:
+            said[dialect] += 1
+        assert Spec.parse(found["PartitionSpec"]) == spec
+        if "ShardingSpec" in found:
+            read = parse_sharding_spec(found["ShardingSpec"])
+            again = sharding_spec_layout(read, shape, device_ids=mesh.device_ids)
+            assert again.indices() == layout.indices()
+        if "Parts" in found:
+            parts = layout_parts(layout)
+            assert found["Parts"].startswith(str(parts))
+            assert parts_layout(shape, parts, layout.device_ids).indices() == layout.indices()
+        else:
+            counts = layout.block_counts
+            in_order = np.array_equal(layout.groups, np.arange(mesh.size))
+            assert spec.unconstrained or not (in_order or layout.num_blocks == 1), counts
+    assert min(said.values()) > 100, said
+
+
+def test_a_sharding_spec_is_read_off_bare_boxes() -> None:
+    rng = random.Random("read off")
+    for _ in range(1_500):
+        mesh, spec, shape = random_case(rng)
+        shape = tuple(n or 1 for n in shape) if 0 in shape else shape
+        spec = Spec(spec.dims)
+        if any(n % c for n, c in zip(shape, _counts(spec, mesh, len(shape)), strict=True)):
+            continue
+        boxes = lay_out(shape, spec, mesh).indices()
+        bare = layout_from_boxes(shape, "int8", boxes)
+        read = layout_sharding_spec(bare)
+        assert dict(zip(boxes, read.indices(shape), strict=True)) == boxes
+        assert parse_sharding_spec(equivalents(bare)["ShardingSpec"]) == read
+        assert "over a mesh of" in equivalents(bare)["PartitionSpec"]
+
+
+def _counts(spec: Spec, mesh: Any, rank: int) -> tuple[int, ...]:
+    sizes = [int(np.prod([mesh.shape[a] for a in axes])) for axes in spec.dims]
+    return tuple(sizes + [1] * (rank - len(sizes)))
+
+
+def shuffled(order: list[int]) -> Layout:
+    return layout_from_boxes((8,), "int8", {i: (slice(b, b + 1),) for i, b in enumerate(order)})
+
+
+@pytest.mark.parametrize(
+    "order",
+    [[0, 1, 2, 4, 3, 5, 6, 7], [1, 0, 2, 3, 4, 5, 6, 7], [0, 1, 3, 2, 4, 5, 7, 6],
+     [7, 6, 5, 4, 3, 2, 1, 0], [0, 2, 4, 6, 1, 3, 5, 5]],
+)  # fmt: skip
+def test_boxes_in_no_order_of_a_grid_have_no_sharding_spec(order: list[int]) -> None:
+    found = missing_equivalents(shuffled(order))
+    assert "no grid of device axes" in found["ShardingSpec"]
+    assert "no grid of device axes" in found["PartitionSpec"]
+
+
+def test_the_order_of_devices_is_told_where_ids_do_not_ascend() -> None:
+    mesh = make_mesh("x=2, y=2", device_ids=[3, 1, 2, 0])
+    found = equivalents(lay_out((4, 4), Spec.parse("x, y"), mesh))
+    assert found["Parts"] == "Parts(2, 2)  # devices in the order 3, 1, 2, 0"
+    ascending = make_mesh("x=2, y=2", device_ids=[0, 1, 2048, 2049])
+    assert equivalents(lay_out((4, 4), Spec.parse("x, y"), ascending))["Parts"] == "Parts(2, 2)"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        ("x", r"2 blocks lie on 4 devices, 2 on each"),
+        ("y, x", r"device 1, number 1 in the mesh, holds block 2"),
+        ("(y, x)", r"device 1, number 1 in the mesh, holds block 2"),
+        ("P.UNCONSTRAINED", "has marks"),
+    ],
+)
+def test_why_there_are_no_integer_parts(typed: str, words: str) -> None:
+    layout = lay_out((4, 4), Spec.parse(typed), make_mesh(x=2, y=2))
+    with pytest.raises(SpecError, match=words):
+        layout_parts(layout)
+    assert "Parts" not in equivalents(layout)
+
+
+def test_parts_lay_out_as_their_sharding_spec() -> None:
+    rng = random.Random("parts")
+    for _ in range(300):
+        parts = Parts(*[rng.choice((1, 1, 2, 3, 4)) for _ in range(rng.randint(0, 4))])
+        shape = tuple(p * rng.randint(0, 3) for p in parts)
+        layout = parts_layout(shape, parts)
+        spec = from_parts(parts, parts.rank, parts.product)
+        assert list(layout.indices().values()) == spec.indices(shape)
+        assert layout.mesh == parts_mesh(parts)
+        assert layout.spec == parts_spec(parts)
+
+
+def test_parts_none_is_whole_on_every_device() -> None:
+    layout = parts_layout((4, 2), None, count=4)
+    assert layout.replicas == 4
+    assert equivalents(layout)["Parts"] == "None"
+    assert parts_layout((4, 2), None, [3, 5]).device_ids.tolist() == [3, 5]
+
+
+def test_parts_are_a_tuple_and_a_leaf() -> None:
+    import jax
+
+    parts = Parts(2, 1)
+    assert parts == (2, 1)
+    assert hash(parts) == hash((2, 1))
+    assert jax.tree.leaves((parts, [parts])) == [parts, parts]
+    assert pickle.loads(pickle.dumps(parts)) == copy.deepcopy(parts) == parts
+    assert type(copy.copy(parts)) is Parts
+    assert repr(Parts()) == "Parts()"
+
+
+@pytest.mark.parametrize(
+    ("make", "kind", "words"),
+    [
+        (lambda: Parts(0), SpecError, "cannot be cut into 0 parts; 1 leaves it whole"),
+        (lambda: Parts(-2), SpecError, "cannot be cut into -2 parts"),
+        (lambda: Parts(2.0), SpecError, "must be a whole number; got 2.0"),
+        (lambda: Parts(True), SpecError, "must be a whole number; got True"),
+        (lambda: Parts("x"), SpecError, "must be a whole number; got 'x'"),
+        (lambda: Parts(10**5000), SpecError, "more than there can be devices"),
+        (lambda: Parts(*[1] * 65), SpecError, "at most 64 numbers"),
+        (lambda: Parts(2).check((4, 4)), LayoutError,
+         r"has 2 dimensions and Parts\(2\) speaks of 1\..*such as Parts\(2, 1\)"),
+        (lambda: Parts(4).check((6,)), LayoutError,
+         "6 does not divide into 4 parts: 2 left over. Sizes that do: 4 and 8; or pad by 2"),
+        (lambda: Parts(4).check((3,), "Argument x"), LayoutError, "of argument x: 3 does not"),
+        (lambda: parts_layout((4,), Parts(2), [0, 1, 2]), SpecError,
+         "makes 2 blocks, one a device; there are 3 devices"),
+        (lambda: parts_layout((4,), None), SpecError, "Give device_ids or count"),
+        (lambda: parts_mesh(Parts(2), count=1), SpecError, "there is 1 device"),
+    ],
+)  # fmt: skip
+def test_parts_that_are_none(make: Any, kind: type[Exception], words: str) -> None:
+    with pytest.raises(kind, match=words):
+        make()

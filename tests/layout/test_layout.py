@@ -1,0 +1,174 @@
+"""Layout, Misfit and Request: named cases, and the words of every refusal."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import LayoutError, MeshError
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.boxes import layout_from_boxes
+from shardviz.core.layout.divide import Misfit
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.request import request, requests
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+
+MESH = make_mesh(x=4, y=2)
+
+
+def blocks_of(text: str, shape: tuple[int, ...]) -> list[int]:
+    return lay_out(shape, Spec.parse(text), MESH).groups.tolist()
+
+
+def test_tuples_are_major_to_minor():
+    assert blocks_of("(x, y)", (8,)) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert blocks_of("(y, x)", (8,)) == [0, 4, 1, 5, 2, 6, 3, 7]
+
+
+def test_groups_number_blocks_row_by_row():
+    assert blocks_of("x, y", (8, 8)) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert blocks_of("y, x", (8, 8)) == [0, 4, 1, 5, 2, 6, 3, 7]
+    assert blocks_of("None, y", (8, 8)) == [0, 1] * 4
+    assert blocks_of("", (8, 8)) == [0] * 8
+
+
+def test_strides_say_as_much_as_groups():
+    for text, shape in [("x, y", (8, 8)), ("(y, x)", (8,)), ("None, y", (8, 8)), ("", ())]:
+        layout = lay_out(shape, Spec.parse(text), MESH)
+        cells = np.indices(MESH.axis_sizes)
+        told = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
+        assert layout.groups.tolist() == np.broadcast_to(told, MESH.axis_sizes).ravel().tolist()
+
+
+def test_a_layout_counts_blocks_replicas_and_bytes():
+    layout = lay_out((8, 6), Spec.parse("None, y"), MESH, "bfloat16")
+    assert layout.shard_shape == (8, 3)
+    assert (layout.num_blocks, layout.replicas, layout.bytes_per_device) == (2, 4, 48)
+    assert layout.holders(1).tolist() == [1, 3, 5, 7]
+    assert layout.replica_indices.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_an_empty_array_has_boxes_of_nothing():
+    layout = lay_out((0, 4), Spec.parse("x, y"), MESH)
+    assert layout.shard_shape == (0, 2)
+    assert layout.box(7) == (slice(0, 0), slice(2, 4))
+    assert layout.bytes_per_device == 0
+
+
+def test_ids_are_names_and_never_positions():
+    mesh = make_mesh(x=2, device_ids=[2048, 5])
+    layout = lay_out((4,), Spec.parse("x"), mesh)
+    assert layout.box(2048) == (slice(0, 2),)
+    assert layout.box(5) == (slice(2, 4),)
+    assert list(layout.indices()) == [2048, 5]
+    with pytest.raises(MeshError, match="No device 0 in this mesh of 2 devices"):
+        layout.box(0)
+
+
+def test_arrays_of_a_layout_are_read_only():
+    layout = lay_out((8,), Spec.parse("x"), MESH)
+    for array in (layout.starts, layout.stops, layout.groups, layout.device_ids):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1
+
+
+def test_a_layout_shows_itself():
+    assert repr(lay_out((8, 6), Spec.parse("x"), MESH)) == (
+        "Layout(float32[8, 6] as P('x') on x=4, y=2: 4 blocks of [2, 6], 2 replicas)"
+    )
+    boxes = {0: (slice(0, 2),), 1: (slice(2, 4),)}
+    assert repr(layout_from_boxes((4,), "int8", boxes)) == (
+        "Layout(int8[4] as boxes of another sharding on device=2: 2 blocks of [2], 1 replica)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (
+            lambda: lay_out((8,), Spec(), MESH).write_boxes(np.zeros((8, 2)), np.zeros((8, 2))),
+            "The boxes need two arrays of shape (8, 1); got (8, 2) and (8, 2).",
+        ),
+        (
+            lambda: layout_from_boxes((4,), "int8", {0: (slice(0, 1),), 1: (slice(1, 4),)}),
+            "The blocks of this sharding differ in shape: [[1], [3]].",
+        ),
+        (
+            lambda: lay_out((8,), Spec(), MESH, "float33"),
+            "No element type is called 'float33'. Did you mean 'float32'?",
+        ),
+    ],
+)
+def test_words_about_layouts(make, words):
+    with pytest.raises(LayoutError) as caught:
+        make()
+    assert str(caught.value) == words
+
+
+@pytest.mark.parametrize(
+    ("size", "axes", "told"),
+    [
+        (510, ("x",), (2, (508, 512), 2, ("y",))),
+        (3, ("x",), (3, (4,), 1, ())),
+        (1, ("x", "y"), (1, (8,), 7, ())),
+        (9, ("y",), (1, (8, 10), 1, ())),
+    ],
+)
+def test_misfits_say_what_would_fit(size, axes, told):
+    misfit = Misfit.find(size, axes, MESH)
+    assert (misfit.remainder, misfit.sizes, misfit.padding, misfit.other_axes) == told
+
+
+@pytest.mark.parametrize(("size", "axes"), [(0, ("x",)), (8, ("x", "y")), (7, ()), (4, ("x",))])
+def test_what_divides_is_no_misfit(size, axes):
+    assert Misfit.find(size, axes, MESH) is None
+
+
+def test_a_misfit_offers_only_free_axes():
+    assert Misfit.find(510, ("x",), MESH, free=()).other_axes == ()
+
+
+RULES = Rules.of(("rows", "x"), ("cols", "y"))
+
+
+@pytest.mark.parametrize(
+    ("array", "rules", "spec", "problem"),
+    [
+        (ArraySpec("w", (8, 8), "rows cols"), RULES, "P('x', 'y')", None),
+        (ArraySpec("w", (8, 8), "rows cols"), None, "P(None, None)", None),
+        (ArraySpec("w", (8, 8)), RULES, "P(None, None)", None),
+        (ArraySpec("w", (8, 8), "rows cols", spec=Spec.parse("y")), RULES, "P('y')", None),
+        (
+            ArraySpec("w", (7, 8), "rows cols"), RULES, "P('x', 'y')",
+            "Dimension 0: 7 does not divide by 4 (x): 3 left over. Sizes that do: 4 and 8; or pad"
+            " by 1.",
+        ),
+        (
+            ArraySpec("w", (8, 8), "rows rows"), RULES, None,
+            "Logical name 'rows' stands at dimensions 0 and 1; an array can use each name once."
+            " Give one of them a name of its own.",
+        ),
+        (ArraySpec("w", (8, 8), "rows rows", spec=Spec.parse("y")), RULES, "P('y')", None),
+    ],
+)  # fmt: skip
+def test_a_request_says_what_counts(array, rules, spec, problem):
+    asked = request(array, MESH, rules)
+    assert (None if asked.spec is None else str(asked.spec)) == spec
+    assert asked.problem == problem
+    assert (asked.layout is None) == (problem is not None)
+    assert asked.spec_wins == (array.spec is not None)
+
+
+def test_a_request_reads_the_rules_in_its_dialect():
+    array = ArraySpec("w", (8, 8), "rows y")
+    assert request(array, MESH, RULES, Dialect.NNX).layout.shard_shape == (2, 4)
+    assert request(array, MESH, RULES).layout.shard_shape == (2, 8)
+
+
+def test_requests_come_in_order():
+    arrays = [ArraySpec("w", (8, 8), "rows cols"), ArraySpec("v", (8,), "rows")]
+    asked = requests(arrays, MESH, RULES)
+    assert [a.array.name for a in asked] == ["w", "v"]
+    assert [a.layout.shard_shape for a in asked] == [(2, 4), (2,)]

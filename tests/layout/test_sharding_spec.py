@@ -1,0 +1,394 @@
+"""pmap's ShardingSpec: index tables of jax 0.4.13, a reading by hand, and the way to meshes."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import LayoutError, ShardvizError, SpecError
+from shardviz.core.layout import sharding_parts
+from shardviz.core.layout.sharding_parts import (
+    Chunked,
+    NoSharding,
+    Replicated,
+    ShardedAxis,
+    Unstacked,
+)
+from shardviz.core.layout.sharding_spec import ShardingSpec
+from shardviz.core.layout.sharding_spec_mesh import (
+    from_mesh,
+    from_parts,
+    sharding_spec_layout,
+    to_mesh,
+)
+from shardviz.core.layout.sharding_spec_text import is_sharding_spec, parse_sharding_spec
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+from tests.layout.cases import random_case
+
+TABLES = Path(__file__).parents[3] / "shared" / "data" / "sharding_spec_cases.json"
+CASES, SEEDS = 3_000, 4
+
+
+def part(entry: list[Any]) -> Any:
+    return getattr(sharding_parts, entry[0])(*entry[1:])
+
+
+def test_index_tables_of_jax_0_4_13() -> None:
+    if not TABLES.exists():
+        pytest.skip("passes without it: ../shared/data/sharding_spec_cases.json is not here")
+    cases = json.loads(TABLES.read_text())["cases"]
+    assert len(cases) >= 200
+    for case in cases:
+        spec = ShardingSpec(
+            tuple(map(part, case["sharding"])), tuple(map(part, case["mesh_mapping"]))
+        )
+        wanted = [
+            tuple(e if isinstance(e, int) else slice(*e) for e in row) for row in case["indices"]
+        ]
+        assert spec.indices(case["shape"]) == wanted, spec
+        assert spec.num_devices == len(wanted)
+
+
+def random_sharding_spec(rng: random.Random) -> tuple[ShardingSpec, tuple[int, ...]]:
+    dims: list[Any] = []
+    shape = []
+    for _ in range(rng.randint(0, 5)):
+        kind = rng.choice((NoSharding, Chunked, Chunked, Unstacked))
+        if kind is NoSharding:
+            dims.append(NoSharding())
+            shape.append(rng.randint(0, 7))
+        elif kind is Chunked:
+            chunks = [rng.choice((1, 2, 2, 3)) for _ in range(rng.randint(1, 2))]
+            dims.append(Chunked(chunks))
+            shape.append(math.prod(chunks) * rng.randint(0, 3))
+        else:
+            shape.append(rng.randint(1, 3))
+            dims.append(Unstacked(shape[-1]))
+    axes = sum(len(d.chunks) if isinstance(d, Chunked) else isinstance(d, Unstacked) for d in dims)
+    mapping: list[Any] = [ShardedAxis(i) for i in range(axes)]
+    mapping += [Replicated(rng.randint(1, 3)) for _ in range(rng.randint(0, 2))]
+    rng.shuffle(mapping)
+    return ShardingSpec(dims, mapping), tuple(shape)
+
+
+def held_elements(spec: ShardingSpec, array: np.ndarray) -> list[np.ndarray]:
+    """What every device holds, by cutting up a real array, cut after cut, device after device."""
+    sizes: dict[int, int] = {}
+    cuts: list[list[tuple[str, int]]] = []
+    for dim in spec.sharding:
+        mine: list[tuple[str, int]] = []
+        if isinstance(dim, Chunked):
+            for chunks in dim.chunks:
+                sizes[len(sizes)] = chunks
+                mine.append(("cut", len(sizes) - 1))
+        elif isinstance(dim, Unstacked):
+            sizes[len(sizes)] = dim.size
+            mine.append(("pick", len(sizes) - 1))
+        cuts.append(mine)
+    walks = [
+        range(sizes[m.axis]) if isinstance(m, ShardedAxis) else range(m.replicas)
+        for m in spec.mesh_mapping
+    ]
+    held = []
+    for place in itertools.product(*walks):
+        along = {
+            m.axis: at
+            for m, at in zip(spec.mesh_mapping, place, strict=True)
+            if isinstance(m, ShardedAxis)
+        }
+        piece = array
+        for dim in reversed(range(array.ndim)):  # from the back, so that picking shifts no number
+            for how, axis in cuts[dim]:
+                if how == "cut":
+                    piece = np.split(piece, sizes[axis], axis=dim)[along[axis]]
+                else:
+                    piece = np.take(piece, along[axis], axis=dim)
+        held.append(piece)
+    return held
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_indices_take_what_cutting_by_hand_takes(seed: int) -> None:
+    rng = random.Random(f"sharding spec {seed}")
+    for number in range(CASES // SEEDS):
+        spec, shape = random_sharding_spec(rng)
+        array = np.arange(math.prod(shape)).reshape(shape)
+        wanted = held_elements(spec, array)
+        got = [array[i] for i in spec.indices(shape)]
+        assert len(got) == len(wanted) == spec.num_devices, number
+        for mine, theirs in zip(got, wanted, strict=True):
+            assert mine.shape == theirs.shape, (number, spec, shape)
+            assert (mine == theirs).all(), (number, spec, shape)
+        assert spec == parse_sharding_spec(str(spec)) == pickle.loads(pickle.dumps(spec))
+        check_layout(spec, shape)
+
+
+def check_layout(spec: ShardingSpec, shape: tuple[int, ...]) -> None:
+    layout = sharding_spec_layout(spec, shape, "int8")
+    one = [slice(i, i + 1) for i in range(max(shape, default=0) + 1)]
+    wanted = [
+        tuple(
+            one[e] if isinstance(e, int) else slice(*e.indices(n)[:2])
+            for e, n in zip(row, shape, strict=True)
+        )
+        for row in spec.indices(shape)
+    ]
+    assert [layout.box(i) for i in range(spec.num_devices)] == wanted
+    if spec.unstacked:
+        with pytest.raises(SpecError, match="Unstacked: the devices"):
+            to_mesh(spec, shape)
+        return
+    mesh, named = to_mesh(spec, shape)
+    again = lay_out(shape, named, mesh, "int8")
+    assert [again.box(i) for i in range(spec.num_devices)] == wanted
+    assert from_mesh(mesh, named, len(shape)).indices(shape) == spec.indices(shape)
+
+
+def test_from_mesh_gives_the_boxes_of_the_mesh_in_its_order() -> None:
+    rng = random.Random("from mesh")
+    tried = 0
+    for _ in range(2_000):
+        mesh, spec, shape = random_case(rng)
+        if spec.unconstrained:
+            with pytest.raises(SpecError, match="no word for it"):
+                from_mesh(mesh, spec, len(shape))
+            continue
+        tried += 1
+        written = from_mesh(mesh, spec, len(shape))
+        layout = lay_out(shape, spec, mesh)
+        by_device = dict(zip(mesh.device_ids.ravel().tolist(), written.indices(shape), strict=True))
+        assert by_device == layout.indices()
+        again = sharding_spec_layout(written, shape, device_ids=mesh.device_ids)
+        assert again.indices() == layout.indices()
+    assert tried > 1_500
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (NoSharding(), "NoSharding()"),
+        (Chunked([2]), "Chunked(2)"),
+        (Chunked([2, 4]), "Chunked(2,4)"),
+        (Chunked([]), "Chunked()"),
+        (Unstacked(4), "Unstacked(4)"),
+        (ShardedAxis(0), "ShardedAxis(axis=0)"),
+        (Replicated(2), "Replicated(replicas=2)"),
+        (
+            ShardingSpec((Chunked([2]), None), (ShardedAxis(0), Replicated(4))),
+            "ShardingSpec((Chunked(2), NoSharding()),"
+            " (ShardedAxis(axis=0), Replicated(replicas=4)))",
+        ),
+    ],
+)  # fmt: skip
+def test_representation(value: Any, text: str) -> None:
+    assert repr(value) == text
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (NoSharding(), NoSharding()),
+        (Chunked([2, 4]), Chunked(2, 4)),
+        (Chunked([2]), Chunked(np.array([2]))),
+        (Unstacked(4), Unstacked(np.int32(4))),
+        (ShardedAxis(0), ShardedAxis(axis=0)),
+        (Replicated(2), Replicated(replicas=2)),
+        (ShardingSpec([None], []), ShardingSpec((NoSharding(),), ())),
+    ],
+)
+def test_equal_parts_hash_alike(one: Any, other: Any) -> None:
+    assert one == other
+    assert hash(one) == hash(other)
+    assert repr(one) == repr(other)
+
+
+def test_parts_of_other_kinds_or_numbers_are_unequal() -> None:
+    one_each = [
+        NoSharding(), Chunked([2]), Chunked([2, 1]), Chunked([4]), Unstacked(2), Unstacked(4),
+        ShardedAxis(0), ShardedAxis(2), Replicated(2), Replicated(4), None, 2, (2,),
+        ShardingSpec((), ()), ShardingSpec((None,), ()), ShardingSpec((), (Replicated(1),)),
+        ShardingSpec((Chunked([2]),), (ShardedAxis(0),)),
+        ShardingSpec((Unstacked(2),), (ShardedAxis(0),)),
+    ]  # fmt: skip
+    for a, b in itertools.combinations(one_each, 2):
+        assert a != b
+    assert len(set(one_each)) == len(one_each)
+
+
+X, R = ShardedAxis(0), Replicated(2)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "mapping", "words"),
+    [
+        ((Chunked([2]),), (), r"No entry .* uses sharded axis 0.*Add ShardedAxis\(0\)"),
+        ((Chunked([2, 2]),), (X,), "uses sharded axis 1, and the sharding has 2: 0 to 1"),
+        ((Chunked([2]),), (X, X), "uses sharded axis 0 twice"),
+        ((Chunked([2]),), (X, ShardedAxis(1)), "sharded axis 1, and the sharding has one"),
+        ((NoSharding(),), (X,), "no dimension is Chunked or Unstacked"),
+        ((2,), (), "Entry 0 of sharding is"),
+        ((R,), (), "Entry 0 of sharding is"),
+        ((), (Chunked([2]),), "Entry 0 of mesh_mapping is"),
+        ((), (2,), "Entry 0 of mesh_mapping is"),
+        ("Chunked", (), "sharding is a tuple"),
+        (None, (), "sharding is a tuple"),
+        ((), None, "mesh_mapping is a tuple"),
+        ((None,) * 65, (), "at most 64 entries"),
+        ((), (R,) * 33, "at most 32 entries"),
+        ((), (Replicated(1 << 20),) * 3, "asks for 1,152,921,504,606,846,976 devices"),
+    ],
+)  # fmt: skip
+def test_specs_that_are_none(sharding: Any, mapping: Any, words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        ShardingSpec(sharding, mapping)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Chunked([0]), lambda: Chunked([-1]), lambda: Chunked([2.5]), lambda: Chunked("22"),
+        lambda: Chunked([True]), lambda: Chunked(None), lambda: Chunked([float("nan")]),
+        lambda: Chunked([10**5000]), lambda: Unstacked(0), lambda: Unstacked("4"),
+        lambda: Unstacked(None), lambda: ShardedAxis(-1), lambda: ShardedAxis("x"),
+        lambda: Replicated(0), lambda: Replicated(1e3), lambda: Replicated([2]),
+    ],
+)  # fmt: skip
+def test_parts_that_are_none(make: Any) -> None:
+    with pytest.raises(SpecError, match=r"whole number|between 1 and|counted from 0"):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("spec", "shape", "words"),
+    [
+        (ShardingSpec((Chunked([2, 2]),), (X, ShardedAxis(1))), (5,),
+         r"Dimension 0: 5 does not divide into 4 chunks \(Chunked\(2,2\)\): 1 left over."
+         r" Sizes that do: 4 and 8; or pad by 3"),
+        (ShardingSpec((Chunked([4]),), (X,)), (2,), "Sizes that do: 4; or pad by 2"),
+        (ShardingSpec((Unstacked(2),), (X,)), (4,), r"Unstacked\(2\).*has 4. Write Unstacked\(4"),
+        (ShardingSpec((Unstacked(2),), (X,)), (0,), r"has 0. Write NoSharding\(\)"),
+        (ShardingSpec((Chunked([2]),), (X,)), (2, 2), "The array has 2 dimensions.*speaks of 1"),
+        (ShardingSpec((), ()), (2,), "The array has 1 dimension .*speaks of 0"),
+    ],
+)  # fmt: skip
+def test_shapes_that_do_not_fit(spec: ShardingSpec, shape: tuple[int, ...], words: str) -> None:
+    for asked in (spec.indices, spec.check, lambda s: sharding_spec_layout(spec, s)):
+        with pytest.raises(LayoutError, match=words):
+            asked(shape)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))",
+        " sv.ShardingSpec( [sv.Chunked(2), None], [sv.ShardedAxis(axis=0), sv.Replicated(4),], )",
+        "pxla.ShardingSpec(sharding=(Chunked(chunks=[2]), NoSharding()),\n"
+        "  mesh_mapping=(ShardedAxis(axis=0), Replicated(replicas=4)))",
+        "ShardingSpec(mesh_mapping=(ShardedAxis(0), Replicated(4)), sharding=(Chunked(2), None))",
+    ],
+)
+def test_typed_specs(text: str) -> None:
+    wanted = ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))
+    assert is_sharding_spec(text)
+    assert parse_sharding_spec(text) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "expected ShardingSpec"),
+        ("P('x')", "expected ShardingSpec"),
+        ("ShardingSpec", "expected ShardingSpec"),
+        ("ShardingSpec(", "expected a tuple"),
+        ("ShardingSpec((), ", "expected a tuple"),
+        ("ShardingSpec(())", "expected a comma and mesh_mapping"),
+        ("ShardingSpec((), ()) x", "expected nothing more"),
+        ("ShardingSpec((), ()", r"expected \)"),
+        ("ShardingSpec(sharding=(), sharding=())", "sharding is given twice"),
+        ("ShardingSpec(shape=(), x=())", "expected sharding or mesh_mapping"),
+        ("ShardingSpec((Chunk([2]),), ())", "Did you mean 'Chunked'"),
+        ("ShardingSpec((2,), ())", "is no part of a ShardingSpec"),
+        ("ShardingSpec(('Chunked',), ())", "expected a part"),
+        ("ShardingSpec((Chunked([2],), ())", "expected"),
+        ("ShardingSpec((Chunked([-2]),), ())", "expected a whole number"),
+        ("ShardingSpec((Chunked([1e3]),), ())", "expected a whole number"),
+        ("ShardingSpec((Chunked([" + "9" * 400 + "]),), ())", "expected a whole number"),
+        ("ShardingSpec((Chunked([__import__('os')]),), ())", "expected a whole number"),
+        ("ShardingSpec((Unstacked(1, 2),), ())", "Unstacked takes one number"),
+        ("ShardingSpec((Unstacked(axis=1),), ())", "expected size"),
+        ("ShardingSpec((NoSharding(1),), ())", "takes nothing"),
+        ("ShardingSpec((NoSharding(),), (NoSharding(),))", "Entry 0 of mesh_mapping"),
+        ("ShardingSpec((Chunked(2) Chunked(2)), ())", r"expected a comma or \)"),
+        ("ShardingSpec(" + "(" * 3000, "expected a part"),
+        (None, "is typed as text"),
+        (7, "is typed as text"),
+    ],
+)
+def test_typed_specs_that_are_none(text: Any, words: str) -> None:
+    with pytest.raises(ShardvizError, match=words):
+        parse_sharding_spec(text)
+
+
+def test_unstacked_has_no_mesh_and_the_sentence_says_why() -> None:
+    spec = ShardingSpec((NoSharding(), Unstacked(4)), (X,))
+    with pytest.raises(SpecError) as refused:
+        to_mesh(spec, (3, 4))
+    assert str(refused.value) == (
+        "Dimension 1 is Unstacked: the devices no longer have it, and a PartitionSpec takes no"
+        " dimension away. No mesh and PartitionSpec say the same; Chunked([4]) keeps the"
+        " dimension, with one element a device."
+    )
+
+
+def test_marks_have_no_sharding_spec() -> None:
+    from shardviz.core.layout.mesh import make_mesh
+
+    mesh = make_mesh(x=2, y=2, axis_types="Explicit")
+    for typed in ("x, unreduced={y}", "x, reduced={y}"):
+        with pytest.raises(SpecError, match="has no word for it"):
+            from_mesh(mesh, Spec.parse(typed), 1)
+    with pytest.raises(LayoutError, match="Take away"):
+        from_mesh(mesh, Spec.parse("x, y"), 1)
+
+
+def test_layout_over_given_devices() -> None:
+    spec = ShardingSpec((Unstacked(2), None), (Replicated(2), X))
+    layout = sharding_spec_layout(spec, (2, 3), device_ids=[7, 5, 3, 1])
+    assert [layout.box(i)[0].start for i in (7, 5, 3, 1)] == [0, 1, 0, 1]
+    assert layout.replicas == 2
+    with pytest.raises(LayoutError, match=r"speaks of 4 devices; got 3 ids"):
+        sharding_spec_layout(spec, (2, 3), device_ids=[1, 2, 3])
+
+
+def test_the_door_takes_a_sharding_spec_parts_and_typed_text() -> None:
+    import shardviz as sv
+
+    cut, whole = sv.Chunked([2]), sv.NoSharding()
+    spec = sv.ShardingSpec((cut, whole), (sv.Replicated(2), sv.ShardedAxis(0)))
+    wanted = sharding_spec_layout(spec, (8, 3)).indices()
+    assert sv.layout((8, 3), spec).indices() == wanted
+    assert sv.layout("8, 3", str(spec), dtype="int8").indices() == wanted
+    over = sv.layout((8, 3), spec, sv.mesh("x=4", device_ids=[3, 2, 1, 0]))
+    assert over.indices() == {3 - i: box for i, box in wanted.items()}
+    assert sv.layout((8, 3), sv.Parts(4, 1)).shard_shape == (2, 3)
+    assert "chunked over axis0" in sv.text(spec)
+    with pytest.raises(LayoutError, match="speaks of 4 devices; got 2 ids"):
+        sv.layout((8, 3), spec, "x=2")
+
+
+def test_from_parts_refuses_other_ranks_and_counts() -> None:
+    from shardviz.core.layout.parts import Parts
+
+    with pytest.raises(LayoutError, match="speaks of 1 dimension and the array has 2"):
+        from_parts(Parts(2), 2, 2)
+    with pytest.raises(SpecError, match="makes 2 blocks, one a device, and there are 4"):
+        from_parts(Parts(2), 1, 4)

@@ -1,0 +1,108 @@
+"""Counted events of JAX for one function on two meshes, and the operations of both mesh kinds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.mesh_events import compare_meshes, counted_events
+from shardviz.core.program.mesh_operations import EXPECTED, operations
+
+X = jax.ShapeDtypeStruct((8,), "float32")
+
+
+@pytest.fixture
+def halves() -> tuple[Mesh, Mesh]:
+    if jax.device_count() < 8:
+        pytest.skip("needs 8 devices")
+    devices = np.array(jax.devices())
+    return Mesh(devices[:4], ("x",)), Mesh(devices[4:8], ("x",))
+
+
+def test_other_devices_are_compiled_for_and_not_traced(halves: tuple[Mesh, Mesh]):
+    found = compare_meshes(*halves, lambda x: x * 2, X, specs="x")
+    assert found.first.misses == ("trace", "lower", "compile")
+    assert found.again.hits == ("trace", "lower", "compile")
+    assert found.second.hits == ("trace", "lower")
+    assert found.explain() == "For the second mesh it was compiled again, not traced and lowered."
+
+
+def test_an_abstract_mesh_inside_keeps_trace_and_lowering(halves: tuple[Mesh, Mesh]):
+    whole = NamedSharding(halves[0].abstract_mesh, P())
+    found = compare_meshes(*halves, lambda x: jax.lax.with_sharding_constraint(x, whole), X)
+    assert found.second.hits == ("trace", "lower")
+
+
+def test_devices_inside_are_refused_on_others(halves: tuple[Mesh, Mesh]):
+    whole = NamedSharding(halves[0], P())
+    found = compare_meshes(*halves, lambda x: jax.lax.with_sharding_constraint(x, whole), X)
+    assert "incompatible devices" in found.second.error
+    assert found.second.hits == ()
+    assert "let the arguments bring the devices" in found.explain()
+
+
+def test_another_shape_is_traced_anew(halves: tuple[Mesh, Mesh]):
+    grid = Mesh(halves[1].devices.reshape(2, 2), ("x", "y"))
+    jitted = jax.jit(lambda x: jnp.sin(x) + 1)
+    found = compare_meshes(halves[0], grid, jitted, X, specs="x")
+    assert "compile" in found.second.misses
+    assert "lower" in found.second.misses
+
+
+def test_meshes_of_ours_with_ids(halves: tuple[Mesh, Mesh]):
+    one, two = (make_mesh("x=2", device_ids=ids) for ids in ([0, 1], [2, 3]))
+    assert compare_meshes(one, two, jnp.cos, np.zeros(8, np.float32)).second.misses == ("compile",)
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda a: compare_meshes(a, a, 3, X), "by calling a function; got 3"),
+        (lambda a: compare_meshes("x=2", a, jnp.sin, X), "each must name them"),
+        (lambda a: compare_meshes(make_mesh(x=2), a, jnp.sin, X), "each must name them"),
+        (lambda a: compare_meshes(a, a, jnp.sin, np.zeros(7, np.float32), specs="x"),
+         "cannot be placed as"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_compared(halves: tuple[Mesh, Mesh], call: Any, words: str):
+    with pytest.raises(ShardvizError, match=words):
+        call(halves[0])
+
+
+def test_counting_ends_with_the_block():
+    with counted_events() as counts:
+        pass
+    jax.block_until_ready(jax.jit(lambda x: x - 41)(1.0))
+    assert counts == {"trace": 0, "lower": 0, "compile": 0}
+
+
+@pytest.mark.parametrize("sizes", [None, (4, 2), (8,), (1,)])
+def test_operations_exist_as_the_table_says(sizes: tuple[int, ...] | None):
+    mesh = None
+    if sizes is not None:
+        if jax.device_count() < 8:
+            pytest.skip("needs 8 devices")
+        devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
+        mesh = Mesh(devices, ("x", "y")[: len(sizes)])
+    found = {o.name: (o.on_mesh, o.on_abstract_mesh) for o in operations(mesh)}
+    assert found == EXPECTED
+
+
+def test_a_refusal_says_what_jax_said():
+    rows = {o.name: o for o in operations()}
+    assert "AbstractMesh does not implement" in rows["devices"].refusals["AbstractMesh"]
+    assert rows["with mesh:"].where == "Mesh alone"
+    assert rows["jax.sharding.use_abstract_mesh"].where == "AbstractMesh alone"
+
+
+def test_operations_need_a_mesh_of_devices():
+    with pytest.raises(ShardvizError, match="attached devices"):
+        operations(make_mesh(x=2))  # type: ignore[arg-type]

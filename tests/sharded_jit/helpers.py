@@ -1,0 +1,44 @@
+"""What the tests of sharded_jit share: arrays, and an own reading of what integer parts mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardviz.core.layout.parts import Parts
+
+
+def values(*shape: int, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).standard_normal(shape, np.float32)
+
+
+def block(shape: tuple[int, ...], parts: tuple[int, ...] | None, device: int) -> tuple[slice, ...]:
+    """The box of a device: the blocks of an array are numbered row by row."""
+    parts = (1,) * len(shape) if parts is None else parts
+    place = np.unravel_index(device, parts) if np.prod(parts) > 1 else (0,) * len(shape)
+    steps = [size // count for size, count in zip(shape, parts, strict=True)]
+    return tuple(slice(int(p) * s, (int(p) + 1) * s) for p, s in zip(place, steps, strict=True))
+
+
+def assert_cut(array: Any, parts: Parts | None, count: int) -> None:
+    """Holds every shard of an array against what its parts say, numbers included."""
+    assert isinstance(array, jax.Array)
+    whole = np.asarray(array)
+    shards = {s.device: s for s in array.addressable_shards}
+    assert list(shards) == jax.devices()[:count]
+    for k, shard in enumerate(shards.values()):
+        box = block(array.shape, parts, k)
+        found = tuple(
+            slice(*i.indices(n)[:2]) for i, n in zip(shard.index, array.shape, strict=True)
+        )
+        assert found == box
+        np.testing.assert_array_equal(np.asarray(shard.data), whole[box])
+
+
+def run_code(code: str, **names: Any) -> Any:
+    """What printed code makes of these names."""
+    space = dict(names)
+    exec(compile(code, "<modern>", "exec"), space)  # noqa: S102  the code is what is tested
+    return space["result"]
