@@ -20,6 +20,7 @@ from shardviz.core.program.report import Report
 from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets import bundle, export
 from shardviz.widgets.effects_reader import EffectsReader
+from shardviz.widgets.history import History
 from shardviz.widgets.jobs import Job, work
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.session import PLACE, Session, place
@@ -63,6 +64,7 @@ class Explorer(anywidget.AnyWidget):
         self._job: Job | None = None
         self._answer: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
+        self._history = History()
         self._effects = EffectsReader(self._refresh_report)
         session.listen(self._refresh)
         self.on_msg(self._hear)
@@ -136,6 +138,7 @@ class Explorer(anywidget.AnyWidget):
     def _job_changed(self, job: Job) -> None:
         if job.report is not None:
             self.report, self._report_revision = job.report, job.revision
+            self._history.add(job.kind, job.program, job.report, job.jax_events)
         self._refresh_report()
 
     def _hear(self, _: Any, message: Any, __: Any) -> None:
@@ -178,7 +181,7 @@ class Explorer(anywidget.AnyWidget):
         self.report_data = {
             **report_view(self._job, self.report, stale, self.code()),
             "effects": self._effects.view,
-            "cache": cache_view(self._cache),
+            "cache": {**cache_view(self._cache), "history": self._history.rows},
         }
 
     def _alt(self) -> str:

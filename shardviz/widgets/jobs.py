@@ -11,12 +11,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from shardviz.core.errors import ShardvizError
+from shardviz.core.errors import ShardvizError, plural
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure, Report
 
-Work = Callable[[Callable[[str], None], Callable[[], bool]], Report]
+# A Report, and what jax's own caches did not spare, in words.
+Outcome = tuple[Report, str]
+Work = Callable[[Callable[[str], None], Callable[[], bool]], Outcome]
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Job:
         self.kind, self.program, self.revision = kind, program, revision
         self.progress = Progress(kind, "starting", time.time())
         self.report: Report | None = None
+        self.jax_events = ""
         self._work, self._changed = work, changed
         self._cancel = threading.Event()
         self._thread = threading.Thread(target=self._go, name=f"shardviz-{kind}", daemon=True)
@@ -82,7 +85,7 @@ class Job:
 
     def _go(self) -> None:
         try:
-            report = self._work(self._stage, self._cancel.is_set)
+            report, self.jax_events = self._work(self._stage, self._cancel.is_set)
         except ShardvizError as error:
             report = Report(self.program.name, "", error=Failure("program", str(error)))
         except Exception as error:  # noqa: BLE001  a thread must not end without a report
@@ -96,13 +99,16 @@ class Job:
 def work(kind: str, program: Program, target: str, cache: ExecutableCache) -> Work:
     """What a job does: given a progress callback and a cancelled check, it makes a Report."""
 
-    def go(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> Report:
+    def go(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> Outcome:
         # Here, and not at the top: only Compile and Run need jax.
-        from shardviz.core.program import runner
+        from shardviz.core.program import cache_events, runner
 
         act = runner.compile_program if kind == "compile" else runner.run_program
-        return act(
-            program, target=target or None, cache=cache, progress=progress, cancelled=cancelled
-        )
+        with cache_events.jax_cache_events() as seen:
+            report = act(
+                program, target=target or None, cache=cache, progress=progress, cancelled=cancelled
+            )
+        words = [plural(seen.traces, "trace"), plural(seen.lowerings, "lowering")]
+        return report, ", ".join([*words, plural(seen.compiles, "compile")])
 
     return go

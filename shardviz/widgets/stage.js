@@ -115,6 +115,7 @@ export class Stage {
     this.theme = theme;
     this.by.sync(BY, view.look.by);
     setText(this.count, view.mesh.count);
+    this.count.title = view.mesh.local;
     const a = view.arrays[this.selected];
     setText(this.title, `${a.name}  ${a.short}`);
     this.showSteps(a);
@@ -275,7 +276,7 @@ export class Stage {
       parts.unshift(`${this.view.mesh.axes[i].name} ${rest % this.links.sizes[i]}`);
       rest = Math.floor(rest / this.links.sizes[i]);
     }
-    if (this.links.hostCount > 1) parts.push(`host ${this.links.hosts[position]}`);
+    if (this.links.hostCount > 1) parts.push(`host ${this.links.hosts[position]}. ${this.view.mesh.local}`);
     return parts.join(", ");
   }
 

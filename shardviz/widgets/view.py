@@ -5,11 +5,13 @@ The page invents nothing: every word that depends on the core is made here.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from shardviz.core.errors import listed, plural
+from shardviz.core.errors import ShardvizError, listed, plural
 from shardviz.core.layout.audit import RuleUse, rule_summary
 from shardviz.core.layout.equivalents import equivalents
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_checks import AXIS_TYPES
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import explain_decision
@@ -23,6 +25,7 @@ from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
 from shardviz.widgets.session import PLACE, Session
 
 SHOWN_NAMES = 3
+MAX_HOSTS = 16  # how many hosts' parts of the mesh are looked at on an edit
 
 
 def mesh_view(session: Session) -> dict[str, Any]:
@@ -42,8 +45,26 @@ def mesh_view(session: Session) -> dict[str, Any]:
             for n, s, t in zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
         ],
         "count": f"{plural(mesh.size, 'device')} · {hosts}",
+        "local": _local_parts(mesh),
         "presets": _presets(),
     }
+
+
+@lru_cache(maxsize=8)
+def _local_parts(mesh: MeshSpec) -> str:
+    """What part of the mesh each host has: the box that inputs local to a host fill."""
+    hosts = mesh.processes
+    if len(hosts) < 2:
+        return "One host has all of the mesh."
+    shapes = set()
+    for process in hosts[:MAX_HOSTS]:
+        try:
+            shapes.add(mesh.local(process).axis_sizes)
+        except ShardvizError as error:
+            return str(error)
+    some = f" (the first {MAX_HOSTS} looked at)" if len(hosts) > MAX_HOSTS else ""
+    blocks = " or ".join("×".join(map(str, shape)) for shape in sorted(shapes))
+    return f"Each host has a block of {blocks} of the mesh{some}."
 
 
 def _presets() -> list[dict[str, Any]]:

@@ -287,3 +287,13 @@ def test_drafts_are_made_of_any_array():
     session = Session(programs.get().replace(arrays=(array,), tree=None), "")
     session.edit("dtype", "int8", 0)
     assert session.arrays[0].dtype == "int8"
+
+
+def test_each_host_says_what_part_of_the_mesh_it_has():
+    session = new_session()
+    assert session_view(session)["mesh"]["local"] == "Each host has a block of 2×2 of the mesh."
+    session.edit("hosts", "1")
+    assert session_view(session)["mesh"]["local"] == "One host has all of the mesh."
+    mesh = make_mesh(data=4, model=2, processes=[0, 1, 1, 0, 0, 1, 1, 0])
+    session.open(session.program.replace(mesh=mesh), "")
+    assert "form no contiguous" in session_view(session)["mesh"]["local"]
