@@ -30,9 +30,7 @@ def test_every_kind_of_difference_is_named():
     cases = {
         "mesh: data=4, model=2 became data=2, model=4": {"mesh": make_mesh(data=2, model=4)},
         "mesh: other devices, hosts or axis types": {"mesh": make_mesh(data=4, model=2)},
-        "x: dtype float32 became bfloat16": {
-            "arrays": (w_in, w_out, x.replace(dtype="bfloat16"))
-        },
+        "x: dtype float32 became bfloat16": {"arrays": (w_in, w_out, x.replace(dtype="bfloat16"))},
         "x: sharding P('data', 'model') became P()": {"rules": None},
         "options: {} became {'donate': (0,)}": {"options": {"donate": (0,)}},
         "function: MLP became other": {"fn": lambda *a: a, "name": "other"},
