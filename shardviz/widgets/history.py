@@ -37,6 +37,8 @@ class History:
             found, why = "hit", "The same program was compiled before."
         else:
             found, why = "miss", nearest_difference(self._compiled, program)
+            if report.effects:
+                why = "It has effects, and what has effects is compiled anew each time."
         if report.compile_s is not None:
             self._compiled = [*self._compiled[-MAX_ROWS:], program]
         row = {"what": f"{kind} {program.name}", "found": found, "why": why, "jax": jax_events}

@@ -14,6 +14,7 @@ export class Links {
     /** @type {ArrayLike<number>} */ this.hosts = [];
     /** @type {Map<number, number> | null} */ this.positions = null;
     this.hostCount = 1;
+    this.hostGroups = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
@@ -27,6 +28,8 @@ export class Links {
     if (known && this.hosts === hosts) return;
     this.hosts = hosts;
     this.hostCount = new Set(hosts).size;
+    this.hostGroups = 0;
+    for (const host of hosts) this.hostGroups = Math.max(this.hostGroups, host + 1);
     this.ids = ids;
     this.positions = null;
     let plain = true;

@@ -201,7 +201,7 @@ function cacheBody(cache) {
   const known = (cache.history ?? []).map((/** @type {any} */ r) => [r.what, h("span", { class: r.found === "hit" ? "sv-good" : "", text: r.found }), r.why, h("span", { class: "sv-muted", text: r.jax })]);
   if (known.length) parts.push(table(["what", "cache", "why it compiled", "jax's own caches could not spare"], known));
   if (cache.rows.length) parts.push(table(["program", "key", "compiled in", "hits", "waited"], cache.rows.map((/** @type {any} */ r) => [r.name, h("code", { text: r.key }), r.compile, String(r.hits), String(r.waited)])));
-  else parts.push(h("p", { class: "sv-muted", text: "Nothing was compiled yet. What is compiled once is kept, and found again by its fingerprint." }));
+  else parts.push(h("p", { class: "sv-muted", text: known.length ? "Nothing of it was kept." : "Nothing was compiled yet. What is compiled once is kept, and found again by its fingerprint." }));
   return parts;
 }
 

@@ -44,7 +44,7 @@ class Session:
         texts: what stands in the fields `mesh`, `hosts`, `rules`.
         errors: field name to the sentence that is shown at it.
         selected: which array is looked at.
-        look: how devices and array are shown: `by`, `dims`, `at`.
+        look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
         target: what Compile and Run are for; `""` lets shardviz choose.
         revision: counts the edits that changed the program.
     """
@@ -56,7 +56,7 @@ class Session:
         self.texts = program_texts(program)
         self.errors: dict[str, str] = {}
         self.selected = 0
-        self.look: dict[str, Any] = {"by": "mesh", "dims": None, "at": None}
+        self.look: dict[str, Any] = {"by": "mesh", "colour": "block", "dims": None, "at": None}
         self.target = ""
         self.revision = 0
         self._listeners: list[Callable[[], None]] = []
@@ -244,6 +244,11 @@ class Session:
             raise ShardvizError(f"Devices stand by 'mesh' or by 'host'; got {shown(value)}.")
         self.look = {**self.look, "by": value}
 
+    def _edit_colour(self, value: Any) -> None:
+        if value not in ("block", "host"):
+            raise ShardvizError(f"Devices are coloured by 'block' or 'host'; got {shown(value)}.")
+        self.look = {**self.look, "colour": value}
+
     def _edit_dims(self, value: Any) -> None:
         rank = self.arrays[self.selected].rank
         dims = tuple(value) if isinstance(value, (list, tuple)) else ()
@@ -284,7 +289,7 @@ _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (
         "mesh", "hosts", "types", "target", "rules", "tidy", "dialect", "program", "preset",
-        "select", "by", "dims", "at", "add", "remove",
+        "select", "by", "colour", "dims", "at", "add", "remove",
     )
 }  # fmt: skip
 

@@ -6,7 +6,8 @@ import { ranges } from "./linked.js";
 
 /** @typedef {import("./linked.js").Links} Links */
 
-const BY = [{ value: "mesh", label: "by mesh axes" }, { value: "host", label: "by host" }];
+const BY = [{ value: "mesh/block", label: "by mesh axes" }, { value: "host/block", label: "by host" }];
+const COLOURED = [{ value: "mesh/host", label: "by mesh axes · hosts" }, { value: "host/host", label: "by host · hosts" }];
 
 export class Stage {
   /** @param {Links} links @param {(field: string, value: any) => void} edit */
@@ -25,7 +26,11 @@ export class Stage {
     this.ranks = new Int32Array(0);
     /** @type {any} */ this.rankKey = null;
     this.stepKey = "";
-    this.by = new Choice("Device order", (v) => edit("by", v));
+    this.by = new Choice("Device order", (v) => {
+      const [by, colour] = v.split("/");
+      edit("by", by);
+      edit("colour", colour);
+    });
     this.devices = new PictureView("Devices", {
       point: (t) => links.hover({ kind: "device", at: this.positionOf(t) }),
       leave: () => links.hover(null),
@@ -113,7 +118,7 @@ export class Stage {
     }
     this.pictures = pictures;
     this.theme = theme;
-    this.by.sync(BY, view.look.by);
+    this.by.sync(this.links.hostCount > 1 ? [...BY, ...COLOURED] : BY, `${view.look.by}/${this.links.hostCount > 1 ? view.look.colour : "block"}`);
     setText(this.count, view.mesh.count);
     this.count.title = view.mesh.local;
     const a = view.arrays[this.selected];
@@ -128,7 +133,8 @@ export class Stage {
   }
 
   paintDevices() {
-    const groups = this.links.groups(this.selected), a = this.view.arrays[this.selected];
+    const a = this.view.arrays[this.selected], byHost = this.view.look.colour === "host" && this.links.hostCount > 1;
+    const groups = byHost ? this.links.hosts : this.links.groups(this.selected);
     if (this.shownGroups !== groups || this.shownAt !== this.at) {
       this.shownGroups = groups;
       this.shownAt = this.at;
@@ -136,7 +142,7 @@ export class Stage {
       if (groups) for (let t = 0; t < this.at.length; t++) this.tiles[t] = groups[this.at[t]];
       this.blockPicture = { ...this.devicePicture, hue: "blocks" };
     }
-    this.devices.show(this.blockPicture, this.tiles, groups ? a.blocks : 1, this.theme);
+    this.devices.show(this.blockPicture, this.tiles, byHost ? this.links.hostGroups : groups ? a.blocks : 1, this.theme);
   }
 
   /** Which two dimensions are shown, and steps through the others. @param {any} a */

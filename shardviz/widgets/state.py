@@ -127,7 +127,7 @@ def _look_again(session: Session, state: dict[str, Any]) -> None:
     look = state.get("look")
     look = look if isinstance(look, dict) else {}
     edits = [("select", state.get("selected")), ("target", state.get("target"))]
-    edits += [(k, look.get(k)) for k in ("by", "dims", "at")]
+    edits += [(k, look.get(k)) for k in ("by", "colour", "dims", "at")]
     for name, value in edits:
         if value not in (None, [], ""):
             session.edit(name, value)

@@ -25,6 +25,10 @@ from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
 from shardviz.widgets.session import PLACE, Session
 
 SHOWN_NAMES = 3
+# Edits without a field of their own: what they refuse stands in the program bar.
+NOTED = (
+    "select", "by", "colour", "dims", "at", "add", "remove", "dialect", "types", "target",
+)  # fmt: skip
 MAX_HOSTS = 16  # how many hosts' parts of the mesh are looked at on an edit
 
 
@@ -237,10 +241,9 @@ def session_view(session: Session) -> dict[str, Any]:
         "revision": session.revision,
         "rules": rules_view(session),
         "program": program_view(session),
-        "look": {"by": session.look["by"]},
-        "notes": [session.errors[k] for k in ("select", "by", "dims", "at", "add", "remove",
-                                              "dialect", "types", "target") if k in session.errors],
-    }  # fmt: skip
+        "look": {"by": session.look["by"], "colour": session.look["colour"]},
+        "notes": [session.errors[name] for name in NOTED if name in session.errors],
+    }
 
 
 def target_view(session: Session) -> dict[str, Any]:

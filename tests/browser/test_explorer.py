@@ -140,7 +140,9 @@ def test_effects_and_cache_answer_in_their_tabs(screen):
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 8 devices", timeout=RUN_MS)
     screen.get_by_role("button", name="Compile", exact=True).click()
     screen.get_by_role("tab", name="Cache").click()
-    expect(screen.locator(".sv-table tbody tr")).to_have_count(1, timeout=RUN_MS)
+    # One row for what happened and why, one for what is kept.
+    expect(screen.locator(".sv-table tbody tr")).to_have_count(2, timeout=RUN_MS)
+    expect(screen.locator(".sv-table").first).to_contain_text("Nothing was compiled before it.")
     type_into(screen, "Mesh axes", "data=2, model=2")
     screen.get_by_role("tab", name="Effects").click()
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)

@@ -216,6 +216,7 @@ def test_state_round_trips_through_json(name):
     session.edit("spec", "None", 0)
     session.edit("select", 1)
     session.edit("by", "host")
+    session.edit("colour", "host")
     again = open_state(json.loads(json.dumps(session_state(session))))
     assert again.program.mesh == session.program.mesh
     assert again.arrays == session.arrays

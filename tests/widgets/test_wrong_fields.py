@@ -111,7 +111,8 @@ def test_what_is_well_formed_and_does_not_work_is_said_on_the_card(field, text):
     ("field", "value"),
     [
         ("select", 99), ("select", -1), ("select", "0"), ("select", None), ("select", True),
-        ("remove", 99), ("remove", None), ("by", "moon"), ("by", None), ("dims", [0, 0]),
+        ("remove", 99), ("remove", None), ("by", "moon"), ("by", None), ("colour", "red"),
+        ("dims", [0, 0]),
         ("dims", [0, 9]), ("dims", "01"), ("dims", [0]), ("at", [-1]), ("at", ["x"]),
         ("at", [True]),
         ("at", {}), ("at", []), ("mesh", 4), ("mesh", None), ("rules", ["x"]), ("dialect", None),

@@ -57,6 +57,6 @@ def nearest_difference(earlier: Iterable[Program], new: Program) -> str:
         return "Nothing was compiled before it."
     least = min(found, key=len)
     if not least:
-        return "The same program: another target, or the earlier one was dropped."
+        return "The same program: for another target, with a callback, or dropped since."
     more = f"; and {len(least) - 4} more" if len(least) > 4 else ""
     return "; ".join(least[:4]) + more + "."
