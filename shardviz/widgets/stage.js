@@ -282,7 +282,7 @@ export class Stage {
       parts.unshift(`${this.view.mesh.axes[i].name} ${rest % this.links.sizes[i]}`);
       rest = Math.floor(rest / this.links.sizes[i]);
     }
-    if (this.links.hostCount > 1) parts.push(`host ${this.links.hosts[position]}. ${this.view.mesh.local}`);
+    if (this.links.hostCount > 1) parts.push(`host ${this.links.hosts[position]}`);
     return parts.join(", ");
   }
 
