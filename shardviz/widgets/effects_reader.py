@@ -33,6 +33,29 @@ class EffectsReader:
             target=self._go, args=(program, revision), name="shardviz-effects", daemon=True
         ).start()
 
+    def observe(self, program: Program, revision: int, target: str) -> None:
+        """Runs the program and writes down the order of its effects, unless it is being read."""
+        if self.view["state"] == "done" and self.view["revision"] == revision:
+            self.view = {**self.view, "watching": True}
+            self._changed()
+            threading.Thread(
+                target=self._watch, args=(program, revision, target), name="shardviz-observe",
+                daemon=True,
+            ).start()  # fmt: skip
+
+    def _watch(self, program: Program, revision: int, target: str) -> None:
+        from shardviz.core.program.effect_order import observed_order
+
+        try:
+            seen = observed_order(program, target=target or None)
+            failed = str(seen.report.error or "")
+            found: dict[str, Any] = {"observed": seen.rows(), "failed": failed}
+        except Exception as error:  # noqa: BLE001  a user's callback may raise anything
+            found = {"observed": [], "failed": f"{type(error).__name__}: {error}"}
+        if self.view["revision"] == revision:
+            self.view = {**self.view, "watching": False, **found}
+            self._changed()
+
     def _go(self, program: Program, revision: int) -> None:
         try:
             found = effects_view(program)

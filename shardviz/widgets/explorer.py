@@ -166,6 +166,8 @@ class Explorer(anywidget.AnyWidget):
             self.cancel()
         elif kind == "effects":
             self._effects.read(self.session.program, self.session.revision)
+        elif kind == "observe":
+            self._effects.observe(self.session.program, self.session.revision, self.session.target)
         elif kind == "save":
             self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 

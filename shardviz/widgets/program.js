@@ -120,7 +120,7 @@ export class ProgramPanel {
     const { code, ...rest } = this.report, key = this.tab + JSON.stringify(this.tab === "Code" ? code : { ...rest, stage: "" });
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...(this.tab === "Code" ? codeBody(code) : reportBody(this.tab, this.report)));
+    fill(this.body, ...(this.tab === "Code" ? codeBody(code) : reportBody(this.tab, this.report, this.act)));
   }
 
   destroy() {
@@ -134,10 +134,10 @@ function rung(name) {
   return { title, text, more, node: h("div", { class: "sv-rung" }, title, h("div", { class: "sv-line" }, text, more)) };
 }
 
-/** @param {string} tab @param {any} report @returns {Node[]} */
-function reportBody(tab, report) {
+/** @param {string} tab @param {any} report @param {(kind: string) => void} act @returns {Node[]} */
+function reportBody(tab, report, act) {
   const parts = [];
-  if (tab === "Effects") return effectsBody(report.effects);
+  if (tab === "Effects") return effectsBody(report.effects, act);
   if (tab === "Cache") return cacheBody(report.cache);
   if (report.error) parts.push(h("div", { class: "sv-failure", role: "alert" }, h("b", { text: `${report.error.title}. ` }), h("span", { class: "sv-prewrap", text: report.error.message }), report.error.source ? h("code", { text: report.error.source }) : null));
   if (report.state === "none" || (report.state === "running" && !report.rung.more)) parts.push(h("p", { class: "sv-muted", text: "Not compiled yet: press Compile, or Run to see it happen." }));
@@ -182,8 +182,8 @@ function table(titles, rows) {
     h("tbody", null, ...rows.map((row) => h("tr", null, ...row.map((cell) => h("td", null, cell))))));
 }
 
-/** @param {any} effects @returns {Node[]} */
-function effectsBody(effects) {
+/** @param {any} effects @param {(kind: string) => void} act @returns {Node[]} */
+function effectsBody(effects, act) {
   if (effects.state !== "done") return [h("p", { class: "sv-muted", text: effects.state === "reading" ? "Reading the program's effects…" : "Effects are read from a live kernel." })];
   if (effects.problem) return [h("div", { class: "sv-failure", role: "alert" }, h("span", { class: "sv-prewrap", text: effects.problem }))];
   const parts = [h("p", null, h("b", { class: effects.runs ? "sv-good" : "sv-bad", text: effects.runs ? "✓ " : "✗ " }), effects.sentence)];
@@ -192,6 +192,20 @@ function effectsBody(effects) {
   else parts.push(h("p", { class: "sv-muted", text: "It has no effects: it only computes." }));
   for (const token of effects.tokens) parts.push(h("div", { class: "sv-mono sv-muted", text: token }));
   if (effects.note) parts.push(h("p", { class: "sv-muted", text: effects.note }));
+  if (effects.rows.length && effects.runs) parts.push(...observedBody(effects, act));
+  return parts;
+}
+
+/** The order in which effects really happened, up to the barrier. @param {any} effects @param {(kind: string) => void} act @returns {Node[]} */
+function observedBody(effects, act) {
+  const watch = button(effects.watching ? "Running…" : "Run and write down the order", () => act("observe"), { class: "sv-button sv-watch" });
+  watch.disabled = Boolean(effects.watching);
+  const parts = [h("div", { class: "sv-times" }, watch)];
+  if (effects.failed) parts.push(h("div", { class: "sv-failure", role: "alert" }, h("span", { class: "sv-prewrap", text: effects.failed })));
+  if (!effects.observed) return parts;
+  if (!effects.observed.length && !effects.failed) parts.push(h("p", { class: "sv-muted", text: "Nothing happened before the barrier." }));
+  const rows = effects.observed.map((/** @type {any} */ e) => [String(e.number + 1), e.device === null ? "–" : String(e.device), e.ordered ? "ordered" : h("span", { class: "sv-warn", text: "unordered" }), e.name, h("code", { text: `${e.what} ${e.values}` })]);
+  if (rows.length) parts.push(table(["happened", "device", "order", "effect", "what"], rows), h("p", { class: "sv-muted", text: "Up to the barrier. Unordered events may come in another order the next time; ordered ones keep theirs on each device." }));
   return parts;
 }
 

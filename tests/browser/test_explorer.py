@@ -148,6 +148,24 @@ def test_effects_and_cache_answer_in_their_tabs(screen):
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)
 
 
+def test_effects_are_written_down_in_the_order_they_happened(lab):
+    logs = """
+import jax, shardviz as sv
+def log(x):
+    jax.debug.print("sum {}", x.sum())
+    return x * 2
+explorer = sv.explore(sv.program(log, sv.array("x", (8, 8), spec="data"), mesh="data=4"))
+explorer
+"""
+    page = lab.open([logs], width=1400, height=1200)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    page.get_by_role("tab", name="Effects").click()
+    page.get_by_role("button", name="Run and write down the order").click(timeout=RUN_MS)
+    expect(page.locator(".sv-body")).to_contain_text("Up to the barrier", timeout=RUN_MS)
+    expect(page.locator(".sv-table").last.locator("tbody tr").first).to_contain_text("unordered")
+    expect(page.locator(".sv-table").last).to_contain_text("sum {}")
+
+
 def test_a_program_that_fails_says_where_and_the_kernel_lives(screen):
     type_into(screen, "Array shape", "256, 2048")
     screen.get_by_role("button", name="Run", exact=True).click()
