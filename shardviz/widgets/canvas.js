@@ -355,7 +355,15 @@ export class PictureView {
       if (width > 1) { g.strokeStyle = line; g.lineWidth = 1.5; g.strokeRect(x - 1, y - 1, Math.max(w, 1) + 2, Math.max(hgt, 1) + 2); }
       return;
     }
-    const inset = width / 2, r = w < 14 || hgt < 10 ? 0 : Math.min(5, w / 6, hgt / 5);
+    const inset = width / 2, r = w < 26 || hgt < 14 ? 0 : Math.min(5, w / 6, hgt / 5);
+    if (!r) {
+      // Plain rectangles: round ones by the hundred cost the browser most of a frame.
+      g.fillRect(x, y, w, hgt);
+      g.strokeStyle = line;
+      g.lineWidth = width;
+      g.strokeRect(x + inset, y + inset, w - width, hgt - width);
+      return this.words(g, i, x, y, w, hgt, ink);
+    }
     g.beginPath();
     if (g.roundRect && r > 1) g.roundRect(x + inset, y + inset, w - width, hgt - width, r);
     else g.rect(x + inset, y + inset, w - width, hgt - width);
