@@ -121,13 +121,15 @@ function render({ model, el }) {
     root.dataset.settled = String(answers.settled);
     root.dataset.seq = String(view.seq);
     intents.flush();
-    root.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq: view.seq } }));
+    const seq = view.seq;
+    requestAnimationFrame(() => root.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq } })));
   }
 
   function schedule() {
     if (asked) return;
     asked = true;
-    requestAnimationFrame(draw);
+    // Once for all traits of an answer, and before the next frame begins rather than in it.
+    queueMicrotask(draw);
   }
 
   const names = ["view", "pictures", "devices", "report_data", "target"];
