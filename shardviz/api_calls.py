@@ -23,5 +23,5 @@ def cached(fn: Any, *, size: int = 128, **options: Any) -> Any:
     >>> double.hits, double.misses, double.explain_miss()[-39:]
     (1, 2, 'argument x: dtype int32 became float32.')
     """
-    rooms = room("shardviz.core.program.call_cache", "sv.cached", "jax")
+    rooms = room("shardviz.core.program.calls.cached_function", "sv.cached", "jax")
     return rooms.make_cached(fn, size, options)

@@ -47,7 +47,7 @@ def sharded_jit(
     from shardviz.api import cache
 
     rest = (num_partitions, local_in_parts, local_out_parts, local_num_partitions, static_argnums)
-    dialect = room("shardviz.core.program.sharded_jit", "sv.sharded_jit", "jax")
+    dialect = room("shardviz.core.program.sharded_jit.wrap", "sv.sharded_jit", "jax")
     return dialect.sharded_jit(fun, in_parts, out_parts, *rest, cache=cache)
 
 
@@ -67,5 +67,7 @@ def with_sharding_constraint(x: Any, parts: Parts | None) -> Any:
     >>> sharded_jit(f, None, None)(jnp.zeros(2)).tolist()
     [2.0, 2.0]
     """
-    constraint = room("shardviz.core.program.constraint", "sv.with_sharding_constraint", "jax")
+    constraint = room(
+        "shardviz.core.program.sharded_jit.constraint", "sv.with_sharding_constraint", "jax"
+    )
     return constraint.with_sharding_constraint(x, parts)

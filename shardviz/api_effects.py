@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.adopting import room
-from shardviz.core.program.effect_events import Observed
-from shardviz.core.program.effect_values import Effects
+from shardviz.core.program.effects.events import Observed
+from shardviz.core.program.effects.values import Effects
 from shardviz.core.program.program import Program
 
 
@@ -29,7 +29,7 @@ def effects(thing: Any, *args: Any) -> Effects:
     >>> effects(log, jax.ShapeDtypeStruct((8,), "float32")).devices
     '1 device'
     """
-    prediction = room("shardviz.core.program.effect_prediction", "sv.effects", "jax")
+    prediction = room("shardviz.core.program.effects.prediction", "sv.effects", "jax")
     return prediction.predict(thing, *args)
 
 
@@ -52,5 +52,5 @@ def observed_order(program: Program, *values: Any, target: Any = None) -> Observ
     >>> [e.what for e in seen.events]
     ['{x}']
     """
-    order = room("shardviz.core.program.effect_order", "sv.observed_order", "jax")
+    order = room("shardviz.core.program.effects.order", "sv.observed_order", "jax")
     return order.observed_order(program, *values, target=target)

@@ -20,7 +20,7 @@ def mesh_context() -> MeshContext:
     >>> print(mesh_context().explain())
     No mesh is in force: every PartitionSpec needs a mesh beside it.
     """
-    return room("shardviz.core.program.mesh_context", "sv.mesh_context", "jax").mesh_context()
+    return room("shardviz.core.program.contexts.current", "sv.mesh_context", "jax").mesh_context()
 
 
 def compare_meshes(
@@ -42,5 +42,5 @@ def compare_meshes(
     >>> print(compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
     Nothing was done anew for the second mesh: it has the devices of the first.
     """
-    events = room("shardviz.core.program.mesh_events", "sv.compare_meshes", "jax")
+    events = room("shardviz.core.program.contexts.events", "sv.compare_meshes", "jax")
     return events.compare_meshes(first, second, fn, *arrays, specs=specs)

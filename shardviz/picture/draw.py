@@ -18,8 +18,8 @@ from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.effect_events import Observed
-from shardviz.core.program.effect_values import Effects
+from shardviz.core.program.effects.events import Observed
+from shardviz.core.program.effects.values import Effects
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array

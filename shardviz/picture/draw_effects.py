@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from shardviz.core.program.effect_events import Observed
-from shardviz.core.program.effect_values import Effects
+from shardviz.core.program.effects.events import Observed
+from shardviz.core.program.effects.values import Effects
 from shardviz.picture.matrix import Cell, matrix
 from shardviz.picture.shapes import Picture
 
@@ -15,7 +15,7 @@ MOST_EVENTS = 64
 def draw_effects(found: Effects, title: str | None = None) -> Picture:
     """The effects of a program: a row an effect, a tile for what it is or where it may stand.
 
-    >>> from shardviz.core.program.effect_values import EffectUse
+    >>> from shardviz.core.program.effects.values import EffectUse
     >>> use = EffectUse("io callback", "IOEffect", False, True, ("control flow",))
     >>> draw_effects(Effects("f", (use,))).tiles.label(0)
     'yes'
@@ -44,7 +44,7 @@ def draw_effects(found: Effects, title: str | None = None) -> Picture:
 def draw_observed(found: Observed, title: str | None = None) -> Picture:
     """The effects of one run: a row a device, a column an event, in the order they came.
 
-    >>> from shardviz.core.program.effect_events import Event
+    >>> from shardviz.core.program.effects.events import Event
     >>> from shardviz.core.program.report import Report
     >>> one = Event(0, "io callback", "log", "scan", False, 0, "1.0")
     >>> draw_observed(Observed("f", (one,), Report("f", "CPU × 1"))).tiles.label(0)

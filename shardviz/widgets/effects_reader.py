@@ -44,7 +44,7 @@ class EffectsReader:
             ).start()  # fmt: skip
 
     def _watch(self, program: Program, revision: int, target: str) -> None:
-        from shardviz.core.program.effect_order import observed_order
+        from shardviz.core.program.effects.order import observed_order
 
         try:
             seen = observed_order(program, target=target or None)
@@ -71,7 +71,7 @@ class EffectsReader:
 def effects_view(program: Program) -> dict[str, Any]:
     """The Effects tab of one program, as plain data."""
     # Here, and not at the top: the Explorer opens and edits without jax.
-    from shardviz.core.program.effect_prediction import predict
+    from shardviz.core.program.effects.prediction import predict
 
     found = predict(program)
     runs, sentence = found.runs_on(program.mesh.size)

@@ -101,10 +101,11 @@ def work(kind: str, program: Program, target: str, cache: ExecutableCache) -> Wo
 
     def go(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> Outcome:
         # Here, and not at the top: only Compile and Run need jax.
-        from shardviz.core.program import cache_events, runner
+        from shardviz.core.program import runner
+        from shardviz.core.program.calls import jax_caches
 
         act = runner.compile_program if kind == "compile" else runner.run_program
-        with cache_events.jax_cache_events() as seen:
+        with jax_caches.jax_cache_events() as seen:
             report = act(
                 program, target=target or None, cache=cache, progress=progress, cancelled=cancelled
             )

@@ -11,9 +11,9 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.errors import ProgramError
-from shardviz.core.program import cache_events
 from shardviz.core.program.cache import ExecutableCache, cache_rows
-from shardviz.core.program.cache_events import jax_cache_events
+from shardviz.core.program.calls import jax_caches as cache_events
+from shardviz.core.program.calls.jax_caches import jax_cache_events
 from shardviz.core.program.runner import run_program
 
 

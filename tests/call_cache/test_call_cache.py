@@ -16,8 +16,10 @@ from jax.experimental.layout import Format, Layout
 
 import shardviz as sv
 from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.program import call_cache, call_context, call_signature
-from shardviz.core.program.call_cache import CachedFunction
+from shardviz.core.program.calls import cached_function as call_cache
+from shardviz.core.program.calls import context as call_context
+from shardviz.core.program.calls import signature as call_signature
+from shardviz.core.program.calls.cached_function import CachedFunction
 
 
 def twice(x: Any, *rest: Any, **named: Any) -> Any:

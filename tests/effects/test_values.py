@@ -14,8 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import shardviz as sv
-from shardviz.core.program import effect_rules
-from shardviz.core.program.effect_values import Effects, EffectUse
+from shardviz.core.program.effects import rules as effect_rules
+from shardviz.core.program.effects.values import Effects, EffectUse
 from tests.effects.programs import KINDS, PLACES, STRUCT
 
 

@@ -34,8 +34,8 @@ _PROGRAM = (*_LAYOUT, "core.program")
 _VALUES = (
     "core.program.report",
     "core.program.program",
-    "core.program.effect_values",
-    "core.program.effect_events",
+    "core.program.effects.values",
+    "core.program.effects.events",
 )
 # Doors lead everywhere; `adopting` makes ours of what people bring to them.
 _DOORS = (*_PROGRAM, "picture", "plots", "widgets", "gallery")

@@ -16,8 +16,8 @@ from shardviz.core.layout.sharding_parts import Chunked, Replicated, ShardedAxis
 from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.effect_events import Event, Observed
-from shardviz.core.program.effect_values import Effects, EffectUse, HostCall, Refusal, Token
+from shardviz.core.program.effects.events import Event, Observed
+from shardviz.core.program.effects.values import Effects, EffectUse, HostCall, Refusal, Token
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.picture.draw import draw

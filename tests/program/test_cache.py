@@ -112,7 +112,15 @@ def test_a_size_that_is_none_is_refused(size):
         ExecutableCache(size)
 
 
-PURE = ["cache", "hlo", "hlo_sources", "replica_groups", "report", "program"]
+PURE = [
+    "cache",
+    "hlo.collectives",
+    "hlo.sources",
+    "hlo.replica_groups",
+    "report",
+    "program",
+    "propagation.plan",
+]
 
 
 @pytest.mark.parametrize("room", PURE)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from shardviz.core.program.effects import (
+from shardviz.core.program.effects.names import (
     effect_names,
     has_callbacks,
     is_ordered,

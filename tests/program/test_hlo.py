@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.program.hlo import read_collectives, shape_bytes
-from shardviz.core.program.hlo_sources import Sources, is_user_file, place_in_words
+from shardviz.core.program.hlo.collectives import read_collectives, shape_bytes
+from shardviz.core.program.hlo.sources import Sources, is_user_file, place_in_words
 
 TEXTS = Path(__file__).parent / "hlo"
 AB = (("a", "b"), (4, 2))
@@ -192,7 +192,7 @@ StackFrames
 
 
 def test_whose_files_are_whose():
-    import shardviz.core.program.hlo as ours
+    import shardviz.core.program.hlo.collectives as ours
     import shardviz.gallery as gallery
 
     assert not is_user_file(ours.__file__)

@@ -18,9 +18,9 @@ from jax.sharding import PartitionSpec as P
 from shardviz.core.errors import MeshError
 from shardviz.core.layout.contexts import APIS, MeshContext
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program import mesh_context as room
 from shardviz.core.program.bridge import adopt_mesh
-from shardviz.core.program.mesh_context import mesh_context
+from shardviz.core.program.contexts import current as room
+from shardviz.core.program.contexts.current import mesh_context
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual
 # Every mesh has axis names of its own, so that a name tells the mesh.

@@ -13,8 +13,8 @@ from jax.sharding import PartitionSpec as P
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.mesh_events import compare_meshes, counted_events
-from shardviz.core.program.mesh_operations import EXPECTED, operations
+from shardviz.core.program.contexts.events import compare_meshes, counted_events
+from shardviz.core.program.contexts.operations import EXPECTED, operations
 
 X = jax.ShapeDtypeStruct((8,), "float32")
 

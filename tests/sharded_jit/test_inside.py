@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.layout.parts import Parts
-from shardviz.core.program.constraint import asked_inside, inside
+from shardviz.core.program.sharded_jit.constraint import asked_inside, inside
 from tests.sharded_jit.helpers import assert_cut, values
 
 X = values(8, 8)

@@ -11,7 +11,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.layout.parts import Parts
-from shardviz.core.program.modern_source import translated
+from shardviz.core.program.sharded_jit.modern_source import translated
 from tests.sharded_jit.helpers import assert_cut, run_code, values
 
 X, W = values(8, 24), values(24, 16, seed=1)

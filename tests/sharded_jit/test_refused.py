@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.layout.parts import Parts
-from shardviz.core.program import sharded_jit as room
+from shardviz.core.program.sharded_jit import wrap as room
 from tests.sharded_jit.helpers import values
 from tests.wrong import Hostile
 

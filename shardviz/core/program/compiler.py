@@ -15,8 +15,8 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.effects import has_callbacks
-from shardviz.core.program.hlo import read_collectives
+from shardviz.core.program.effects.names import has_callbacks
+from shardviz.core.program.hlo.collectives import read_collectives
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
 from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace

@@ -6,7 +6,7 @@ import re
 import traceback
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.program.hlo_sources import is_user_file, place_in_words
+from shardviz.core.program.hlo.sources import is_user_file, place_in_words
 from shardviz.core.program.report import Failure
 
 LIMIT = 600

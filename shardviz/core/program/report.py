@@ -34,9 +34,16 @@ class Collective:
         in_loop: whether it stands inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
+        trips: how often its loops run it, where the compiler knows; 1 outside of loops.
+        stack: every frame of the user's code that led to it, innermost first.
+        group_size: how many devices take part in each group; 0 where unknown.
+        value: the name of the plan's value that causes it; `""` where that is not known.
+        cause: why it is there, in one sentence; `""` where that is not known.
+        rematerialises: whether it belongs to a full rematerialisation: the partitioner knew no
+            better way than to make the whole array on every device and cut it anew.
 
-    >>> Collective("all-reduce", ("model",), 4096, source="block.py:31").mesh_axes
-    ('model',)
+    >>> Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2).sent_bytes
+    4096
     """
 
     kind: str
@@ -49,6 +56,34 @@ class Collective:
     in_loop: bool = False
     name: str = ""
     shape: str = ""
+    trips: int | None = 1
+    stack: tuple[str, ...] = ()
+    group_size: int = 0
+    value: str = ""
+    cause: str = ""
+    rematerialises: bool = False
+
+    @property
+    def phase(self) -> str:
+        """`"forward"`, `"backward"`, or `""` where its op does not say."""
+        if "/" not in self.op:
+            return ""
+        return "backward" if "transpose(" in self.op else "forward"
+
+    @property
+    def sent_bytes(self) -> int | None:
+        """The bytes that each device sends once, on a ring; None where the group is unknown.
+
+        The factors are those of the scaling book: (n-1)/n of what is gathered, scattered or
+        exchanged, twice that for an all-reduce, all of it for a permutation.
+        """
+        size = self.group_size or (len(self.groups[0]) if self.groups else 0)
+        if self.kind == "collective-permute":
+            return self.bytes_per_device
+        if size < 1:
+            return None
+        rounds = 2 if self.kind == "all-reduce" else 1
+        return rounds * self.bytes_per_device * (size - 1) // size
 
     def moved(self) -> Collective:
         """The same collective without its source: the code stands on other lines by now."""
@@ -147,6 +182,10 @@ class Report(Displayed):
         checks: predictions held against what happened.
         error: None, or the Failure that ended it.
         stale: whether the program was edited since.
+        partition_s: seconds until XLA's partitioner had answered; None where it was not asked.
+        roofline: the least time each part can take on the target's chips; None where the chips'
+            figures are not known.
+        notes: what a person should know about the target, such as a mesh that its torus refuses.
     """
 
     program: str
@@ -169,6 +208,9 @@ class Report(Displayed):
     checks: tuple[Check, ...] = ()
     error: Failure | None = None
     stale: bool = False
+    partition_s: float | None = None
+    roofline: Any = None
+    notes: tuple[str, ...] = ()
 
     @property
     def ok(self) -> bool:

@@ -28,8 +28,8 @@ from shardviz.core.program.compiler import (
     fingerprint,
     lower,
 )
-from shardviz.core.program.effect_rules import refusal_on, single_device_effects
-from shardviz.core.program.effects import forget_failed_callbacks
+from shardviz.core.program.effects.names import forget_failed_callbacks
+from shardviz.core.program.effects.rules import refusal_on, single_device_effects
 from shardviz.core.program.failures import failure
 from shardviz.core.program.layouts import output_layouts, spec_checks
 from shardviz.core.program.placing import Inputs

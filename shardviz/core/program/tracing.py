@@ -23,7 +23,7 @@ from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.arguments import path_name, unique
 from shardviz.core.program.bridge import jax_dtype
-from shardviz.core.program.effects import effect_names
+from shardviz.core.program.effects.names import effect_names
 from shardviz.core.program.program import Program
 
 

@@ -18,10 +18,10 @@ from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.effect_events import Event, Observed
-from shardviz.core.program.effect_rules import is_ordered_effect
-from shardviz.core.program.effect_sites import TOP, plain
-from shardviz.core.program.effects import effect_word
+from shardviz.core.program.effects.events import Event, Observed
+from shardviz.core.program.effects.names import effect_word
+from shardviz.core.program.effects.rules import is_ordered_effect
+from shardviz.core.program.effects.sites import TOP, plain
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.runner import run_program

@@ -19,8 +19,9 @@ from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.arguments import parameter_names, path_name, program_arrays
 from shardviz.core.program.bridge import jax_dtype
-from shardviz.core.program.constraint import Asked, asked_inside, inside, whole_on
-from shardviz.core.program.parts_tree import (
+from shardviz.core.program.program import Program
+from shardviz.core.program.sharded_jit.constraint import Asked, asked_inside, inside, whole_on
+from shardviz.core.program.sharded_jit.parts_tree import (
     Cut,
     flat_parts,
     mesh_over,
@@ -28,7 +29,6 @@ from shardviz.core.program.parts_tree import (
     one_prime,
     spec_over,
 )
-from shardviz.core.program.program import Program
 
 
 @dataclass(frozen=True, eq=False)

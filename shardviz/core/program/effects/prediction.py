@@ -22,7 +22,8 @@ from shardviz.core.layout.rules import Dialect
 from shardviz.core.program.arguments import program_arrays
 from shardviz.core.program.bridge import jax_dtype
 from shardviz.core.program.building import build_program
-from shardviz.core.program.effect_rules import (
+from shardviz.core.program.effects.names import effect_word
+from shardviz.core.program.effects.rules import (
     allowed_places,
     effect_sets,
     in_our_words,
@@ -32,16 +33,15 @@ from shardviz.core.program.effect_rules import (
     single_device_effects,
     without_sets,
 )
-from shardviz.core.program.effect_sites import (
+from shardviz.core.program.effects.sites import (
     Site,
     from_host,
     named_devices,
     names_shardings,
     sites,
 )
-from shardviz.core.program.effect_tokens import read_tokens, takes_arrays
-from shardviz.core.program.effect_values import Effects, EffectUse, HostCall, Refusal
-from shardviz.core.program.effects import effect_word
+from shardviz.core.program.effects.tokens import read_tokens, takes_arrays
+from shardviz.core.program.effects.values import Effects, EffectUse, HostCall, Refusal
 from shardviz.core.program.program import Program
 from shardviz.core.program.reference import unsharded
 from shardviz.core.program.targets import MOST, choose, device_mesh

@@ -20,10 +20,10 @@ import jax
 
 from shardviz.core.errors import ProgramError, plural, shown, suggestion
 from shardviz.core.program.cache import CacheRow, ExecutableCache
-from shardviz.core.program.call_context import ArrayImpl, Contexts, at_top, why_not
-from shardviz.core.program.call_difference import nearest
-from shardviz.core.program.call_errors import again, note_origin
-from shardviz.core.program.call_signature import (
+from shardviz.core.program.calls.context import ArrayImpl, Contexts, at_top, why_not
+from shardviz.core.program.calls.difference import nearest
+from shardviz.core.program.calls.errors import again, note_origin
+from shardviz.core.program.calls.signature import (
     NoFastPath,
     Parameters,
     Signature,

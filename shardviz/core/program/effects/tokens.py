@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from shardviz.core.program.effect_values import Token
+from shardviz.core.program.effects.values import Token
 
 _MAIN = re.compile(r"func\.func public @main\((.*)\{$", re.MULTILINE)
 _TOKEN = re.compile(r"!stablehlo\.token|tensor<0xi1>")

@@ -19,8 +19,12 @@ from shardviz.core.errors import ProgramError, TargetError, plural, shown
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.checks import check_size
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.constraint import abstract_mesh, inside, is_inside
-from shardviz.core.program.parts_tree import (
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
+from shardviz.core.program.runner import run_program
+from shardviz.core.program.sharded_jit.call import Asking, Call, Signature, read_call
+from shardviz.core.program.sharded_jit.constraint import abstract_mesh, inside, is_inside
+from shardviz.core.program.sharded_jit.parts_tree import (
     Cut,
     check_count,
     check_tree,
@@ -30,12 +34,8 @@ from shardviz.core.program.parts_tree import (
     mesh_over,
     same_parts,
 )
-from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
-from shardviz.core.program.runner import run_program
-from shardviz.core.program.sharded_call import Asking, Call, Signature, read_call
+from shardviz.core.program.sharded_jit.to_modern import modern_code
 from shardviz.core.program.targets import choose, mesh_of
-from shardviz.core.program.to_modern import modern_code
 
 Shardings = tuple[NamedSharding, ...]
 _KEPT = 256  # signatures a function; an old one is traced again

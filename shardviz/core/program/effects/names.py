@@ -1,6 +1,6 @@
 """Which effects a program has, by name. jax keeps its effect classes private: they are told apart
 by class name, here and nowhere else. What the effects allow stands in `effect_rules.py`, what they
-mean for a program in `effect_prediction.py`, and in which order they happened in `effect_order.py`.
+mean for a program in `prediction.py`, and in which order they happened in `order.py`.
 """
 
 from __future__ import annotations

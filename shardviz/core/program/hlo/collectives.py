@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from shardviz.core.program.hlo_sources import Sources
-from shardviz.core.program.replica_groups import (
+from shardviz.core.program.hlo.replica_groups import (
     Groups,
     axes_of_groups,
     axes_of_pairs,
     read_groups,
     read_pairs,
 )
+from shardviz.core.program.hlo.sources import Sources
 from shardviz.core.program.report import Collective
 
 _OPCODE = re.compile(

@@ -16,7 +16,7 @@ from typing import Any
 
 from shardviz.core.errors import SpecError
 from shardviz.core.layout.parts import Parts
-from shardviz.core.program.parts_tree import Cut
+from shardviz.core.program.sharded_jit.parts_tree import Cut
 
 _OURS = "shardviz"
 # Names that the code around the function has.

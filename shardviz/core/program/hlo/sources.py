@@ -19,7 +19,7 @@ _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?
 _FRAME_ID = re.compile(r"stack_frame_id=(\d+)")
 _DIRECT = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 
-_OWN = str(Path(__file__).parents[2]) + os.sep
+_OWN = str(Path(__file__).parents[3]) + os.sep
 _GALLERY = _OWN + "gallery" + os.sep
 _NOT_THEIRS = ("site-packages", "dist-packages", "/lib/python3", "\\lib\\python3", "<frozen")
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from shardviz.core.program.effect_values import single_device_words
-from shardviz.core.program.effects import effect_word
+from shardviz.core.program.effects.names import effect_word
+from shardviz.core.program.effects.values import single_device_words
 from shardviz.core.program.failures import in_words
 
 #: Where an effect may stand, and the private set of jax that says so.

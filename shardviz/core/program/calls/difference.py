@@ -6,15 +6,15 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from shardviz.core.errors import listed, shown
-from shardviz.core.program.call_signature import LeafSignature, Signature, sharding_text
+from shardviz.core.program.calls.signature import LeafSignature, Signature, sharding_text
 
 
 def differences(new: Signature, old: Signature) -> tuple[str, ...]:
     """What differs between two signatures, a sentence each; nothing where they are one.
 
     >>> import numpy as np
-    >>> from shardviz.core.program.call_context import Contexts
-    >>> from shardviz.core.program.call_signature import Parameters, signature_of
+    >>> from shardviz.core.program.calls.context import Contexts
+    >>> from shardviz.core.program.calls.signature import Parameters, signature_of
     >>> parameters, here = Parameters(lambda x: x, None, None), Contexts().current()
     >>> calls = [parameters.split((np.zeros(n),), {}) for n in (8, 16)]
     >>> old, new = (signature_of(call, here, parameters) for call in calls)

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from jax.sharding import NamedSharding, SingleDeviceSharding
 
 from shardviz.core.errors import shown
-from shardviz.core.program.call_context import ArrayImpl, Context, mesh_text
+from shardviz.core.program.calls.context import ArrayImpl, Context, mesh_text
 
 
 class NoFastPath(Exception):

@@ -20,7 +20,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parts import Parts
-from shardviz.core.program.parts_tree import (
+from shardviz.core.program.sharded_jit.parts_tree import (
     Cut,
     is_cut,
     is_parts_mesh,

@@ -1,0 +1,1 @@
+"""What compiled text says: collectives, replica groups, source lines. Pure; knows no jax."""

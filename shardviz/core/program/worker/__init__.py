@@ -1,0 +1,1 @@
+"""Compiles and runs in a child process, so that no compile can end the kernel."""
