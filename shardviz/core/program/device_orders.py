@@ -1,49 +1,53 @@
-"""Two meshes that hold the same devices in another order, as jax refuses them (jax#15903). Pure."""
+"""Two meshes that hold the same devices in another order: jax refuses them (jax#15903).
+
+Found before jax is asked, since a program that is traced on an abstract mesh has no order of
+devices, and jax would say yes to what it refuses on the real ones.
+"""
 
 from __future__ import annotations
 
-import re
+from typing import Any
 
 import numpy as np
 
-from shardviz.core.errors import plural
-from shardviz.core.program.hlo.sources import place_in_words
+from shardviz.core.errors import ProgramError, plural
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.effects.sites import named_meshes
+from shardviz.core.program.hlo.sources import is_user_file, place_in_words
 
-_IDS = re.compile(
-    r"(?:Got |and )(?P<who>[^.]*?)(?: with shape \S+)?(?: and)?"
-    r" with device ids \[(?P<ids>[\d, ]+)\]"
-)
-_PLACE = re.compile(r" at (\S+?):(\d+)(?::\d+)? \(")
 MAX_SHOWN = 16
 
 
-def device_orders(message: str) -> str | None:
-    """What jax's refusal of two device orders means, in words; None for any other message.
+def refuse_other_orders(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses a program that names the devices of its mesh in another order than the mesh.
 
-    >>> print(device_orders(
-    ...     "Received incompatible devices for jitted computation. Got argument x of f with shape"
-    ...     " float32[4] and with device ids [0, 1, 2, 3] on platform CPU and sharding_constraint"
-    ...     " inside jit with device ids [0, 2, 1, 3] on platform CPU at /home/me/f.py:3:1 (f)"
-    ... ))
-    Two meshes hold the same 4 devices in another order. argument x of f: 0, 1, 2, 3;
-    sharding_constraint inside jit (f.py:3): 0, 2, 1, 3, which is the first order as 2 × 2,
-    transposed. A program runs on one order of devices: make both meshes from one array of devices,
-    or move the array first with jax.device_put.
+    Raises:
+        ProgramError: with both orders, how they differ, and the line that names the second.
     """
-    if "incompatible devices" not in message:
-        return None
-    found = [(m["who"].strip(), _numbers(m["ids"])) for m in _IDS.finditer(message)]
-    if len(found) != 2 or sorted(found[0][1]) != sorted(found[1][1]):
-        return None
-    (first, order), (second, other) = found
-    place = _PLACE.search(message)
-    where = f" ({place_in_words(place[1], place[2])})" if place else ""
+    own = mesh.device_ids.ravel().tolist()
+    for named, equation in named_meshes(jaxpr):
+        other = [d.id for d in named.devices.flat]
+        if other != own and sorted(other) == sorted(own):
+            raise ProgramError(_in_words("The program's mesh", own, _who(equation), other))
+
+
+def _in_words(first: str, order: list[int], second: str, other: list[int]) -> str:
+    """Both orders, who has which, and what to do."""
     return (
         f"Two meshes hold the same {plural(len(order), 'device')} in another order. {first}:"
-        f" {_shown(order)}; {second}{where}: {_shown(other)}{transposed(order, other)}. A program"
-        " runs on one order of devices: make both meshes from one array of devices, or move the"
-        " array first with jax.device_put."
+        f" {_shown(order)}; {second}: {_shown(other)}{transposed(order, other)}. A program runs on"
+        " one order of devices: make both meshes from one array of devices, or move the array"
+        " first with jax.device_put."
     )
+
+
+def _who(equation: Any) -> str:
+    """The operation that names a mesh, and its line where jax kept it."""
+    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
+    for frame in getattr(traceback, "frames", ()):
+        if is_user_file(frame.file_name):
+            return f"{equation.primitive.name} ({place_in_words(frame.file_name, frame.line_num)})"
+    return equation.primitive.name
 
 
 def transposed(order: list[int], other: list[int]) -> str:
@@ -58,10 +62,6 @@ def transposed(order: list[int], other: list[int]) -> str:
         if grid is not None and np.array_equal(grid.T.ravel(), other):
             return f", which is the first order as {rows} × {size // rows}, transposed"
     return ", which is the first order reversed" if order[::-1] == other else ""
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(n) for n in text.split(",")]
 
 
 def _shown(ids: list[int]) -> str:

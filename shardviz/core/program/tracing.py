@@ -23,6 +23,7 @@ from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.arguments import path_name, unique
 from shardviz.core.program.bridge import jax_dtype
+from shardviz.core.program.device_orders import refuse_other_orders
 from shardviz.core.program.effects.names import effect_names
 from shardviz.core.program.program import Program
 
@@ -63,7 +64,8 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     """Traces a program on a jax mesh, which is also the mesh in context while it is traced.
 
     Raises:
-        ProgramError: for an array that cannot be laid out, or output specs that do not fit.
+        ProgramError: for an array that cannot be laid out, output specs that do not fit, or a mesh
+            inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
     begun = time.perf_counter()
@@ -72,6 +74,7 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     options = {"donate_argnums": donated_leaves(program), **_output_shardings(program, mesh)}
     with in_context(mesh):
         stage = jax.jit(_flat(program, results), **options).trace(*arguments)
+    refuse_other_orders(stage.jaxpr, program.mesh)
     outputs = tuple(
         Output(name, tuple(info.shape), info.dtype)
         for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True)

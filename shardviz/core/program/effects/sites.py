@@ -85,15 +85,15 @@ def names_shardings(jaxpr: Any) -> bool:
 
 def named_devices(jaxpr: Any) -> int | None:
     """How many devices the meshes have that the program names itself; None where it names none."""
-    sizes = set(_mesh_sizes(jaxpr))
-    return max(sizes) if sizes else None
+    return max((mesh.size for mesh, _ in named_meshes(jaxpr)), default=None)
 
 
-def _mesh_sizes(jaxpr: Any) -> Iterator[int]:
+def named_meshes(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
+    """Every mesh of real devices that the program names itself, with the operation that does."""
     for equation in plain(jaxpr).eqns:
         for value in equation.params.values():
             mesh: Any = value if isinstance(value, Mesh) else getattr(value, "mesh", None)
-            if isinstance(mesh, Mesh) and mesh.size:
-                yield mesh.size
+            if isinstance(mesh, Mesh) and mesh.size:  # outside of any mesh, jax names an empty one
+                yield mesh, equation
         for one in inner_jaxprs(equation.params):
-            yield from _mesh_sizes(one)
+            yield from named_meshes(one)

@@ -1,0 +1,127 @@
+"""Puzzles: programs that cost what nobody asked for. Each is a question; `shardviz.plan` and
+`shardviz.rungs` have the answer, and the notebook `08_known_puzzles` reads it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from functools import partial
+from typing import NamedTuple
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.program import Program
+from shardviz.gallery import meshes
+from shardviz.gallery.shelf import Example, Shelf
+
+DEFAULT = "a constraint that replicates"
+
+
+class Entry(NamedTuple):
+    """A puzzle before it is made: `module.name` of its function, and its arrays with their specs
+    (or logical names, where `table` is their rule table).
+    """
+
+    function: str
+    arrays: tuple[tuple[str, tuple[int, ...], str], ...]
+    table: str = ""
+
+
+_CUBE = (16, 16, 16)
+_ENTRIES: tuple[tuple[str, str, Entry], ...] = (
+    (
+        DEFAULT,
+        "Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)",
+        Entry("puzzle_functions.uneven_constraint", (("x", (10, 16), "None, None"),)),
+    ),
+    (
+        "a full rematerialisation",
+        "Two ways to cut an array meet in one addition. How does it get from one to the other?"
+        " (jax#21562)",
+        Entry(
+            "puzzle_functions.swapped_tiles",
+            (
+                ("a", _CUBE, "model, None, data"),
+                ("b", _CUBE, "model, None, data"),
+                ("c", _CUBE, "None, (data, model), None"),
+            ),
+        ),
+    ),
+    (
+        "a sum over a split dimension",
+        "A product of two matrices, and an all-reduce as large as its result. Who asked for it?",
+        Entry(
+            "matmul.matmul",
+            (("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")),
+            "rows -> data\ninner -> model",
+        ),
+    ),
+    (
+        "two orders of devices",
+        "A constraint names a mesh of the same devices in another order. What does jax make of it?"
+        " (jax#15903)",
+        Entry("puzzle_functions.two_orders", (("x", (64, 64), "data, model"),)),
+    ),
+    (
+        "fsdp, gradient",
+        "Weights are split over data to save memory. Where does each of them become whole again?",
+        Entry(
+            "mlp.mlp_gradient",
+            (
+                ("w_in", (512, 2048), "embed mlp"),
+                ("w_out", (2048, 512), "mlp embed"),
+                ("x", (64, 512), "batch _"),
+            ),
+            "batch -> data\nembed -> data",
+        ),
+    ),
+)
+
+
+def _make(name: str, entry: Entry) -> Program:
+    module, function = entry.function.split(".")
+    fn = getattr(importlib.import_module(f"shardviz.gallery.{module}"), function)
+    arrays = tuple(
+        ArraySpec(n, s, text if entry.table else None, spec=None if entry.table else text)  # type: ignore[arg-type]  # text is read
+        for n, s, text in entry.arrays
+    )
+    rules = Rules.parse(entry.table) if entry.table else None
+    return Program(fn, arrays, meshes.get(), rules, name=name)
+
+
+_SHELF: Shelf[Program] = Shelf(
+    "puzzle", [Example(name, text, partial(_make, name, entry)) for name, text, entry in _ENTRIES]
+)
+
+
+def names() -> tuple[str, ...]:
+    """The names of the puzzles, in menu order.
+
+    >>> names()[0]
+    'a constraint that replicates'
+    """
+    return _SHELF.names()
+
+
+def get(name: str = DEFAULT) -> Program:
+    """The puzzle of that name, on a mesh of data=4, model=2.
+
+    Raises:
+        ShardvizError: if there is none.
+
+    >>> get("fsdp, gradient")
+    Program(fsdp, gradient: 3 arrays on data=4, model=2)
+    """
+    return _SHELF.get(name)
+
+
+def describe(name: str) -> str:
+    """The question that the puzzle of that name asks.
+
+    Raises:
+        ShardvizError: if there is none.
+
+    >>> describe("a sum over a split dimension")[-17:]
+    'Who asked for it?'
+    """
+    return _SHELF.describe(name)
