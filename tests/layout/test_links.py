@@ -1,0 +1,248 @@
+"""route: the loads of every collective against sends that are walked one by one."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import MeshError, TargetError
+from shardviz.core.layout.links import KINDS, device_rows, groups_over, route
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.topology import Topology
+from shardviz.core.layout.torus import Torus
+
+
+def _walked(topology: Topology, sends) -> dict:
+    """(from coords, to coords) of a link to its load: every send on its own, hop by hop."""
+    loads: dict = {}
+    shape, wraps = topology.shape, topology.wraps
+    for source, target, share in sends:
+        here = list(source)
+        for axis, size in enumerate(shape):
+            forward = (target[axis] - here[axis]) % size
+            back = size - forward if forward else 0
+            if not wraps[axis]:
+                turns = [1] if target[axis] > here[axis] else [-1]
+                steps = abs(target[axis] - here[axis])
+            elif forward == back:
+                turns, steps = [1, -1], forward
+            else:
+                turns, steps = ([1], forward) if forward < back else ([-1], back)
+            for turn in turns if steps else ():
+                at = list(here)
+                for _ in range(steps):
+                    to = list(at)
+                    to[axis] = (to[axis] + turn) % size
+                    link = (tuple(at), tuple(to), axis, turn)
+                    loads[link] = loads.get(link, 0) + share / len(turns)
+                    at = to
+            here[axis] = target[axis]
+    return loads
+
+
+def _loads(links) -> dict:
+    torus, found = links.torus, {}
+    for axis in range(len(torus.shape)):
+        for chip, to in enumerate(torus.next_chip(axis)):
+            here = tuple(torus.coords[chip].tolist())
+            if to >= 0 and links.ici[chip, axis, 0]:
+                there = tuple(torus.coords[to].tolist())
+                found[here, there, axis, 1] = links.ici[chip, axis, 0]
+            if to >= 0 and links.ici[to, axis, 1]:
+                there = tuple(torus.coords[to].tolist())
+                found[there, here, axis, -1] = links.ici[to, axis, 1]
+    return found
+
+
+def _same(found: dict, wanted: dict) -> None:
+    assert found.keys() == wanted.keys()
+    for link, load in wanted.items():
+        assert found[link] == pytest.approx(load), link
+
+
+SLICES = ("tpu:v5e:4x4", "tpu:v5e:2x16", "tpu:v5p:4x4x4", "tpu:v4:2x2x4", "tpu:v4:4x8x4")
+
+
+@pytest.mark.parametrize("text", SLICES)
+@pytest.mark.parametrize("seed", range(3))
+def test_an_exchange_of_any_group_is_every_pair_walked_by_itself(text, seed):
+    topology = Topology.parse(text)
+    dice = np.random.default_rng(seed)
+    count = 1 + seed
+    groups = dice.permutation(topology.devices)[: topology.devices // count * count]
+    groups = groups.reshape(count, -1)[:, :20]
+    share = 1 / groups.shape[1]
+    coords = topology.coords[:, : len(topology.shape)].tolist()
+    sends = [(coords[a], coords[b], share) for g in groups for a, b in itertools.permutations(g, 2)]
+    _same(_loads(route(topology, groups, "all-to-all")), _walked(topology, sends))
+
+
+@pytest.mark.parametrize("text", SLICES)
+def test_an_exchange_over_a_box_is_counted_by_lines_and_equals_its_pairs(text):
+    topology = Topology.parse(text)
+    coords = topology.coords[:, : len(topology.shape)].tolist()
+    every = range(topology.devices)
+    share = 1 / topology.devices
+    sends = [(coords[a], coords[b], share) for a, b in itertools.permutations(every, 2)]
+    _same(_loads(route(topology, [every], "all-to-all")), _walked(topology, sends))
+
+
+@pytest.mark.parametrize("text", SLICES)
+def test_a_permutation_is_each_send_walked_by_itself(text):
+    topology = Topology.parse(text)
+    targets = np.random.default_rng(5).permutation(topology.devices)
+    coords = topology.coords[:, : len(topology.shape)].tolist()
+    pairs = list(enumerate(targets.tolist()))
+    sends = [
+        (coords[a], coords[b], 1.0) for a, b in pairs if topology.coords[a].tolist() != coords[b]
+    ]
+    _same(_loads(route(topology, pairs, "collective-permute")), _walked(topology, sends))
+
+
+def _bidirectional(topology: Topology) -> float:
+    return 2 * (topology.chip.link_bandwidth or math.nan)
+
+
+# Formulas and worked answers of the scaling book, parts 3 and 12; V bytes, n members.
+BOOK = [
+    ("one closed axis", "tpu:v5e:16x16", "y=16, x=16", "x", "all-gather", 15 / 16, 1),
+    ("one open axis takes twice", "tpu:v5e:8x4", "y=4, x=8", "y", "all-gather", 2 * 3 / 4, 1),
+    ("two closed axes", "tpu:v5e:16x16", "y=16, x=16", "xy", "all-gather", 255 / 256, 2),
+    ("three closed axes", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "xyz", "all-gather", 63 / 64, 3),
+    ("a scatter", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "z", "reduce-scatter", 3 / 4, 1),
+    ("a reduction is two", "tpu:v5p:4x4x4", "z=4, y=4, x=4", "z", "all-reduce", 2 * 3 / 4, 1),
+    ("an exchange is a quarter of the whole array", "tpu:v5e:16x16", "y=16, x=16", "x",
+     "all-to-all", 16 / 4, 1),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "axes", "over", "kind", "factor", "rings"),
+    [b[1:] for b in BOOK],
+    ids=[b[0] for b in BOOK],
+)
+def test_times_are_those_of_the_scaling_book(text, axes, over, kind, factor, rings):
+    topology, mesh = Topology.parse(text), make_mesh(axes)
+    rows = device_rows(mesh, topology)
+    links = route(topology, rows[groups_over(mesh, list(over))], kind)
+    size = 3 << 20
+    wanted = factor * size / (_bidirectional(topology) * rings)
+    assert links.seconds(size) == pytest.approx(wanted)
+
+
+def test_pop_quiz_2_of_the_scaling_book():
+    # 34 MB gathered over an open axis of 4 chips: 3 * 8.4e6 / 4.5e10 there.
+    # Of v5e the book has 4.5e10 in part 3 and 5e10 in part 2, which is Google's figure.
+    topology, mesh = Topology.parse("tpu:v5e:8x4"), make_mesh(y=4, x=8)
+    links = route(topology, device_rows(mesh, topology)[groups_over(mesh, ["y"])], "all-gather")
+    size = 2048 * 8192 * 2
+    assert links.seconds(size) == pytest.approx(3 * (size / 4) / 5e10)
+
+
+def test_gpus_take_the_longer_of_nvlink_and_network():
+    # Part 12: B (8-1)/(8 * 450e9) inside a node, B (2-1)/(2 * 400e9) between two.
+    topology = Topology.parse("gpu:h100:2x8")
+    size = 1 << 30
+    inside = route(topology, [range(8)], "all-gather").times(size)
+    assert inside == {"NVLink": pytest.approx(size * 7 / 8 / 450e9)}
+    both = route(topology, [range(16)], "all-gather").times(size)
+    assert both["network"] == pytest.approx(size / 2 / 400e9)
+    assert both["NVLink"] == pytest.approx(size * 7 / 8 / 450e9)
+    # An all-to-all of V bytes over M nodes: V (M-1) / (M^2 * 400e9); V = 16 shares of `size`.
+    exchange = route(topology, [range(16)], "all-to-all").times(size)
+    assert exchange["network"] == pytest.approx(16 * size * (2 - 1) / (2**2 * 400e9))
+
+
+def test_slices_are_joined_by_the_network():
+    topology = Topology.parse("tpu:v5e:4x4*2")
+    rows = np.arange(32)
+    links = route(topology, [rows], "all-reduce")
+    assert links.network == pytest.approx(np.full(32, 2 * (1 / 2) / 16))
+    assert links.times(1e9)["network"] == pytest.approx(1e9 / 16 / 3.125e9)
+    across = route(topology, rows.reshape(2, 16).T, "all-reduce")
+    assert across.used == 0
+    assert across.times(1e9) == {"network": 1e9 / 3.125e9}
+    pairs = [(0, 16), (16, 0), (1, 2)]
+    moved = route(topology, pairs, "collective-permute")
+    assert moved.network[[0, 16, 1]].tolist() == [1, 1, 0]
+
+
+def test_two_devices_of_a_chip_need_no_link_and_share_those_of_the_chip():
+    topology = Topology.parse("tpu:7x:4x4x4")
+    same = np.arange(topology.devices).reshape(-1, 2)
+    assert (topology.coords[same[:, 0]] == topology.coords[same[:, 1]]).all()
+    assert route(topology, same, "all-gather").used == 0
+    one = route(topology, [range(128)], "all-gather")
+    assert one.ici.max() == pytest.approx(63 / 64 / 6)
+    halves = route(topology, same.T, "all-gather")
+    assert halves.ici.max() == pytest.approx(2 * 63 / 64 / 6)
+    assert (halves.owner == -2).all()
+
+
+def test_groups_of_one_send_nothing():
+    for kind in KINDS[:-1]:
+        links = route(Topology.parse("tpu:v5e:4x4"), [[i] for i in range(16)], kind)
+        assert links.used == 0
+        assert links.times(1e9) == {}
+        assert links.seconds(1e9) == 0
+
+
+def test_links_say_whose_they_are():
+    topology, mesh = Topology.parse("tpu:v5e:4x4"), make_mesh(y=4, x=4)
+    rows = device_rows(mesh, topology)
+    links = route(topology, rows[groups_over(mesh, ["x"])], "all-gather")
+    assert links.used == 12
+    assert (links.owner[:, 1] == -1).all()
+    torus = Torus(topology)
+    for y in range(4):
+        mine = (torus.coords[:, 1] == y) & (torus.coords[:, 0] < 3)
+        assert set(links.owner[mine, 0].tolist()) == {y}
+        assert set(links.chip_group[torus.coords[:, 1] == y].tolist()) == {y}
+    spread = route(topology, [range(0, 16, 2), range(1, 16, 2)], "all-gather")
+    assert -2 in spread.owner
+
+
+def test_a_group_far_apart_loads_the_links_in_between():
+    # Every second chip of a closed axis of 16: each ring passes through its neighbour's chips.
+    topology, mesh = Topology.parse("tpu:v5e:2x16"), make_mesh(half=8, pair=2, x=2)
+    rows = device_rows(mesh, topology)
+    links = route(topology, rows[groups_over(mesh, ["half"])], "all-gather")
+    assert links.ici[:, 1].max() == pytest.approx(2 * (7 / 8) / 2)
+    assert links.used == 32
+
+
+def test_rates_that_are_not_published_give_no_time():
+    links = route(Topology.parse("tpu:v2:4x4"), [range(32)], "all-gather")
+    assert links.times(1e9) == {"ICI": None}
+    assert links.seconds(1e9) is None
+
+
+def test_devices_are_found_by_their_ids_in_any_order():
+    topology = Topology.parse("tpu:v5e:4x4*2")
+    ids = np.random.default_rng(1).permutation(topology.device_ids)
+    mesh = make_mesh(data=4, model=8, device_ids=ids)
+    assert (topology.device_ids[device_rows(mesh, topology)] == ids).all()
+    plain = device_rows(make_mesh(data=32), topology)
+    assert (topology.device_ids[plain] == np.sort(topology.device_ids)).all()
+    part = make_mesh(data=4, device_ids=topology.device_ids[:4])
+    assert device_rows(part, topology).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "words"),
+    [
+        (lambda t: route(t, [[0, 99]], "all-gather"), TargetError, "a group names 99"),
+        (lambda t: route(t, [[-1]], "all-gather"), TargetError, "a group names -1"),
+        (lambda t: route(t, [[0]], "gossip"), TargetError, "No routes are known for 'gossip'"),
+        (lambda t: device_rows(make_mesh(data=8), Topology.parse("tpu:v5e:4x4*2")), TargetError,
+         "has 8 devices that are not those of tpu:v5e:4x4*2, which has 32."),
+        (lambda t: device_rows(make_mesh(data=64), t), TargetError, "Take a mesh of 16 devices"),
+        (lambda t: groups_over(make_mesh(data=8), ["dta"]), MeshError, "Did you mean 'data'?"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_routed_is_refused_in_words(ask, error, words):
+    with pytest.raises(error, match=words.replace("*", r"\*")):
+        ask(Topology.parse("tpu:v5e:4x4"))

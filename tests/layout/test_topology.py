@@ -1,0 +1,249 @@
+"""Topology: places as libtpu gives them, every way to write one, and the words of refusals."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import TargetError
+from shardviz.core.layout.chips import CHIPS, chip_of_kind, find_chip
+from shardviz.core.layout.topology import Topology, topology_names
+from shardviz.core.layout.topology_checks import EXAMPLES
+from tests.wrong import WRONG, Hostile
+
+#: every generation, small and large, flat and deep, one slice and several
+SHAPES = [
+    "tpu:v2:2x2",
+    "tpu:v2:4x4",
+    "tpu:v2:16x16",
+    "tpu:v3:2x2",
+    "tpu:v3:4x8",
+    "tpu:v3:32x32",
+    "tpu:v4:2x2x1",
+    "tpu:v4:2x2x4",
+    "tpu:v4:4x2x2",
+    "tpu:v4:2x4x4",
+    "tpu:v4:4x4x4",
+    "tpu:v4:2x2x3",
+    "tpu:v4:4x4x4*2",
+    "tpu:v5e:1x1",
+    "tpu:v5e:2x2",
+    "tpu:v5e:2x4",
+    "tpu:v5e:4x2",
+    "tpu:v5e:2x6",
+    "tpu:v5e:4x4",
+    "tpu:v5e:8x16",
+    "tpu:v5e:16x16",
+    "tpu:v5e:4x4*2",
+    "tpu:v5e:1x1*3",
+    "tpu:v5p:2x2x1",
+    "tpu:v5p:1x1x1",
+    "tpu:v5p:8x8x16",
+    "tpu:v5p:4x4x6",
+    "tpu:v5p:16x16x24",
+    "tpu:v5p:4x4x4*3",
+    "tpu:v6e:1x1",
+    "tpu:v6e:2x4",
+    "tpu:v6e:16x16",
+    "tpu:v6e:16x16*4",
+    "tpu:7x:1x1x1",
+    "tpu:7x:2x2x1",
+    "tpu:7x:2x2x4",
+    "tpu:7x:4x4x4*2",
+    "tpu:7x:8x8x16",
+]
+
+# No query to a cloud that is not there, and no lock against other processes with libtpu.
+ALONE = {
+    "TPU_SKIP_MDS_QUERY": "1",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "JAX_PLATFORMS": "cpu",
+}
+
+ASK_LIBTPU = """
+import json, sys
+from jax.experimental import topologies
+for line in sys.stdin:
+    options = json.loads(line)
+    devices = topologies.get_topology_desc(**options).devices
+    rows = [
+        (d.id, d.process_index, getattr(d, "slice_index", 0), d.core_on_chip, *d.coords)
+        for d in devices
+    ]
+    print(json.dumps([devices[0].device_kind, rows]))
+"""
+
+
+@pytest.fixture(scope="module")
+def libtpu():
+    """Text of a topology to the rows that libtpu gives for it; one subprocess for all of them."""
+    if importlib.util.find_spec("libtpu") is None:
+        pytest.skip("needs libtpu to compare with: pip install libtpu")
+    options = [json.dumps(dict(Topology.parse(text).jax_options)) for text in SHAPES]
+    done = subprocess.run(
+        [sys.executable, "-c", ASK_LIBTPU],
+        input="\n".join(options),
+        env={**os.environ, **ALONE},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers = [line for line in done.stdout.splitlines() if line.startswith("[")]
+    return dict(zip(SHAPES, map(json.loads, answers), strict=True))
+
+
+@pytest.mark.parametrize("text", SHAPES)
+def test_every_device_sits_where_libtpu_puts_it(libtpu, text):
+    topology = Topology.parse(text)
+    kind, rows = libtpu[text]
+    assert chip_of_kind(kind) is topology.chip
+    ours = np.column_stack(
+        [
+            topology.device_ids,
+            topology.process_indices,
+            topology.slice_indices,
+            topology.cores,
+            topology.coords,
+        ]
+    )
+    assert topology.devices == len(rows)
+    np.testing.assert_array_equal(ours, rows)
+    assert topology.hosts == topology.process_indices.max() + 1
+
+
+def test_every_generation_is_held_against_libtpu():
+    asked = {Topology.parse(text).chip.name for text in SHAPES}
+    assert asked == {chip.name for chip in CHIPS.values() if chip.platform == "tpu"}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (" TPU : V5E : 4 x 4 ", "tpu:v5e:4x4"),
+        ("tpu:v5e:4×4 * 2", "tpu:v5e:4x4*2"),
+        ("tpu:v5e:4X4", "tpu:v5e:4x4"),
+        ("tpu:v5e:4x4x1", "tpu:v5e:4x4"),
+        ("tpu:v5e:4x4*1", "tpu:v5e:4x4"),
+        ("tpu:v5p:2x2", "tpu:v5p:2x2x1"),
+        ("tpu:tpu7x:4x4x4", "tpu:7x:4x4x4"),
+        ("tpu:ironwood:4x4x4", "tpu:7x:4x4x4"),
+        ("tpu:trillium:16x16", "tpu:v6e:16x16"),
+        ("gpu:H100:2x8", "gpu:h100:2x8"),
+    ],
+)
+def test_what_people_write_is_read(written, read):
+    topology = Topology.parse(written)
+    assert str(topology) == read
+    assert Topology.parse(str(topology)) == topology
+    assert hash(Topology.parse(read)) == hash(topology)
+
+
+def test_examples_are_topologies_as_they_are_written():
+    assert [str(Topology.parse(text)) for text in EXAMPLES] == list(EXAMPLES)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("v5e:4x4", "Cannot read 'v5e:4x4' as a topology. Write it as tpu:v5e:4x4"),
+        ("tup:v5e:4x4", "not 'tup'. Did you mean 'tpu'?"),
+        ("tpu:v5:4x4", "No figures of a TPU 'v5' here. Did you mean 'v5"),
+        ("tpu:h100:4x4", "No figures of a TPU 'h100' here. Known: 'v2', 'v3'"),
+        ("gpu:v5e:2x8", "No figures of a GPU 'v5e' here. Known: 'a100', 'h100'"),
+        ("tpu:v5e:4x", "Cannot read '' in 'tpu:v5e:4x' as a whole number."),
+        ("tpu:v5e:4x-4", "Cannot read '-4' in"),
+        ("tpu:v5e:4x4*two", "Cannot read 'two' in"),
+        ("tpu:v5e:0x4", "The sizes of a topology start at 1; got 0x4."),
+        ("tpu:v5e:4x4*0", "The sizes of a topology start at 1"),
+        ("tpu:v5e:4x4x4", "A slice of TPU v5e has 2 axes; got 4x4x4. Write it as tpu:v5e:4x4."),
+        ("tpu:v5p:8", "A slice of TPU v5p has 3 axes; got 8. Write it as tpu:v5p:4x4x4."),
+        ("tpu:v5e:3x4", "are even; got 3x4. The next larger slice is tpu:v5e:4x4."),
+        ("tpu:v5p:1x1x2", "The next larger slice is tpu:v5p:2x2x2."),
+        ("tpu:v5e:16x32", "has 256 chips, 16x16; got 16x32. The network joins several slices:"),
+        ("tpu:7x:32x32x32", "has 9,216 chips; got 32x32x32."),
+        ("tpu:v5p:16x20x28*99", "At most 262,144 chips are described; got 887040."),
+        ("gpu:h100:16", "A cluster of GPUs is written HOSTSxGPUS; got 1 size. Write gpu:h100:2x8."),
+        ("gpu:h100:2x8*2", "GPUs have no slices: one network joins all hosts. Write gpu:h100:4x8"),
+        (
+            "gpu:h100:1x16",
+            "at most 8 GPUs of NVIDIA H100 SXM on one host; got 16. Write more hosts",
+        ),
+        ("__import__('os').system('true')", "Cannot read"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(text, words):
+    with pytest.raises(TargetError) as refused:
+        Topology.parse(text)
+    assert words in str(refused.value)
+
+
+@pytest.mark.parametrize("label", [*WRONG["mesh"], *WRONG["shape"]])
+def test_stray_input_is_refused_in_one_printable_sentence(label):
+    value = {**WRONG["mesh"], **WRONG["shape"]}[label]
+    for make in (Topology.parse, lambda v: Topology(find_chip("v5e"), v)):
+        with pytest.raises(TargetError) as refused:
+            make(value)
+        assert str(refused.value).isprintable()
+        assert len(str(refused.value)) < 500
+
+
+def test_a_topology_needs_a_chip():
+    for chip in ("v5e", None, Hostile()):
+        with pytest.raises(TargetError, match="made of a Chip"):
+            Topology(chip, (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("text", "wraps"),
+    [
+        ("tpu:v5e:4x4", (False, False)),
+        ("tpu:v5e:8x16", (False, True)),
+        ("tpu:v6e:16x16", (True, True)),
+        ("tpu:v3:32x32", (True, True)),
+        ("tpu:v4:2x2x4", (False, False, False)),
+        ("tpu:v4:4x4x4", (True, True, True)),
+        ("tpu:v5p:8x8x16", (True, True, True)),
+        ("tpu:v5p:4x4x6", (False, False, False)),
+        ("tpu:7x:4x4x8", (True, True, True)),
+        ("gpu:h100:2x8", (False, False)),
+    ],
+)
+def test_axes_close_to_rings_as_the_scaling_book_says(text, wraps):
+    assert Topology.parse(text).wraps == wraps
+
+
+def test_gpus_stand_host_by_host():
+    topology = Topology.parse("gpu:h100:2x8")
+    assert topology.device_ids.tolist() == list(range(16))
+    assert topology.process_indices.tolist() == [0] * 8 + [1] * 8
+    assert topology.coords[[0, 7, 8]].tolist() == [[0, 0, 0], [7, 0, 0], [0, 1, 0]]
+    assert topology.hosts == 2
+    assert topology.jax_options == {"platform": "cuda", "topology": "1x2x8"}
+
+
+def test_arrays_are_made_once_and_cannot_be_changed():
+    topology = Topology.parse("tpu:v5p:8x8x16")
+    assert topology.coords is topology.coords
+    with pytest.raises(ValueError, match="read-only"):
+        topology.coords[0, 0] = 1
+
+
+def test_words_say_what_it_is():
+    assert Topology.parse("tpu:7x:2x2x2*2").words() == (
+        "2 slices of 8 chips of TPU7x (Ironwood) as 2×2×2, 32 devices in all, on 4 hosts;"
+        " no axis closes to a ring."
+    )
+    assert "only y closes to a ring" in Topology.parse("tpu:v5e:8x16").words()
+    assert repr(Topology.parse("tpu:v5e:4x4")) == "Topology('tpu:v5e:4x4')"
+
+
+def test_names_cover_every_chip():
+    assert [name.split(":")[1] for name in topology_names()] == list(CHIPS)
