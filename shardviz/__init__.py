@@ -33,7 +33,9 @@ if TYPE_CHECKING:
     from shardviz.api_calls import cached
     from shardviz.api_dialects import sharded_jit, with_sharding_constraint
     from shardviz.api_effects import effects, observed_order
+    from shardviz.api_hardware import topology
     from shardviz.api_mesh import compare_meshes, mesh_context
+    from shardviz.api_plans import plan, rungs
     from shardviz.core.errors import ShardvizError
     from shardviz.core.layout.array import ArraySpec
     from shardviz.core.layout.mesh import MeshSpec
@@ -71,6 +73,9 @@ _ROOMS = {
     ),
     "compare_meshes": "shardviz.api_mesh",
     "mesh_context": "shardviz.api_mesh",
+    "topology": "shardviz.api_hardware",
+    "plan": "shardviz.api_plans",
+    "rungs": "shardviz.api_plans",
     "effects": "shardviz.api_effects",
     "observed_order": "shardviz.api_effects",
 }
@@ -104,15 +109,18 @@ __all__ = [
     "mesh",
     "mesh_context",
     "observed_order",
+    "plan",
     "plot",
     "program",
     "resolve",
     "rules",
     "run",
+    "rungs",
     "sharded_jit",
     "targets",
     "text",
     "to_jax",
+    "topology",
     "with_sharding_constraint",
 ]
 

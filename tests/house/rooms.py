@@ -34,6 +34,11 @@ _PROGRAM = (*_LAYOUT, "core.program")
 _VALUES = (
     "core.program.report",
     "core.program.program",
+    "core.program.propagation.plan",
+    "core.program.propagation.story",
+    "core.program.propagation.difference",
+    "core.program.rungs",
+    "core.program.roofline",
     "core.program.effects.values",
     "core.program.effects.events",
 )
@@ -61,13 +66,25 @@ ROOMS = (
     Room("api_calls", (*_PROGRAM, "adopting"), dynamic=True),
     Room("api_effects", (*_DOORS, "adopting"), dynamic=True),
     Room("api_mesh", (*_DOORS, "adopting"), dynamic=True),
+    Room("api_hardware", _LAYOUT),
+    Room("api_plans", (*_PROGRAM, "adopting", "api"), dynamic=True),
     Room("api_dialects", (*_DOORS, "adopting", "api"), dynamic=True),
     Room("adopting", _DOORS, dynamic=True),
     Room("showing", (*_DOORS, "adopting"), dynamic=True),
     Room("_version", ()),
     Room(
         "",
-        (*_LAYOUT, "api", "api_calls", "api_dialects", "api_effects", "api_mesh", "showing"),
+        (
+            *_LAYOUT,
+            "api",
+            "api_calls",
+            "api_dialects",
+            "api_effects",
+            "api_mesh",
+            "api_plans",
+            "api_hardware",
+            "showing",
+        ),
         dynamic=True,
     ),
 )

@@ -87,6 +87,7 @@ class PlannedOp:
             did: the value was asked for as it is, or is whole.
         steps: every step that crossed this operation.
         rule: the operation's sharding rule in words; `""` where it has none.
+        factors: the same rule as Shardy writes it.
         operands: the names of the values it reads.
         scope: the functions it stands in, outermost first, as jax names them.
         region: what it is inside of: `""`, `"loop body"`, `"loop condition"`, `"branch"`,
@@ -114,6 +115,7 @@ class PlannedOp:
     step: int | None = None
     steps: tuple[Step, ...] = ()
     rule: str = ""
+    factors: str = ""
     operands: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
     region: str = ""

@@ -5,7 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from shardviz.core.display import Displayed
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.errors import bytes_text
+from shardviz.core.program.propagation import factors
+from shardviz.core.program.propagation.attributes import parent
+from shardviz.core.program.propagation.plan import Plan, PlannedOp, Step
+from shardviz.core.program.propagation.whole import dimension, dimension_of, why_whole
+from shardviz.core.program.report import Collective
+
+_Arrivals = dict[tuple[str, str], Step]
+_CAME = {
+    "argument": "which came from argument {}",
+    "result": "which was asked for on the result {}",
+    "constraint": "which the constraint on {} asks for",
+    "manual": "which {} asks for",
+    "op": "which is in the type of {}",
+}
+_SUMS = ("all-reduce", "reduce-scatter")
+_CARRIED = {
+    "while": "what a loop carries is split alike on every turn",
+    "case": "the result of a choice is split as its branches are",
+    "if": "the result of a choice is split as its branches are",
+    "optimization_barrier": "a barrier hands on what it gets",
+    "shard_map": "a shard_map hands on what its body returns",
+}
 
 
 @dataclass(frozen=True, repr=False)
@@ -16,12 +38,20 @@ class Story(Displayed):
         plan: the plan it is told from.
         op: the value.
         lines: the story, one sentence a step.
+        steps: the steps that brought its axes, in the order in which they happened.
 
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(8,), dtype="int8", spec=Spec.parse("None"))
+    >>> print(tell(Plan("f", make_mesh(data=2), (x,)), x))
+    x is an argument, int8[8]: P(None).
+    Dimension 0 (8) is whole: it was asked for so.
     """
 
     plan: Plan
     op: PlannedOp
     lines: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -31,5 +61,160 @@ class Story(Displayed):
 
 
 def tell(plan: Plan, op: PlannedOp) -> Story:
-    """The story of one value of a plan."""
-    return Story(plan, op, ())
+    """The story of one value of a plan: every axis back to its origin, and why the rest is whole.
+
+    Args:
+        plan: the plan.
+        op: one of its values.
+    """
+    steps: dict[tuple[int, str], Step] = {}
+    reached = _arrivals(plan)
+    lines = [_opening(op)]
+    if op.rule and op.kind == "op":
+        lines.append(f"The rule of {op.name}: {op.rule}.")
+    for number in range(len(op.shape)):
+        axes = op.spec.dims[number] if number < op.spec.rank else ()
+        if not axes:
+            lines.append(why_whole(plan, op, number))
+        for axis in axes:
+            told = _Axis(plan, op, axis, reached)
+            lines += told.lines(f"{dimension(op, number)} is split over {axis}")
+            steps |= {(s.number, s.axis): s for s in told.steps}
+    for axis in sorted(op.spec.unreduced):
+        lines.append(f"It is not summed over {axis} yet: each device along it holds a part.")
+    lines += _partial_sums(plan, op)
+    lines += [_cost(c) for c in plan.collectives if c.value == op.name]
+    if op.note:
+        lines.append(op.note)
+    return Story(plan, op, tuple(lines), tuple(steps[n] for n in sorted(steps)))
+
+
+class _Axis:
+    """One axis of a value, followed back to where it came from."""
+
+    def __init__(self, plan: Plan, op: PlannedOp, axis: str, reached: _Arrivals) -> None:
+        self.plan, self.op, self.axis = plan, op, axis
+        self.steps: list[Step] = []
+        self.end = self.start = op.name
+        if op.kind == "result" and op.operands and _arrival(reached, op.name, axis) is None:
+            self.end = self.start = op.operands[0]
+        seen = {op.name}
+        while (step := _arrival(reached, self.start, axis)) and step.origin not in seen:
+            self.steps.insert(0, step)
+            self.start = step.origin
+            seen.add(step.origin)
+
+    def lines(self, opening: str) -> list[str]:
+        """The sentences: where the axis comes from, then every step."""
+        origin = self.op.origins.get(self.axis)
+        if origin is None:
+            return [f"{opening}."]
+        if origin.name == self.op.name and origin.kind in ("argument", "result"):
+            return [f"{opening}: it was asked for so."]
+        place = f" ({origin.source})" if origin.source else ""
+        came = _CAME[origin.kind].format(f"{origin.name}{place}")
+        lines = [f"{opening}, {came}."]
+        asks = (origin.name == self.start, self.op.opcode in ("sharding_constraint", "shard_map"))
+        if not self.steps and not any(asks):
+            lines.append(
+                "No step of its own brought it: it crossed the border of a function or loop."
+            )
+        targets = [step.origin for step in self.steps[1:]] + [self.end]
+        return lines + [
+            _sentence(self.plan, s, t) for s, t in zip(self.steps, targets, strict=False)
+        ]
+
+
+def _arrivals(plan: Plan) -> _Arrivals:
+    """The step that first brought each axis to each value."""
+    found: _Arrivals = {}
+    for op in plan.ops:
+        for step in op.steps:
+            for name in step.to:
+                known = found.get((name, step.axis))
+                if known is None or step.number < known.number:
+                    found[name, step.axis] = step
+    return found
+
+
+def _arrival(reached: _Arrivals, name: str, axis: str) -> Step | None:
+    return reached.get((name, axis)) or reached.get((name, parent(axis)))
+
+
+def _opening(op: PlannedOp) -> str:
+    kind = {"argument": "an argument", "result": "a result"}.get(op.kind)
+    kind = kind or f"made by {op.opcode}{f' at {op.source}' if op.source else ''}"
+    return f"{op.name} is {kind}, {op.short}: {op.spec}."
+
+
+def _sentence(plan: Plan, step: Step, target: str) -> str:
+    """One step in words: from where to where, by what rule."""
+    went = f"Step {step.number}: {step.axis} went from {step.origin} to {target}"
+    op = plan.by_name.get(step.op)
+    if op is None or op.kind == "result":
+        return f"{went}: a result is split as what is returned."
+    if op.opcode in _CARRIED:
+        return f"{went}: {_CARRIED[op.opcode]}."
+    place = f" at {op.source}" if op.source else ""
+    across = "" if step.op == target else f" across {step.op}"
+    factor = _factor(plan, op, step, target)
+    return f"{went}{across}{place}{factor}."
+
+
+def _factor(plan: Plan, op: PlannedOp, step: Step, target: str) -> str:
+    rule = factors.parse(op.factors)
+    if rule is None:
+        return ""
+    first = dimension_of(plan.by_name.get(step.origin), step.axis)
+    last = dimension_of(plan.by_name.get(target), step.axis)
+    if first is None or last is None:
+        return ""
+    name = _name_of(rule, op, step.origin, first)
+    if name == "" or name != _name_of(rule, op, target, last):
+        return ""
+    if len({*rule.operands, *rule.results}) == 1 and not (rule.whole or rule.blocked):
+        return ", which works element by element"
+    same = f"dimension {first}" if first == last else f"dimension {first} there and {last} here"
+    return f": {rule.formula}, where {name} is {same}"
+
+
+def _name_of(rule: factors.Rule, op: PlannedOp, value: str, number: int) -> str:
+    """The factor that a rule gives a dimension of one of its values."""
+    base = op.name.partition("[")[0]
+    for names, tensors in ((op.operands, rule.operands), ((op.name, base), rule.results)):
+        for name, tensor in zip(names, tensors, strict=False):
+            if name == value and number < len(tensor):
+                return "".join(tensor[number])
+    return ""
+
+
+def _partial_sums(plan: Plan, op: PlannedOp) -> list[str]:
+    """What an operation sums over mesh axes, because it sums over a dimension they split."""
+    rule = factors.parse(op.factors)
+    told = any(c.value == op.name and c.kind in _SUMS for c in plan.collectives)
+    if rule is None or op.kind != "op" or told:
+        return []
+    lines = []
+    for factor in rule.reduction:
+        found: dict[str, list[str]] = {}
+        for name, tensor in zip(op.operands, rule.operands, strict=False):
+            value = plan.by_name.get(name)
+            for number, names in enumerate(tensor):
+                if value is not None and factor in names and number < value.spec.rank:
+                    for axis in value.spec.dims[number]:
+                        found.setdefault(axis, []).append(name)
+        for axis, names in found.items():
+            if axis not in op.spec.unreduced:
+                both = " and ".join(dict.fromkeys(names))
+                lines.append(
+                    f"{axis} splits {factor} ({rule.sizes[factor]}) in {both}, and {op.name}"
+                    f" reduces over {factor}: each device has a part, put together over {axis}."
+                )
+    return lines
+
+
+def _cost(c: Collective) -> str:
+    over = " and ".join(c.mesh_axes) or "all devices"
+    cause = f": {c.cause}" if c.cause else "."
+    size = bytes_text(c.bytes_per_device)
+    return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"

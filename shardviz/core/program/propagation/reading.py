@@ -1,0 +1,282 @@
+"""A propagated module, read into the values of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.propagation import attributes, control, factors, standins
+from shardviz.core.program.propagation.draft import (
+    Draft,
+    Names,
+    Where,
+    base_name,
+    ends_of,
+    finished,
+    scope_of,
+    step_of,
+    whole,
+)
+from shardviz.core.program.propagation.locations import place
+from shardviz.core.program.propagation.plan import Origin, PlannedOp
+
+_REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
+_SUMS = {"dot_general", "convolution", "dot"}
+_RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
+_KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "__gpu$xla.gpu.triton"}
+_NO_RULE = "Shardy has no rule for it: no sharding crosses it."
+
+
+class Reader:
+    """Reads one module.
+
+    Args:
+        module: what `pipeline.propagate` gives, with a copy of each function for each call.
+        arguments: the names of the arguments of the lowered program, in order.
+        results: the names of its results, in order.
+        asked: argument name to the spec that was asked for.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        arguments: Sequence[str],
+        results: Sequence[str],
+        asked: Mapping[str, Spec],
+    ) -> None:
+        self._module, self._asked = module, asked
+        self._arguments, self._results = arguments, results
+        self._names = Names([*arguments, *results])
+        self._calls: dict[tuple[str, ...], int] = {}
+        self._by_value: dict[Any, str] = {}
+        self._drafts: list[Draft] = []
+        self._index: dict[str, Draft] = {}
+        self._known: dict[str, Origin] = {}
+        self._functions: dict[str, Any] = {}
+
+    def read(self) -> tuple[PlannedOp, ...]:
+        """The values of the module: arguments, operations in order, results."""
+        for item in self._module.body.operations:
+            if item.operation.name == "func.func":
+                self._functions[_symbol(item.attributes["sym_name"])] = item
+        main = self._functions["main"]
+        self._read_arguments(main)
+        returned = self.block(main.regions[0].blocks[0], Where())
+        self._read_results(main, returned)
+        return finished(self._drafts, self._known)
+
+    def block(self, block: Any, where: Where) -> tuple[str, ...]:
+        """Reads the operations of a block; the names of what it returns."""
+        for item in block.operations:
+            op = item.operation
+            name = op.name
+            if name in _RETURNS:
+                return self.named(op.operands)
+            if name == "func.call":
+                self._read_call(op, where)
+            elif (handler := control.HANDLERS.get(name)) is not None:
+                handler(self, op, where)
+            else:
+                self._read_op(op, where)
+        return ()
+
+    def named(self, values: Any) -> tuple[str, ...]:
+        """The names of some values."""
+        return tuple(self._by_value.get(v, "") for v in values)
+
+    def alias(self, values: Any, names: Sequence[str]) -> None:
+        """Values that are other names for values."""
+        self._by_value.update(zip(values, names, strict=False))
+
+    def value(self, name: str) -> PlannedOp | None:
+        """A value that was read already."""
+        return self._index[name].op if name in self._index else None
+
+    def cross(self, draft: Draft, edges: Sequence[attributes.Edge], ends: Mapping) -> None:
+        """Gives a value the steps that crossed its operation."""
+        steps = (step_of(edge, draft.op.name, dict(ends)) for edge in edges)
+        draft.crossed += tuple(s for s in steps if s is not None)
+
+    def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
+        """Says what Shardy means by the name of an origin."""
+        self._known[key] = Origin("", kind, name, source)
+
+    def add(self, op: Any, where: Where, specs: Sequence[Spec], **parts: Any) -> list[Draft]:
+        """A value for each result of an operation."""
+        at = where.call.inner(place(str(op.location)))
+        opcode = parts.pop("opcode", None) or standins.name_of(op)
+        results = list(op.results)
+        name = self._names.take(base_name(at.op, opcode), len(results))
+        operands = parts.pop("operands", None)
+        parts.setdefault("note", where.note)
+        shared = PlannedOp(
+            name,
+            "op",
+            opcode,
+            at.op,
+            at.source,
+            at.stack,
+            operands=self.named(op.operands) if operands is None else operands,
+            scope=scope_of(where, at.op),
+            region=where.region,
+            trips=where.trips if where.looped else None,
+            backward="transpose(" in at.op,
+            **parts,
+        )
+        origins = _origins(op)
+        made = []
+        for number, value in enumerate(results):
+            own = name if len(results) == 1 else f"{name}[{number}]"
+            shape, dtype = attributes.tensor(str(value.type)) or ((), "token")
+            spec = specs[number] if number < len(specs) else Spec()
+            spec = spec if spec.dims or spec.unreduced else whole(shape)
+            op_ = replace(shared, name=own, shape=shape, dtype=dtype, spec=spec)
+            draft = Draft(op_, origins[number] if number < len(origins) else {})
+            self._keep(draft, value)
+            made.append(draft)
+        return made
+
+    def _keep(self, draft: Draft, value: Any = None) -> None:
+        self._drafts.append(draft)
+        self._index[draft.op.name] = draft
+        if value is not None:
+            self._by_value[value] = draft.op.name
+
+    def _read_op(self, op: Any, where: Where) -> None:
+        rule = _text(op, "sdy.sharding_rule")
+        operands = self.named(op.operands)
+        opcode = standins.name_of(op)
+        told = {"rule": factors.words(rule, operands, _reduces(op, opcode)), "factors": rule}
+        specs = attributes.specs(_text(op, "sdy.sharding"))
+        if opcode == "custom_call":
+            told |= _called(_symbol(op.attributes["call_target_name"]), rule)
+        elif (
+            not rule
+            and len(op.operands)
+            and any(attributes.tensor(str(v.type)) for v in op.results)
+        ):
+            told |= {"covered": False, "note": _NO_RULE}
+        made = self.add(op, where, specs, operands=operands, **told)
+        if text := _text(op, "sdy.propagation_edges"):
+            ends = ends_of(operands, [d.op.name for d in made])
+            for draft in made:
+                self.cross(draft, attributes.edges(text), ends)
+
+    def _read_call(self, op: Any, where: Where) -> None:
+        callee = self._functions.get(_symbol(op.attributes["callee"]))
+        at = where.call.inner(place(str(op.location)))
+        if callee is None or not callee.regions[0].blocks:
+            self.add(op, where, (), covered=False, note="The function it calls has no body here.")
+            return
+        scope = (*scope_of(where, at.op), at.op.rsplit("/", 1)[-1])
+        count = self._calls[scope] = self._calls.get(scope, 0) + 1
+        if count > 1:
+            scope = (*scope[:-1], f"{scope[-1]} ({count})")
+        block = callee.regions[0].blocks[0]
+        self.alias(block.arguments, self.named(op.operands))
+        returned = self.block(block, replace(where, call=at, scope=scope))
+        self.alias(op.results, returned)
+
+    def _read_arguments(self, main: Any) -> None:
+        given = _dictionaries(main, "arg_attrs")
+        for number, value in enumerate(main.regions[0].blocks[0].arguments):
+            name = self._arguments[number] or self._names.take("token")
+            shape, dtype = attributes.tensor(str(value.type)) or ((), "token")
+            spec = next(iter(attributes.specs(_entry(given, number, "sdy.sharding"))), whole(shape))
+            found = attributes.origins(_entry(given, number, "sdy.sharding_origins"))
+            origins = dict(found[0]) if found else {}
+            asked = self._asked.get(name, Spec())
+            # What was asked for came first, though something else may have asked for it as well.
+            origins |= {axis: "self" for axis in asked.axes if axis in spec.axes}
+            self.origin(f"input: {number}", "argument", name)
+            self.origin(f"{name}: self", "argument", name)
+            op = PlannedOp(name, "argument", shape=shape, dtype=dtype, spec=spec)
+            self._keep(Draft(op, origins), value)
+
+    def _read_results(self, main: Any, returned: Sequence[str]) -> None:
+        given = _dictionaries(main, "res_attrs")
+        tensors = [n for n, v in enumerate(returned) if self._index[v].op.dtype != "token"]
+        for name, number in zip(self._results, tensors, strict=True):
+            source = self._index[returned[number]]
+            self.origin(f"output: {number}", "result", name)
+            self.origin(f"{name}: self", "result", name)
+            found = attributes.origins(_entry(given, number, "sdy.sharding_origins"))
+            # A result that is another value as it stands says nothing of its own.
+            inherited = {a: _outside(o, source.op.name) for a, o in source.origins.items()}
+            spec = next(iter(attributes.specs(_entry(given, number, "sdy.sharding"))), None)
+            op = PlannedOp(
+                name,
+                "result",
+                shape=source.op.shape,
+                dtype=source.op.dtype,
+                spec=whole(source.op.shape) if spec is None else spec,
+                operands=(source.op.name,),
+            )
+            draft = Draft(op, inherited | (dict(found[0]) if found else {}))
+            self._keep(draft)
+            steps = attributes.edges(_entry(given, number, "sdy.propagation_edges"))
+            self.cross(draft, steps, ends_of((source.op.name,), (name,)))
+
+
+def _outside(origin: str, name: str) -> str:
+    """What Shardy would call the origin of an axis of a value, told from elsewhere."""
+    return f"{name}: self" if origin == "self" else origin
+
+
+def _called(target: str, rule: str) -> dict[str, Any]:
+    """What to say of code that neither Shardy nor XLA looks into."""
+    call = f"It calls {target}."
+    if "callback" in target:
+        call = "It calls Python on the host of one device, so it needs its operands whole there."
+    elif target in _KERNELS:
+        call = "It is a Pallas kernel."
+    if rule and not factors.opaque(rule):
+        return {"note": call}
+    return {"covered": False, "note": f"{call} {_NO_RULE}"}
+
+
+def argument_names(module: Any) -> list[str]:
+    """What jax calls the arguments of a lowered program, in order."""
+    main = next(f for f in module.body.operations if _is_main(f))
+    return [place(str(v.location)).op for v in main.regions[0].blocks[0].arguments]
+
+
+def _is_main(item: Any) -> bool:
+    return item.operation.name == "func.func" and _symbol(item.attributes["sym_name"]) == "main"
+
+
+def _origins(op: Any) -> tuple[dict[str, str], ...]:
+    for name in ("sdy.sharding_origins", "sdy.result_sharding_origins"):
+        if text := _text(op, name):
+            return attributes.origins(text)
+    return ()
+
+
+def _text(op: Any, name: str) -> str:
+    found = op.attributes
+    return str(found[name]) if name in found else ""
+
+
+def _symbol(attribute: Any) -> str:
+    return attribute.value
+
+
+def _reduces(op: Any, opcode: str) -> str:
+    if opcode in _SUMS:
+        return "sums"
+    if opcode == "reduce":
+        first = next(iter(op.regions[0].blocks[0].operations)).operation.name
+        return _REDUCES.get(first.partition(".")[2], "reduces")
+    return "reduces"
+
+
+def _dictionaries(function: Any, name: str) -> list[Any]:
+    return list(function.attributes[name]) if name in function.attributes else []
+
+
+def _entry(given: Sequence[Any], number: int, name: str) -> str:
+    """The text of one entry of the dictionary of one argument or result."""
+    found = given[number] if number < len(given) else {}
+    return str(found[name]) if name in found else ""

@@ -1,0 +1,80 @@
+"""Operations that XLA rewrites before it runs Shardy, replaced by what Shardy would see.
+
+jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules. XLA breaks them up
+first, and jaxlib offers no pass that does. What the parts of an elementwise operation do to
+shardings, any elementwise operation does; so such a one stands in, and keeps the name.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import jax
+
+#: The attribute in which a stand-in keeps the name of what it stands for.
+STANDS_FOR = "shardviz.stands_for"
+# XLA keeps these whole, and Shardy knows them by the names of calls.
+_CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
+# The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding crosses it.
+_LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
+
+
+def stand_in(module: Any) -> None:
+    """Replaces, in place, the operations of a module that XLA would have rewritten."""
+    found: list[Any] = []
+    for item in module.body.operations:
+        _collect(item.operation, found)
+    for op in found:
+        _replace(op)
+
+
+def name_of(op: Any) -> str:
+    """What an operation is called, without its dialect; what it stands for, where it does."""
+    if STANDS_FOR in op.attributes:
+        return op.attributes[STANDS_FOR].value
+    return op.name.partition(".")[2]
+
+
+def _collect(op: Any, found: list[Any]) -> None:
+    if op.name.startswith("chlo.") and op.name not in _LEFT:
+        found.append(op)
+    for region in op.regions:
+        for block in region.blocks:
+            for item in block.operations:
+                _collect(item.operation, found)
+
+
+def _replace(op: Any) -> None:
+    ir = importlib.import_module("jaxlib.mlir.ir")
+    with op.context, op.location:
+        attributes = {STANDS_FOR: ir.StringAttr.get(op.name.partition(".")[2])}
+        if op.name in _CALLS:
+            attributes["call_target_name"] = ir.StringAttr.get(_CALLS[op.name])
+            name = "stablehlo.custom_call"
+        elif not (name := _elementwise(op)):
+            return
+        made = ir.Operation.create(
+            name,
+            results=[r.type for r in op.results],
+            operands=list(op.operands),
+            attributes=attributes,
+            loc=op.location,
+            ip=ir.InsertionPoint(op),
+        )
+    for old, new in zip(op.results, made.results, strict=True):
+        old.replace_all_uses_with(new)
+    op.erase()
+
+
+def _elementwise(op: Any) -> str:
+    """An operation of one or two operands that works element by element, as this one does."""
+    operands = [str(v.type) for v in op.operands]
+    results = [str(v.type) for v in op.results]
+    if len(results) != 1 or len(set(operands)) != 1 or len(operands) > 2 or len(op.regions):
+        return ""
+    if operands[0] == results[0]:
+        return "stablehlo.tanh" if len(operands) == 1 else "stablehlo.atan2"
+    same_shape = operands[0].rpartition("x")[0] == results[0].rpartition("x")[0]
+    is_test = results[0].endswith(("xi1>", "<i1>"))
+    return "stablehlo.is_finite" if is_test and same_shape and len(operands) == 1 else ""

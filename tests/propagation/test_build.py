@@ -1,0 +1,219 @@
+"""plan_program: errors as data, one cost for any mesh, and what a plan says about itself."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules import Dialect
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.building import build_program
+from shardviz.core.program.propagation import build, pipeline
+from shardviz.core.program.propagation.build import plan_program
+from shardviz.core.program.propagation.lowering import MOST_STAND_INS
+from tests.propagation.planning import MESH, W, X, plan, program
+
+
+def fails(x):
+    raise KeyError("mine")
+
+
+def same(x):
+    return x
+
+
+def calls_back(x):
+    return jax.pure_callback(same, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def prints_in_order(x):
+    jax.debug.print("{}", x[0, 0], ordered=True)
+    return x
+
+
+def shapes_do_not_fit(x):
+    return x @ x
+
+
+LARGE = make_mesh(data=MOST_STAND_INS, model=2)
+# name: program, stage, how the message begins, whether a line of this file is named
+ERRORS = {
+    "an array that does not divide": (
+        lambda: program(jnp.sin, x=((6, 4), "data")),
+        "program",
+        "x: Dimension 0: 6 does not divide by 4 (data)",
+        False,
+    ),
+    "an exception of the function": (
+        lambda: program(fails, x=X),
+        "trace",
+        "jax could not trace the function. KeyError: 'mine'",
+        True,
+    ),
+    "shapes": (
+        lambda: program(shapes_do_not_fit, x=X),
+        "trace",
+        "jax could not trace the function. TypeError: dot_general requires contracting",
+        True,
+    ),
+    "output specs": (
+        lambda: program(jnp.sin, x=X).replace(out_specs=(Spec(), Spec(), Spec())),
+        "trace",
+        "out_specs gives 3 specs and the function returns 1 array: output.",
+        False,
+    ),
+    "an effect for one device": (
+        lambda: program(prints_in_order, x=X),
+        "program",
+        "",
+        False,
+    ),
+    "a callback on too many devices": (
+        lambda: program(calls_back, LARGE, x=((MOST_STAND_INS, 4), "data")),
+        "lower",
+        "The program calls Python on the host, which jax lowers only where every device is named;"
+        " the mesh has 131,072.",
+        False,
+    ),
+    "types that disagree": (
+        lambda: program(
+            lambda x, w: x @ w,
+            MeshSpec(("data", "model"), (4, 2), ("Explicit", "Explicit")),
+            x=((64, 32), "data, model"),
+            w=((32, 128), "data, None"),
+        ),
+        "trace",
+        "",
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ERRORS)
+def test_errors_are_data(eight_devices, name):
+    make, stage, words, ours = ERRORS[name]
+    found = plan_program(make())
+    assert not found.ok
+    assert not found.ops
+    assert (found.error.stage, found.error.message[: len(words)]) == (stage, words)
+    assert found.error.source.startswith("test_build.py:") == ours
+    assert repr(found).startswith("Plan(")
+
+
+def test_types_that_disagree_get_a_diagnosis(eight_devices):
+    found = plan_program(ERRORS["types that disagree"][0]())
+    assert found.diagnosis is not None
+    assert found.error.message.startswith(found.diagnosis.problem)
+
+
+def test_what_is_no_program_is_refused():
+    with pytest.raises(ProgramError, match="What is planned is a program"):
+        plan_program("x @ w")
+
+
+def test_a_pass_that_fails_is_an_error_of_the_plan(eight_devices, monkeypatch):
+    def broken(module, per_call=False):
+        raise RuntimeError("pass failed")
+
+    monkeypatch.setattr(build.pipeline, "propagate", broken)
+    found = plan_program(program(jnp.sin, x=X))
+    assert str(found.error) == "propagate: Shardy could not propagate. RuntimeError: pass failed"
+
+
+def test_without_shardy_there_is_one_sentence_and_nothing_is_traced(monkeypatch):
+    monkeypatch.setattr(pipeline, "available", lambda: "Shardy is not there.")
+    found = plan_program(program(fails, x=X))
+    assert str(found.error) == "propagate: Shardy is not there."
+    assert found.trace_s is None
+
+
+def block(x, w):
+    hidden = jax.nn.relu(x @ w)
+    return jnp.sum(jax.nn.softmax(hidden @ w.T) ** 2)
+
+
+def told(found):
+    """A plan without the sizes that grow with the mesh."""
+    values = [
+        (op.name, op.op, op.spec, op.origins, op.steps, op.operands, op.source) for op in found.ops
+    ]
+    return values, [
+        (c.kind, c.mesh_axes, c.value, c.op, c.bytes_per_device) for c in found.collectives
+    ]
+
+
+@pytest.mark.parametrize("devices", [512, 65_536, 1_048_576])
+def test_a_plan_is_the_same_from_8_devices_to_a_million(eight_devices, devices):
+    def on(size):
+        mesh = make_mesh(data=size // 2, model=2)
+        return plan(jax.grad(block, 1), mesh, x=((8 * size, 32), "data"), w=W)
+
+    small, large = on(8), on(devices)
+    assert told(small) == told(large)
+    assert all(not c.groups for c in large.collectives)
+
+
+def test_a_mesh_that_names_its_devices_plans_the_same(eight_devices):
+    ids = np.arange(8)[::-1].reshape(4, 2)
+    named = MeshSpec(("data", "model"), (4, 2), device_ids=ids, concrete=True)
+    arguments = {"x": X, "w": W}
+    assert told(plan(block, named, **arguments)) == told(plan(block, MESH, **arguments))
+
+
+def test_devices_that_nobody_has_can_be_named(eight_devices):
+    ids = np.arange(8).reshape(4, 2) + 4096
+    named = MeshSpec(("data", "model"), (4, 2), device_ids=ids, concrete=True)
+    assert plan(block, named, x=X, w=W).ok
+
+
+def test_each_plan_traces_anew(eight_devices):
+    scale = 2.0
+
+    def fn(x):
+        return jnp.sin(x) if scale > 1 else jnp.cos(x)
+
+    made = program(fn, x=X)
+    assert "sin" in plan_program(made).by_name
+    scale = 0.0
+    assert "cos" in plan_program(made).by_name
+
+
+def test_seconds_are_told_for_each_stage(eight_devices):
+    found = plan(block, x=X, w=W)
+    assert min(found.trace_s, found.lower_s, found.propagate_s) > 0
+    assert found.seconds == pytest.approx(found.trace_s + found.lower_s + found.propagate_s)
+
+
+def test_collectives_name_values_of_the_plan(eight_devices):
+    found = plan(block, x=X, w=W)
+    assert found.collectives
+    assert all(c.value in found.by_name for c in found.collectives)
+    assert found.op(found.collectives[0]).name == found.collectives[0].value
+
+
+def test_explicit_axes_come_from_the_type_of_each_value(eight_devices):
+    mesh = MeshSpec(("data", "model"), (4, 2), ("Explicit", "Explicit"))
+    found = plan(lambda x, w: jax.nn.relu(x @ w) * 2, mesh, x=X, w=W)
+    assert str(found.op("dot_general").spec) == "P('data', 'model')"
+    assert str(found.op("max").origins["data"]).startswith("data from op max (test_build.py:")
+    assert not [op.name for op in found.ops if op.opcode == "sharding_constraint"]
+
+
+def test_arguments_in_trees_keep_their_names(eight_devices):
+    struct = jax.ShapeDtypeStruct
+    params = {"a b": {"w": struct((32, 64), "float32")}, "layers": [struct((4,), "int8")]}
+
+    def fn(params, x):
+        return {"y": x @ params["a b"]["w"], "z": x.sum()}
+
+    specs = (jax.sharding.PartitionSpec(), jax.sharding.PartitionSpec("data"))
+    arguments = (params, struct((64, 32), "float32"))
+    made = build_program(fn, arguments, MESH, None, Dialect.LINEN, specs, None, (1,), "")
+    found = plan_program(made)
+    names = [op.name for op in found.ops if op.kind != "op"]
+    assert names == ["params.a b.w", "params.layers[0]", "x", "output.y", "output.z"]
+    assert str(found.op("output.y").origins["data"]) == "data from argument x"

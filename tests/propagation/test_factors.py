@@ -1,0 +1,196 @@
+"""Sharding rules in words, and Shardy's attributes from their text."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.propagation import attributes, factors
+from shardviz.core.program.propagation.draft import base_name
+from shardviz.core.program.propagation.locations import place
+
+# name: rule, operands, what it does with reductions, words
+RULES = {
+    "matmul": (
+        "([i, k], [k, j])->([i, j]) {i=64, j=2048, k=512} reduction={k}",
+        ("x", "w"),
+        "sums",
+        "[i, k], [k, j] -> [i, j]: i (64) from x, j (2048) from w; sums over k (512)",
+    ),
+    "element by element": (
+        "([i, j], [i, j])->([i, j]) {i=8, j=4}",
+        ("a", "b"),
+        "reduces",
+        "[i, j], [i, j] -> [i, j]: every dimension from a and b",
+    ),
+    "one operand twice": (
+        "([i], [i])->([i]) {i=8}",
+        ("a", "a"),
+        "reduces",
+        "[i], [i] -> [i]: every dimension from a",
+    ),
+    "maximum": (
+        "([i, j], [])->([i]) {i=8, j=4} reduction={j}",
+        ("a", "c"),
+        "takes the maximum",
+        "[i, j], [] -> [i]: i (8) from a; takes the maximum over j (4)",
+    ),
+    "a new dimension": (
+        "([i])->([i, j]) {i=8, j=4}",
+        ("a",),
+        "reduces",
+        "[i] -> [i, j]: i (8) from a; adds j (4)",
+    ),
+    "a dimension split in two": (
+        "([ij])->([i, j]) {i=2, j=32}",
+        ("a",),
+        "reduces",
+        "[ij] -> [i, j]: every dimension from a",
+    ),
+    "whole and blocked": (
+        "([i, j], [])->([i, j]) {i=3, j=64} need_replication={i} blocked_propagation={i}",
+        ("a", "n"),
+        "reduces",
+        "[i, j], [] -> [i, j]: j (64) from a; needs i (3) whole; nothing crosses i (3)",
+    ),
+    "moving": (
+        "([i, j])->([i, j]) {i=64, j=8} permutation={i}",
+        ("a",),
+        "reduces",
+        "[i, j] -> [i, j]: every dimension from a; blocks exchange data along i (64)",
+    ),
+    "custom, nothing shared": (
+        "([i, j])->([k, l], []) {i=8, j=8, k=8, l=8}, custom",
+        ("a",),
+        "reduces",
+        "[i, j] -> [k, l], []: adds k (8) and l (8); leaves out i (8) and j (8)",
+    ),
+    "size one goes unsaid": (
+        "([j, k])->([i, j, k]) {i=1, j=64, k=32}",
+        ("a",),
+        "reduces",
+        "[j, k] -> [i, j, k]: every dimension from a",
+    ),
+    "more factors than letters": (
+        "([z_1, a])->([z_1, a]) {a=4, z_1=8}",
+        ("x",),
+        "reduces",
+        "[z_1, a] -> [z_1, a]: every dimension from x",
+    ),
+    "scalars": ("([], [])->([])", ("a", "b"), "reduces", ""),
+}
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rules_in_words(name):
+    text, operands, reduces, words = RULES[name]
+    assert factors.words(f"#sdy.op_sharding_rule<{text}>", operands, reduces) == words
+
+
+SHARDINGS = {
+    "whole": ("<@mesh, [{}, {}]>", Spec(((), ()))),
+    "scalar": ("<@mesh, []>", Spec()),
+    "two axes": ('<@mesh, [{"a", "b"}]>', Spec((("a", "b"),))),
+    "open": ('<@mesh, [{"a", ?}, {?}]>', Spec((("a",), ()))),
+    "part of an axis": ('<@mesh, [{"a":(1)2}]>', Spec((("a:(1)2",),))),
+    "unreduced": ('<@mesh, [{}], unreduced={"a"}>', Spec(((),), unreduced=frozenset({"a"}))),
+    "replicated": ('<@mesh, [{}], replicated={"a"}>', Spec(((),))),
+    "both marks": (
+        '<@mesh, [{"b"}], replicated={"c"}, unreduced={"a"}>',
+        Spec((("b",),), unreduced=frozenset({"a"})),
+    ),
+    "one device": ("<@maximal_mesh_0, []>", Spec()),
+    "odd names": ('<@mesh, [{"a b", "c\\22"}]>', Spec((("a b", 'c"'),))),
+}
+
+
+@pytest.mark.parametrize("name", SHARDINGS)
+def test_shardings_from_text(name):
+    text, spec = SHARDINGS[name]
+    assert attributes.specs(f"#sdy.sharding_per_value<[{text}]>") == (spec,)
+    assert attributes.specs(f"#sdy.sharding_per_value<[{text}, {text}]>") == (spec, spec)
+
+
+def test_edges_from_text():
+    text = (
+        '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [operand-1, result-0]},'
+        ' {"b":(1)2 = result-0 -> [operand-0]}]}, {step-7 = [{"c" = operand-1 -> [result-0]}]}]>'
+    )
+    found = attributes.edges(text)
+    assert [(e.number, e.axis, e.origin, e.to) for e in found] == [
+        (3, "a", ("operand", 0), (("operand", 1), ("result", 0))),
+        (3, "b:(1)2", ("result", 0), (("operand", 0),)),
+        (7, "c", ("operand", 1), (("result", 0),)),
+    ]
+    assert attributes.edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
+
+
+def test_origins_from_text():
+    text = '[{a = "self", "b:(1)2" = "input: 1", "c d" = "constraint_0"}, {}]'
+    assert attributes.origins(text) == (
+        {"a": "self", "b:(1)2": "input: 1", "c d": "constraint_0"},
+        {},
+    )
+
+
+TYPES = {
+    "tensor<64x32xf32>": ((64, 32), "float32"),
+    "tensor<i1>": ((), "bool"),
+    "tensor<2xui32>": ((2,), "uint32"),
+    "tensor<4xcomplex<f32>>": ((4,), "complex64"),
+    "tensor<8xf8E4M3FN>": ((8,), "float8_e4m3fn"),
+    "tensor<3xi4>": ((3,), "int4"),
+    "!stablehlo.token": None,
+}
+
+
+@pytest.mark.parametrize("text", TYPES)
+def test_types_from_text(text):
+    assert attributes.tensor(text) == TYPES[text]
+
+
+PLACES = {
+    "a name alone": ('loc("max")', "max", ()),
+    "nothing": ("loc(unknown)", "", ()),
+    "one frame": ('loc("jit(f)/sin"("f"("/me/a.py":3:1 to :5)))', "jit(f)/sin", ("a.py:3",)),
+    "calls": (
+        'loc("sin"(callsite("f"("/me/a.py":3:1 to :5) at callsite("f"("/me/a.py":3:1 to :5) at'
+        ' "<module>"("/me/b.py":9:0 to :4)))))',
+        "sin",
+        ("a.py:3", "b.py:9"),
+    ),
+    "frames of packages": (
+        'loc("sin"(callsite("g"("/v/site-packages/flax/x.py":1:1) at "f"("/me/a.py":3:1))))',
+        "sin",
+        ("a.py:3",),
+    ),
+    "a file without frames": ('loc("sin"("/me/a.py":3:1))', "sin", ("a.py:3",)),
+    "no name": (
+        'loc(callsite("f"("/me/a.py":3:1) at "g"("/me/b.py":4:1)))',
+        "",
+        ("a.py:3", "b.py:4"),
+    ),
+    "a cell": ('loc("sin"("f"("/tmp/ipykernel_7/31.py":2:4)))', "sin", ("cell:2",)),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_from_text(name):
+    text, op, stack = PLACES[name]
+    assert (place(text).op, place(text).stack) == (op, stack)
+
+
+NAMES = {
+    ("jit(f)/jvp(g)/dot_general", "dot_general"): "dot_general",
+    ("jit(f)/add", "broadcast_in_dim"): "broadcast_in_dim",
+    ("jit(f)/broadcast_in_dim", "broadcast_in_dim"): "broadcast_in_dim",
+    ("jit(f)/jit(relu)", "constant"): "constant",
+    ("jit(f)/squeeze", "reshape"): "squeeze",
+    ("jit(f)/pure_callback:", "custom_call"): "pure_callback",
+    ("", "add"): "add",
+}
+
+
+@pytest.mark.parametrize(("path", "opcode"), NAMES)
+def test_values_are_named_as_jax_names_their_operation(path, opcode):
+    assert base_name(path, opcode) == NAMES[path, opcode]

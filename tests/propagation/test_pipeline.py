@@ -1,0 +1,136 @@
+"""Shardy's passes: that they are there, change no module of jax's, and what is said where not."""
+
+from __future__ import annotations
+
+import re
+
+import jax
+import pytest
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.propagation import pipeline
+from shardviz.core.program.propagation.lowering import abstract_mesh, lower_to_plan
+from shardviz.core.program.tracing import trace
+from tests.propagation import test_constructs
+from tests.propagation.planning import MESH, X, program
+
+PROGRAMS = ("scan, gradient", "loop in a loop", "cond", "remat", "shard_map over one axis")
+
+
+def module(name):
+    fn, letters, _ = test_constructs.COVERED[name]
+    made = program(fn, **{a: test_constructs.ARGUMENTS[a] for a in letters})
+    return lower_to_plan(made, trace(made, abstract_mesh(MESH))).module
+
+
+def shardings(module):
+    return re.findall(r"<@mesh, \[[^\]]*\][^>]*>", str(module))
+
+
+def test_the_passes_are_there():
+    assert pipeline.available() == ""
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_origins_and_steps_change_no_sharding(eight_devices, monkeypatch, name):
+    made = module(name)
+    told = shardings(pipeline.propagate(made))
+    passes = pipeline._passes(debug=False)
+    monkeypatch.setattr(pipeline, "_passes", lambda debug: passes)
+    assert len(told) > 3
+    assert told == shardings(pipeline.propagate(made))
+
+
+def test_jax_keeps_its_module_as_it_was(eight_devices):
+    made = module("remat")
+    before = str(made)
+    pipeline.propagate(made)
+    pipeline.propagate(made, per_call=True)
+    planned = pipeline.planned(made)
+    assert str(made) == before
+    assert "sdy.all_reduce" in str(planned)
+    assert "sdy.sharding_origins" not in str(planned)
+
+
+def test_each_call_gets_a_copy_where_that_is_asked_for(eight_devices):
+    made = module("nested jit")
+    shared, own = str(pipeline.propagate(made)), str(pipeline.propagate(made, per_call=True))
+    assert shared.count("stablehlo.sine") == 1
+    assert own.count("stablehlo.sine") == 4
+
+
+def test_gspmd_gets_one_clear_sentence(eight_devices):
+    jax.config.update("jax_use_shardy_partitioner", False)
+    try:
+        words = pipeline.available()
+        assert words == (
+            "jax is set to GSPMD, which explains nothing: jax_use_shardy_partitioner is False."
+            " Set it to True to see why; everything else works."
+        )
+        with pytest.raises(ProgramError, match="jax is set to GSPMD"):
+            pipeline.propagate(None)
+    finally:
+        jax.config.update("jax_use_shardy_partitioner", True)
+
+
+ELSE = "A program cannot be explained before it is compiled; everything else works."
+WITHOUT = {
+    "no pass manager": (
+        "_bindings",
+        ImportError("No module named 'jaxlib.mlir.passmanager'"),
+        "This jaxlib has no MLIR pass manager (No module named 'jaxlib.mlir.passmanager').",
+    ),
+    "no pipeline": (
+        "_pipeline",
+        ValueError("'sdy-propagation-pipeline' does not refer to a pass\nmore"),
+        "This jaxlib knows no pipeline sdy-propagation-pipeline ('sdy-propagation-pipeline' does"
+        " not refer to a pass).",
+    ),
+    "another propagation": (
+        "_pipeline",
+        ("symbol-dce",),
+        "This jaxlib's Shardy has no pass sdy-user-priority-propagate.",
+    ),
+    "a pass nobody has tried": (
+        "_pipeline",
+        ("sdy-user-priority-propagate", "func.func(sdy-convert-global-to-local{x=1})"),
+        "This jaxlib's Shardy has a pass that this version of shardviz has not been tried with:"
+        " sdy-convert-global-to-local.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WITHOUT)
+def test_what_is_missing_is_said_in_one_sentence(monkeypatch, name):
+    where, answer, words = WITHOUT[name]
+
+    def stand_in():
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(pipeline, where, stand_in)
+    pipeline._missing.cache_clear()
+    try:
+        assert pipeline.available() == f"{words} {ELSE}"
+    finally:
+        pipeline._missing.cache_clear()
+
+
+def test_elementwise_operations_of_chlo_get_stand_ins(eight_devices):
+    made = program(lambda x: jax.lax.erf_inv(x) > 0, x=X)
+    lowered = lower_to_plan(made, trace(made, abstract_mesh(MESH))).module
+    assert "chlo.erf_inv" in str(lowered)
+    copy = str(pipeline.propagate(lowered))
+    assert "chlo." not in copy
+    assert 'shardviz.stands_for = "erf_inv"' in copy
+
+
+def test_what_chlo_does_that_is_not_elementwise_stays(eight_devices):
+    def fn(x, w, sizes):
+        return jax.lax.ragged_dot(x, w, sizes)
+
+    made = program(fn, x=X, w=((2, 32, 8), "None"), sizes=((2,), "None", "int32"))
+    lowered = lower_to_plan(made, trace(made, abstract_mesh(MESH))).module
+    found = set(re.findall(r"chlo\.\w+", str(lowered)))
+    assert set(re.findall(r"chlo\.\w+", str(pipeline.propagate(lowered)))) == found
