@@ -15,6 +15,7 @@ from shardviz.core.program.hlo.replica_groups import (
     axes_of_pairs,
     read_groups,
     read_pairs,
+    read_replicas,
 )
 
 NOTATIONS = {
@@ -107,3 +108,45 @@ def test_a_permutation_runs_along_the_axes_it_changes():
     assert axes_of_pairs(((0, 1), (1, 0)), ("a", "b"), (4, 2)) == ("b",)
     assert axes_of_pairs(((0, 3), (1, 2)), ("a", "b"), (4, 2)) == ("a", "b")
     assert axes_of_pairs(((5, 5),), ("a", "b"), (4, 2)) == ()
+
+
+# Parts of axes: groups of the mesh a=4, b=2, and the axes whose parts they are.
+PARTS = {
+    "the major half of a": ([[0, 4], [2, 6], [1, 5], [3, 7]], ("a",)),
+    "the minor half of a": ([[0, 2], [4, 6], [1, 3], [5, 7]], ("a",)),
+    "half of a, all of b": ([[0, 1, 2, 3], [4, 5, 6, 7]], ("a", "b")),
+    "diagonals": ([[0, 3], [1, 2], [4, 7], [5, 6]], ()),
+    "now along a, now along b": ([[0, 2], [1, 3], [4, 5], [6, 7]], ()),
+}
+
+
+@pytest.mark.parametrize(("groups", "axes"), PARTS.values(), ids=PARTS)
+def test_groups_may_run_over_a_part_of_an_axis(groups, axes):
+    assert axes_of_groups(tuple(map(tuple, groups)), ("a", "b"), (4, 2)) == axes
+
+
+SIZES = {
+    "groups": ("{{0,2,4,6},{1,3,5,7}}", False, ("a",), 4),
+    "one group of all": ("{}", False, ("a", "b"), 8),
+    "a part": ("mesh['a'=4,'b'=2] {'a':(1)2}", False, ("a",), 2),
+    "pairs": ("{{0,2},{2,4},{4,6},{6,0}}", True, ("a",), 4),
+    "pairs along both": ("{{0,3},{3,0}}", True, ("a", "b"), 8),
+    "groups of several sizes": ("{{0,1},{2}}", False, (), 0),
+    "nothing that can be read": ("?", False, (), 0),
+    "no pairs": ("{}", True, (), 0),
+}
+
+
+@pytest.mark.parametrize(("text", "paired", "axes", "size"), SIZES.values(), ids=SIZES)
+def test_axes_and_sizes_of_what_is_written(text, paired, axes, size):
+    found = read_replicas(text, paired, ("a", "b"), (4, 2))
+    assert (found.axes, found.size) == (axes, size)
+
+
+@given(meshes_with_axes(), st.booleans())
+def test_spaces_change_nothing(case, wide):
+    names, sizes, chosen = case
+    groups = groups_by_loop(names, sizes, chosen)
+    comma = ", " if wide else ","
+    text = "{" + comma.join("{" + comma.join(map(str, g)) + "}" for g in groups) + "}"
+    assert read_pairs(text) == groups

@@ -7,7 +7,14 @@ import pytest
 
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.targets import Target, backend_started, choose, device_mesh, targets
+from shardviz.core.program.targets import (
+    Target,
+    backend_started,
+    choose,
+    decide,
+    device_mesh,
+    targets,
+)
 from tests.program.helpers import in_new_python
 
 START = "from shardviz.core.program.targets import *; import jax\n"
@@ -76,7 +83,7 @@ def test_a_number_somebody_chose_is_kept_where_it_is_enough(begin, environment, 
 def test_where_jax_has_started_with_one_device_it_is_said_what_to_do():
     code = """
 jax.devices()
-print([str(t) for t in targets()], choose(None, 1))
+print([str(t) for t in targets() if not t.text], choose(None, 1))
 for text in (None, "cpu:8", "cpu"):
     try:
         choose(text, 8)
@@ -109,7 +116,7 @@ def test_asking_whether_jax_started_changes_nothing():
 
 def test_here_are_eight():
     assert jax.devices("cpu")
-    assert [t.name for t in targets()][-1] == "cpu:8"
+    assert [t.name for t in targets() if not t.text][-1] == "cpu:8"
     assert choose("cpu", 4) == choose("cpu:4", 4) == Target("cpu", "cpu", 4)
     assert choose(Target("cpu", "cpu", 8), 2).count == 8
 
@@ -127,6 +134,9 @@ WRONG = {
     "no text": (8, "A target is text"),
     "not text": (["cpu"], "A target is text"),
     "code": ("__import__('os')", "No target is called"),
+    "described": ("tpu:v5e:2x4", "'tpu:v5e:2x4' is described and not attached"),
+    "no such chip": ("tpu:v9:2x4", "'v9'"),
+    "no such shape": ("gpu:h100:2xx", "gpu:h100:2x8"),
 }
 
 
@@ -159,7 +169,8 @@ def one_gpu(monkeypatch):
 
 @pytest.mark.usefixtures("one_gpu")
 def test_beside_a_gpu_both_can_be_had():
-    assert [str(t) for t in targets()] == ["GPU × 1, attached", "CPU × 8, simulated"]
+    here = [str(t) for t in targets() if not t.text]
+    assert here == ["GPU × 1, attached", "CPU × 8, simulated"]
     assert str(choose(None, 1)) == str(choose("attached", 1)) == str(choose("gpu", 1))
     assert str(choose("cuda", 1)) == "GPU × 1, attached"
     assert str(choose(None, 8)) == str(choose("cpu:8", 8)) == "CPU × 8, simulated"
@@ -211,3 +222,60 @@ def test_axis_types_go_along():
 def test_a_mesh_that_is_too_big_is_refused():
     with pytest.raises(TargetError, match="The mesh has 16 devices and jax has 8 CPU devices"):
         device_mesh(make_mesh(a=16), choose("cpu", 8))
+
+
+DECIDED = {
+    "nothing said": (None, 8, "cpu:8", False),
+    "nothing said, more than there are": (None, 16, "cpu:16", True),
+    "as many as the mesh": ("cpu", 16, "cpu:16", True),
+    "a number": ("cpu:8", 8, "cpu:8", True),
+    "more than the mesh": (" CPU:64 ", 8, "cpu:64", True),
+    "attached": ("attached", 1, "attached", False),
+    "described": ("TPU:v5e:4x4", 16, "tpu:v5e:4x4", True),
+    "slices": ("tpu:v5e:4x4*2", 32, "tpu:v5e:4x4*2", True),
+    "GPUs": ("gpu:h100:2x8", 16, "gpu:h100:2x8", True),
+}
+
+
+@pytest.mark.parametrize(("text", "size", "name", "worker"), DECIDED.values(), ids=DECIDED)
+def test_where_a_program_goes(text, size, name, worker, monkeypatch):
+    assert jax.devices("cpu")
+    monkeypatch.setattr("shardviz.core.program.described._installed", lambda platform: "libtpu")
+    chosen = decide(text, size)
+    assert (chosen.name, chosen.worker) == (name, worker)
+    assert decide(chosen, size) == chosen
+
+
+UNDECIDED = {
+    "not installed": ("tpu:v5e:4x4", 16, 'pip install "shardviz[tpu]"'),
+    "another size": ("tpu:v5e:4x4", 8, "16. Use a mesh of 16 devices, or the target 'tpu:v5e:2x4'"),
+    "no slice of that size": ("tpu:v5e:4x4", 7, "Use a mesh of 16 devices."),
+    "GPUs of another number": ("gpu:h100:2x8", 32, "or the target 'gpu:h100:4x8'"),
+    "a torus of another size": ("tpu:v5p:4x4x4", 128, "or the target 'tpu:v5p:4x4x8'"),
+    "too many to simulate": ("cpu:2048", 8, "at most 1,024 are simulated"),
+    "a mesh too big to simulate": (None, 1 << 20, "asks for 1,048,576 CPU devices"),
+    "too few": ("cpu:4", 8, "only 4. Write 'cpu:8'"),
+    "no such": ("cloud", 8, "No target is called 'cloud'"),
+    "no text": (8, 8, "A target is text"),
+}
+
+
+@pytest.mark.parametrize(("text", "size", "words"), UNDECIDED.values(), ids=UNDECIDED)
+def test_what_nothing_can_be_compiled_for(text, size, words, monkeypatch):
+    assert jax.devices("cpu")
+    monkeypatch.setattr("shardviz.core.program.described._installed", lambda platform: "")
+    with pytest.raises(TargetError) as error:
+        decide(text, size)
+    assert words in str(error.value)
+
+
+def test_examples_of_described_hardware_say_what_to_install(monkeypatch):
+    monkeypatch.setattr("shardviz.core.program.described._installed", lambda platform: "")
+    found = [t for t in targets() if t.kind == "described"]
+    assert {t.platform for t in found} == {"tpu", "gpu"}
+    for target in found:
+        assert f'pip install "shardviz[{target.platform}]"' in target.missing
+        assert target.topology is not None
+        assert target.topology.devices == target.count
+        with pytest.raises(TargetError, match="described and not attached"):
+            assert target.devices

@@ -109,6 +109,14 @@ def host_available() -> int | None:
     return min(known) if known else None
 
 
+def host_total() -> int | None:
+    """Bytes of memory that this machine has, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
 def _device_free(device: Any) -> int | None:
     try:
         stats = device.memory_stats() or {}
@@ -125,10 +133,7 @@ def _system_available() -> int | None:
                 return int(line.split()[1]) * 1024
     except OSError:
         pass  # not Linux
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, ValueError, OSError):
-        return None
+    return host_total()
 
 
 def _group_available() -> int | None:

@@ -17,6 +17,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.effects.names import has_callbacks
 from shardviz.core.program.hlo.collectives import read_collectives
+from shardviz.core.program.partitioner import compile_with_dump
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
 from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace
@@ -59,6 +60,9 @@ class Executable:
         memory: bytes on each device, as the compiler says.
         cost: the compiler's cost analysis.
         sources: the digest of the text that it was compiled from, source lines included.
+        partitioned: what its text held straight after XLA's partitioner; None where XLA left none.
+        partition_s: seconds until the partitioner was done; None as above.
+        partition_note: why there is no text of the partitioner, in one sentence; else `""`.
     """
 
     stage: Any
@@ -67,6 +71,9 @@ class Executable:
     memory: Memory
     cost: Mapping[str, float]
     sources: str
+    partitioned: tuple[Collective, ...] | None = None
+    partition_s: float | None = None
+    partition_note: str = ""
     _reference: Executable | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -114,27 +121,35 @@ def lower(
     )
 
 
-def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
+def compile_lowered(
+    lowered: Lowered, mesh: MeshSpec, clean: Callable[[str], str] = lambda text: text
+) -> Executable:
     """Compiles for the devices of the mesh that it was traced on, and reads what came out.
 
     Args:
         lowered: what to compile.
         mesh: the mesh whose axes the collectives are told in.
+        clean: makes what the compiler writes ready to be read.
 
     Raises:
         Exception: whatever the compiler raises.
     """
-    begun = time.perf_counter()
-    stage = lowered.stage.compile(compiler_options=compiler_options(lowered.traced.program) or None)
-    seconds = time.perf_counter() - begun
-    text = stage.as_text() or ""
+    dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
+    stage, text = dumped.compiled, dumped.partitioned_text
+    if mesh.size == 1:
+        partitioned: tuple[Collective, ...] | None = ()  # nothing to partition, nothing put in
+    else:
+        partitioned = None if text is None else _collectives(clean(text), mesh)
     return Executable(
         stage,
-        seconds,
-        read_collectives(text, mesh.axis_names, mesh.axis_sizes),
+        dumped.seconds,
+        _collectives(clean(stage.as_text() or ""), mesh),
         _memory(stage),
         _cost(stage),
         lowered.sources,
+        partitioned,
+        dumped.partition_s,
+        "" if mesh.size == 1 else dumped.reason,
     )
 
 
@@ -162,6 +177,10 @@ def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, 
 def compiler_options(program: Program) -> dict[str, Any]:
     """The options that go to the compiler: all but `donate`."""
     return {k: v for k, v in program.options.items() if k != "donate"}
+
+
+def _collectives(text: str, mesh: MeshSpec) -> tuple[Collective, ...]:
+    return read_collectives(text, mesh.axis_names, mesh.axis_sizes)
 
 
 def _given(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:

@@ -24,8 +24,8 @@ def refuse_other_orders(jaxpr: Any, mesh: MeshSpec) -> None:
     Raises:
         ProgramError: with both orders, how they differ, and the line that names the second.
     """
-    own = mesh.device_ids.ravel().tolist()
     for named, equation in named_meshes(jaxpr):
+        own = mesh.device_ids.ravel().tolist()  # here: most programs name no mesh, however large
         other = [d.id for d in named.devices.flat]
         if other != own and sorted(other) == sorted(own):
             raise ProgramError(_in_words("The program's mesh", own, _who(equation), other))

@@ -15,6 +15,8 @@ COLLECTIVE_KINDS = (
     "reduce-scatter",
     "all-to-all",
     "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
 )
 
 

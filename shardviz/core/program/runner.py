@@ -1,43 +1,24 @@
-"""The walk of a compile or run: check, lower, look up, compile, place, execute, compare, report.
+"""Compiles and runs programs: in this kernel on its own devices, else in the worker.
 
-The only place that executes a program. Nothing that a program does wrong is raised from here: it
-ends as the `error` of the Report, with the stage it happened in.
+Nothing that a program does wrong is raised from here: it ends as the `error` of the Report, with
+the stage it happened in.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-from jax.sharding import Mesh
-
 from shardviz.core.errors import ProgramError, shown
-from shardviz.core.layout.array import DTYPE_BITS
-from shardviz.core.program import reference
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.capacity import capacity_of, refusal
-from shardviz.core.program.checks import boxes_check
-from shardviz.core.program.compiler import (
-    Executable,
-    Lowered,
-    compile_lowered,
-    compiler_options,
-    fingerprint,
-    lower,
-)
-from shardviz.core.program.effects.names import forget_failed_callbacks
-from shardviz.core.program.effects.rules import refusal_on, single_device_effects
-from shardviz.core.program.failures import failure
-from shardviz.core.program.layouts import output_layouts, spec_checks
-from shardviz.core.program.placing import Inputs
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Check, Failure, Report
-from shardviz.core.program.targets import Target, choose, device_mesh
-from shardviz.core.program.tracing import Traced, trace
+from shardviz.core.program.report import Report
+from shardviz.core.program.targets import Target, decide, device_mesh
+from shardviz.core.program.tracing import trace
 from shardviz.core.program.values import value_leaves
+from shardviz.core.program.walk import Walk
+from shardviz.core.program.worker.parcel import abstract_mesh, keeps_home
+from shardviz.core.program.worker.route import Route
 
 MAX_REPEAT = 1_000_000
 
@@ -49,15 +30,19 @@ def compile_program(
     cache: ExecutableCache,
     progress: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    preview: Callable[[Report], None] | None = None,
 ) -> Report:
     """Compiles a program, and reports; nothing is placed or executed.
 
     Args:
         program: what to compile.
-        target: what for: text as `targets.choose` reads it, or None for what suits.
+        target: what for: text as `targets.decide` reads it, or None for what suits.
         cache: where executables are kept.
         progress: called with the name of every stage as it begins.
-        cancelled: asked between stages; True ends the walk.
+        cancelled: asked between stages, and all the time while the worker is busy; True ends the
+            walk, and the worker with it.
+        preview: called with the report so far as soon as XLA's partitioner has answered in the
+            worker, while it still compiles.
 
     Raises:
         ProgramError: for what is no Program at all.
@@ -69,8 +54,8 @@ def compile_program(
     >>> compile_program(program, cache=ExecutableCache()).ok
     True
     """
-    walk = _Walk(program, progress, cancelled)
-    walk.follow(lambda: walk.compile(target, cache))
+    walk = Walk(program, progress, cancelled, preview)
+    walk.follow(lambda: _compile(walk, target, cache))
     return walk.report
 
 
@@ -82,6 +67,7 @@ def run_program(
     cache: ExecutableCache,
     progress: Callable[[str], None] | None = None,
     cancelled: Callable[[], bool] | None = None,
+    preview: Callable[[Report], None] | None = None,
 ) -> Report:
     """Compiles and runs a program, and holds what was predicted against what happened.
 
@@ -90,8 +76,8 @@ def run_program(
         *values: its arguments; made up, small and always the same where none are given.
         target: as for `compile_program`.
         repeat: how often to execute it.
-        cache, progress, cancelled: as for `compile_program`; `cancelled` is also asked between
-            repeats.
+        cache, progress, cancelled, preview: as for `compile_program`; `cancelled` is also asked
+            between repeats.
 
     Raises:
         ProgramError: for what is no Program at all.
@@ -103,214 +89,50 @@ def run_program(
     >>> run_program(program, cache=ExecutableCache()).outputs.shape
     (8,)
     """
-    walk = _Walk(program, progress, cancelled)
-    walk.follow(lambda: walk.run(values, target, repeat, cache))
+    walk = Walk(program, progress, cancelled, preview)
+    walk.follow(lambda: _run(walk, values, target, repeat, cache))
     return walk.report
 
 
-class _Cancelled(Exception):
-    """Somebody asked to stop."""
+def _compile(walk: Walk, target: Target | str | None, cache: ExecutableCache) -> None:
+    walk.begin()
+    chosen = _target(walk, target)
+    if chosen.worker:
+        Route(walk, chosen).compile(cache)
+    else:
+        walk.compile_on(device_mesh(walk.program.mesh, chosen), cache)
 
 
-class _Walk:
-    """One compile or run on its way: the stage it is in and what is known so far."""
-
-    def __init__(
-        self,
-        program: Program,
-        progress: Callable[[str], None] | None,
-        cancelled: Callable[[], bool] | None,
-    ) -> None:
-        if not isinstance(program, Program):
-            raise ProgramError(
-                "What is compiled or run is a program, made by sv.program(fn, ...); got"
-                f" {shown(program)}."
-            )
-        self.program = program
-        self.report = Report(program.name, "")
-        self.stage = "program"
-        self._progress = progress
-        self._cancelled = cancelled
-        self.mesh: Mesh
-        self.devices: list[Any]
-        self.ids: dict[Any, int]
-
-    def follow(self, steps: Callable[[], Any]) -> None:
-        """Takes the steps; whatever they raise becomes the error of the report."""
-        try:
-            steps()
-        except _Cancelled as words:
-            self.note(error=Failure("cancelled", f"Cancelled {words}."))
-        except Exception as error:  # noqa: BLE001  a user's function may raise anything
-            self.note(error=failure(self.stage, error))
-
-    def enter(self, stage: str) -> None:
-        """Begins a stage, unless somebody asked to stop."""
-        self.stage = stage
-        self.poll(f"before the stage {stage!r}")
-        if self._progress is not None:
-            self._progress(stage)
-
-    def poll(self, when: str) -> None:
-        """Ends the walk where somebody asked to stop."""
-        if self._cancelled is not None and self._cancelled():
-            raise _Cancelled(when)
-
-    def note(self, **known: Any) -> None:
-        """Adds to the report."""
-        self.report = self.report.replace(**known)
-
-    def check(self, *checks: Check) -> None:
-        """Adds checks to the report."""
-        self.note(checks=self.report.checks + checks)
-
-    def compile(
-        self, target: Target | str | None, cache: ExecutableCache
-    ) -> tuple[Lowered, Executable]:
-        """From the program to an executable."""
-        self.enter("program")
-        if self.program.problems:
-            raise ProgramError(self.program.problems[0])
-        layouts = {r.array.name: r.layout for r in self.program.requests if r.layout}
-        self.note(in_layouts=layouts)
-        self.enter("target")
-        chosen = choose(target, self.program.mesh.size)
-        self.note(target=str(chosen))
-        self._place_mesh(device_mesh(self.program.mesh, chosen))
-        self.enter("trace")
-        traced = trace(self.program, self.mesh)
-        self.note(effects=traced.effects)
-        self._refuse_effects(traced)
-        self.enter("lower")
-        lowered = lower(traced)
-        self.note(lower_s=lowered.lower_s)
-        executable = self._executable(lowered, cache)
-        self._note_executable(lowered, executable)
-        return lowered, executable
-
-    def _refuse_effects(self, traced: Traced) -> None:
-        single = single_device_effects(traced.stage.jaxpr.effects)
-        if words := refusal_on(single, self.program.mesh.size):
-            self.stage = "program"  # of no target with this many devices
-            raise ProgramError(words)
-
-    def _place_mesh(self, mesh: Mesh) -> None:
-        self.mesh, self.devices = mesh, list(mesh.devices.flat)
-        names = self.program.mesh.device_ids.ravel().tolist()
-        self.ids = dict(zip(self.devices, names, strict=True))
-
-    def _executable(self, lowered: Lowered, cache: ExecutableCache) -> Executable:
-        key = fingerprint(lowered, self.devices, compiler_options(self.program))
-        self.note(key=key)
-        self.enter("compile")
-        made: list[Executable] = []
-
-        def make() -> Executable:
-            made.append(compile_lowered(lowered, self.program.mesh))
-            return made[0]
-
-        # Text with effects or callbacks does not say what it calls, so nothing is kept of it.
-        name = self.program.name
-        found = cache.get_or_make(key, make, name) if lowered.cacheable else make()
-        self.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
-        return found
-
-    def _note_executable(self, lowered: Lowered, executable: Executable) -> None:
-        collectives = executable.collectives
-        if executable.sources != lowered.sources:
-            # Compiled from the same code when it stood on other lines.
-            collectives = tuple(c.moved() for c in collectives)
-        free = capacity_of(self.devices).per_device(len(self.devices))
-        outputs, mesh = lowered.traced.outputs, self.program.mesh
-        shardings = jax.tree.leaves(executable.stage.output_shardings)
-        layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
-        self.note(
-            collectives=collectives,
-            memory=executable.memory.replace(capacity=free),
-            cost=executable.cost,
-            out_layouts=layouts,
+def _run(
+    walk: Walk,
+    values: Sequence[Any],
+    target: Target | str | None,
+    repeat: int,
+    cache: ExecutableCache,
+) -> None:
+    if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= MAX_REPEAT:
+        raise ProgramError(
+            f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
         )
-        self.check(*without, *spec_checks(outputs, self.program.out_specs, mesh, layouts))
+    leaves = value_leaves(walk.program, values)
+    walk.begin()
+    chosen = _target(walk, target)
+    if chosen.worker:
+        Route(walk, chosen).run(leaves, repeat, cache)
+    else:
+        walk.run_on(device_mesh(walk.program.mesh, chosen), leaves, repeat, cache)
 
-    def run(
-        self,
-        values: Sequence[Any],
-        target: Target | str | None,
-        repeat: int,
-        cache: ExecutableCache,
-    ) -> None:
-        """From the program to checked results."""
-        if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= MAX_REPEAT:
-            raise ProgramError(
-                f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
-            )
-        leaves = value_leaves(self.program, values)
-        lowered, executable = self.compile(target, cache)
-        self.enter("place")
-        inputs = Inputs(self.program, self.mesh, leaves)
-        self._refuse_what_does_not_fit(executable, inputs)
-        begun = time.perf_counter()
-        placed = inputs.place_all()
-        self.note(place_s=time.perf_counter() - begun)
-        self.check(*self._input_checks(placed))
-        self.enter("run")
-        try:
-            results = self._execute(executable, inputs, placed, repeat)
-            if not lowered.cacheable:
-                jax.effects_barrier()  # effects and callbacks may come after the results
-        except Exception as error:
-            forget_failed_callbacks()
-            if words := self._too_narrow(error):
-                raise ProgramError(words) from error
-            raise
-        self.note(outputs=lowered.traced.out_tree.unflatten(results))
-        self.enter("check")
-        self.check(*self._output_checks(lowered, results))
-        self.check(
-            *reference.checks(self.program, lowered, executable, self.devices, leaves, results)
-        )
 
-    def _refuse_what_does_not_fit(self, executable: Executable, inputs: Inputs) -> None:
-        capacity, there = capacity_of(self.devices), inputs.bytes_in_place
-        if words := refusal(executable.memory, capacity, len(self.devices), there):
-            raise ProgramError(words)
+def _target(walk: Walk, target: Target | str | None) -> Target:
+    walk.enter("target")
+    chosen = decide(target, walk.program.mesh.size, lambda: _stays(walk.program))
+    walk.note(target=str(chosen))
+    return chosen
 
-    def _execute(
-        self, executable: Executable, inputs: Inputs, placed: list[jax.Array], repeat: int
-    ) -> list[jax.Array]:
-        seconds: list[float] = []
-        results: list[jax.Array] = []
-        for turn in range(repeat):
-            if turn:
-                self.poll(f"after {turn} of {repeat} runs")
-                del results[:]  # before the next ones take their memory
-                inputs.replace_donated(placed)
-            begun = time.perf_counter()
-            results = list(jax.block_until_ready(executable.stage(*placed)))
-            seconds.append(time.perf_counter() - begun)
-        self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
-        return results
 
-    def _too_narrow(self, error: Exception) -> str | None:
-        narrow = [a for a in self.program.arrays if DTYPE_BITS.get(a.dtype, 8) < 8]
-        if not narrow or "layouts that disagree" not in str(error):
-            return None
-        return (
-            f"{narrow[0].name} is {narrow[0].dtype}, and jax {jax.__version__} cannot pass types"
-            " of less than 8 bits to a compiled program. jax 0.12 can; or take int8."
-        )
-
-    def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
-        return [
-            boxes_check(r.array.name, r.layout, array, self.ids)
-            for r, array in zip(self.program.requests, placed, strict=True)
-            if r.layout is not None
-        ]
-
-    def _output_checks(self, lowered: Lowered, results: Sequence[jax.Array]) -> list[Check]:
-        layouts = self.report.out_layouts
-        return [
-            boxes_check(output.name, layouts[output.name], array, self.ids)
-            for output, array in zip(lowered.traced.outputs, results, strict=True)
-            if output.name in layouts
-        ]
+def _stays(program: Program) -> bool:
+    """Whether a program cannot leave this kernel."""
+    try:
+        return keeps_home(program, trace(program, abstract_mesh(program.mesh))) is not None
+    except Exception:  # noqa: BLE001  a function may raise anything: it will again, when traced
+        return False

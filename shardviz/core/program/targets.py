@@ -1,41 +1,52 @@
-"""Target: on which devices a program runs. Attached ones, or CPU devices that jax simulates.
+"""Target: what a program is compiled for, and where that happens.
 
-jax starts its backends once, when somebody first asks for a device, and the number of CPU devices
-is settled at that moment. So the first program that is run asks for 64 of them where nobody chose
-a number (7 ms and 10 MB more than for 8), and bigger meshes still run later in the same kernel.
+Attached devices, and CPU devices that this kernel's jax already simulates, are used here. Any other
+number of CPU devices stands in the worker, a process of its own, and so do devices that are only
+described: a slice of TPUs or a cluster of GPUs. So jax in this kernel is asked for more CPU devices
+only where a program cannot leave it, and bigger meshes still run later.
 """
 
 from __future__ import annotations
 
-import os
-import re
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import jax
 import numpy as np
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from shardviz.core.errors import TargetError, plural, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_checks import MAX_DEVICES
+from shardviz.core.layout.topology import Topology
+from shardviz.core.layout.topology_checks import EXAMPLES
+from shardviz.core.program.attached import (
+    MOST,
+    ask_for_cpus,
+    attached_devices,
+    backend_started,
+    chosen_cpus,
+    count_of,
+    mesh_of,
+    too_few,
+)
+from shardviz.core.program.described import fits, missing
 
-ROOM = 64
-MOST = 1024  # each takes two threads, and collectives across many of them wait for one another
-_OPTION = "jax_num_cpu_devices"
-_FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
+_HOW = "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."
 
 
 @dataclass(frozen=True)
 class Target:
-    """Devices that a program can run on.
+    """Devices that a program can be compiled for, and mostly run on.
 
     Attributes:
-        kind: `"attached"`, or `"cpu"` for simulated CPU devices.
+        kind: `"attached"`, `"cpu"` for simulated CPU devices, or `"described"`.
         platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` where jax has yet to look.
         count: how many devices; None where jax has yet to count them.
+        text: of a described target, how it is written: `"tpu:v5e:4x4"`.
+        worker: whether the devices stand in the worker and not in this kernel.
+        missing: what has to be installed first, in one sentence; `""` for nothing.
 
     >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
     ('CPU × 8, simulated', 'cpu:8')
@@ -44,27 +55,41 @@ class Target:
     kind: str
     platform: str
     count: int | None = None
+    text: str = ""
+    worker: bool = False
+    missing: str = ""
 
     @property
     def name(self) -> str:
-        """The text that chooses this target: `"attached"`, `"cpu"`, `"cpu:8"`."""
+        """The text that chooses this target: `"attached"`, `"cpu"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
+        if self.text:
+            return self.text
         if self.kind == "attached" or self.count is None:
             return self.kind
         return f"{self.kind}:{self.count}"
 
     @property
+    def topology(self) -> Topology | None:
+        """Where the devices of a described target sit; None for any other."""
+        return Topology.parse(self.text) if self.text else None
+
+    @property
     def devices(self) -> tuple[Any, ...]:
-        """The jax devices; starts jax's backend.
+        """The jax devices in this process; starts jax's backend.
 
         Raises:
-            TargetError: if there are too few.
+            TargetError: if there are too few, or they are only described.
         """
-        found = _devices(self.platform or None)
+        if self.text:
+            raise TargetError(only_described(self.text))
+        found = attached_devices(self.platform or None)
         if self.count is not None and len(found) < self.count:
-            raise TargetError(_too_few(self.platform, len(found), self.count))
+            raise TargetError(too_few(self.platform, len(found), self.count))
         return found[: self.count]
 
     def __str__(self) -> str:
+        if self.text:
+            return f"{self.platform.upper()} × {self.count}, described: {self.text}"
         if self.count is not None:
             how = "attached" if self.kind == "attached" else "simulated"
             return f"{self.platform.upper()} × {self.count}, {how}"
@@ -74,25 +99,90 @@ class Target:
 
 
 def targets() -> tuple[Target, ...]:
-    """What a program can run on here. Starts no backend: before the first run, jax has not looked
-    for devices, and the targets say so.
+    """What a program can run on here, and examples of described hardware that it can be compiled
+    for. Starts no backend: before the first run, jax has not looked for devices, and the targets
+    say so.
 
-    >>> [t.kind for t in targets()]
-    ['attached', 'cpu']
+    >>> [t.kind for t in targets()][:3]
+    ['attached', 'cpu', 'described']
+    >>> targets()[2].name
+    'tpu:v5e:4x4'
     """
+    return (*_here(), *map(described, EXAMPLES))
+
+
+def _here() -> tuple[Target, ...]:
     if not backend_started():
         return Target("attached", ""), Target("cpu", "cpu")
-    found = _devices(None)
+    found = attached_devices(None)
     attached = Target("attached", found[0].platform, len(found))
     if attached.platform == "cpu":
         one = Target("attached", "cpu", 1)
         return (one, Target("cpu", "cpu", len(found))) if len(found) > 1 else (one,)
-    simulated = _count("cpu")
+    simulated = count_of("cpu")
     return (attached, Target("cpu", "cpu", simulated)) if simulated else (attached,)
 
 
+def described(text: str) -> Target:
+    """The target of described hardware that a person wrote.
+
+    Raises:
+        TargetError: with what could not be read, and how it is written.
+
+    >>> str(described("tpu:v5p:8x8x16"))
+    'TPU × 1024, described: tpu:v5p:8x8x16'
+    """
+    topology = Topology.parse(text)
+    kind = topology.chip.platform
+    return Target("described", kind, topology.devices, str(topology), True, missing(kind))
+
+
+def decide(
+    text: str | Target | None, needed: int, stays: Callable[[], bool] = lambda: False
+) -> Target:
+    """The target of a compile or run, in this kernel or in the worker.
+
+    Args:
+        text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
+        needed: how many devices the mesh has.
+        stays: whether the program cannot leave this kernel; asked only where that matters.
+
+    Raises:
+        TargetError: where there is no such target, or its number of devices does not fit.
+
+    >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
+    (True, False)
+    """
+    if isinstance(text, Target) and not text.worker and text.count is not None:
+        return choose(text, needed)  # it was looked up here before
+    word = _word(text)
+    if _is_described(word):
+        target = described(word)
+        fits(Topology.parse(target.text), needed)
+        if target.missing:
+            raise TargetError(target.missing)
+        return target
+    if word.partition(":")[0].strip() not in ("", "cpu"):
+        return choose(word, needed)
+    _, colon, number = word.partition(":")
+    count = _typed_count(word, number) if colon else needed
+    if count < needed:
+        raise TargetError(_typed_too_few(count, needed))
+    if needed > 1 and not backend_started() and chosen_cpus() < needed and stays():
+        return choose(word, needed)  # before jax starts with too few
+    if (not colon and _kernel_has(word, needed)) or stays():
+        return choose(word, needed)
+    if count > MOST:
+        raise TargetError(
+            f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at most"
+            f" {MOST:,} are simulated. Layouts, plans and pictures need none; compile it for"
+            " described hardware such as 'tpu:v5p:8x16x16', or use a smaller mesh."
+        )
+    return Target("cpu", "cpu", count, worker=True)
+
+
 def choose(text: str | Target | None, needed: int) -> Target:
-    """The target that a person named, or the best one for a mesh of `needed` devices.
+    """The devices of this kernel that a person named, or the best ones for a mesh of `needed`.
 
     Args:
         text: `"attached"`, `"gpu"`, `"tpu"`, `"cpu"`, `"cpu:8"`; None or `""` for attached devices
@@ -105,23 +195,20 @@ def choose(text: str | Target | None, needed: int) -> Target:
     >>> choose("cpu:1", 1).count
     1
     """
-    if isinstance(text, Target):
-        text = text.name
-    if text is None or (isinstance(text, str) and not text.strip()):
+    text = _word(text)
+    if not text:
         return _best(needed)
-    if not isinstance(text, str):
-        raise TargetError(f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}.")
-    word, colon, number = text.strip().lower().partition(":")
+    if _is_described(text):
+        raise TargetError(only_described(str(Topology.parse(text))))
+    word, colon, number = text.partition(":")
     if word == "cpu":
         return _cpu(_typed_count(text, number) if colon else None, needed)
     if word not in ("attached", *_PLATFORMS) or colon:
-        raise TargetError(
-            f"No target is called {shown(text)}. Write 'attached', 'gpu', 'tpu', 'cpu' or 'cpu:8'."
-        )
-    _ask_for_cpus(needed)
-    found = _devices(_PLATFORMS.get(word))
+        raise TargetError(f"No target is called {shown(text)}. {_HOW}")
+    ask_for_cpus(needed)
+    found = attached_devices(_PLATFORMS.get(word))
     if len(found) < needed:
-        raise TargetError(_too_few(found[0].platform, len(found), needed))
+        raise TargetError(too_few(found[0].platform, len(found), needed))
     return Target("attached", found[0].platform, len(found) if found[0].platform != "cpu" else 1)
 
 
@@ -136,113 +223,78 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     """
     ids = mesh.device_ids.ravel()
     found = target.devices
-    by_id = {d.id: d for d in _devices(found[0].platform)}
+    by_id = {d.id: d for d in attached_devices(found[0].platform)}
     if all(int(i) in by_id for i in ids):
         chosen = [by_id[int(i)] for i in ids]
     elif len(found) < mesh.size:
-        raise TargetError(_too_few(found[0].platform, len(found), mesh.size))
+        raise TargetError(too_few(found[0].platform, len(found), mesh.size))
     else:
         chosen = [found[rank] for rank in np.argsort(np.argsort(ids))]
     return mesh_of(chosen, mesh)
 
 
-def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
-    """A jax Mesh of the given devices, one a position, with the axes of `mesh`."""
-    grid = np.empty(len(devices), object)
-    grid[:] = devices
-    types = tuple(AxisType[t] for t in mesh.axis_types)
-    return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=types)
+def only_described(text: str) -> str:
+    """Why nothing runs on a described target, in words.
+
+    >>> only_described("tpu:v5e:4x4")[:43]
+    "'tpu:v5e:4x4' is described and not attached"
+    """
+    return (
+        f"{text!r} is described and not attached: programs compile for it and cannot run on it."
+        " Compile for it, or run on 'cpu:8' or attached devices."
+    )
 
 
-def backend_started() -> bool:
-    """Whether jax has started its backends, found out without starting them."""
-    now = getattr(jax.config, _OPTION)
-    try:
-        jax.config.update(_OPTION, now + 1)
-    except RuntimeError:
-        return True
-    jax.config.update(_OPTION, now)
-    return False
+def _word(text: str | Target | None) -> str:
+    if isinstance(text, Target):
+        return text.name
+    if text is None:
+        return ""
+    if not isinstance(text, str):
+        raise TargetError(f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}.")
+    return text.strip().lower()
+
+
+def _is_described(word: str) -> bool:
+    return word.partition(":")[0].strip() in ("tpu", "gpu") and word.count(":") > 1
+
+
+def _kernel_has(word: str, needed: int) -> bool:
+    """Whether this kernel has devices for a mesh, or will have as soon as jax starts."""
+    if not backend_started() and chosen_cpus() >= needed:
+        return True  # somebody chose a number, and it is enough
+    # This starts the backend, with the one CPU device that jax has where nobody asks for more.
+    return count_of("cpu") >= needed or (not word and len(attached_devices(None)) >= needed)
+
+
+def _typed_too_few(count: int, needed: int) -> str:
+    return (
+        f"The mesh has {plural(needed, 'device')} and the target {shown(f'cpu:{count}')} only"
+        f" {count}. Write 'cpu:{needed}', or use a smaller mesh."
+    )
 
 
 def _best(needed: int) -> Target:
-    _ask_for_cpus(needed)
-    found = _devices(None)
+    ask_for_cpus(needed)
+    found = attached_devices(None)
     if found[0].platform != "cpu" and len(found) >= needed:
         return Target("attached", found[0].platform, len(found))
     if found[0].platform == "cpu" and needed == 1:
         return Target("attached", "cpu", 1)
-    there = _count("cpu")
+    there = count_of("cpu")
     if there < needed:
-        raise TargetError(_too_few(found[0].platform, len(found), needed, there))
+        raise TargetError(too_few(found[0].platform, len(found), needed, there))
     return Target("cpu", "cpu", needed)
 
 
 def _cpu(count: int | None, needed: int) -> Target:
     if count is not None and count < needed:
-        raise TargetError(
-            f"The mesh has {plural(needed, 'device')} and the target {shown(f'cpu:{count}')} only"
-            f" {count}. Write 'cpu:{needed}', or use a smaller mesh."
-        )
-    _ask_for_cpus(count or needed, exactly=count is not None)
-    there = len(_devices("cpu"))
+        raise TargetError(_typed_too_few(count, needed))
+    ask_for_cpus(count or needed, exactly=count is not None)
+    there = len(attached_devices("cpu"))
     if there < (count or needed):
-        raise TargetError(_too_few("cpu", there, count or needed))
+        raise TargetError(too_few("cpu", there, count or needed))
     return Target("cpu", "cpu", count or needed)
-
-
-def _ask_for_cpus(count: int, exactly: bool = False) -> None:
-    """Sees to it that enough CPU devices start, where the backend has not started yet."""
-    if backend_started():
-        return
-    count = min(count, MOST)
-    own = getattr(jax.config, _OPTION)
-    if own < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
-        own = int(flag[1])
-    if own >= count:
-        return  # somebody chose a number, and it is enough
-    jax.config.update(_OPTION, count if exactly or own >= 0 else max(count, ROOM))
-
-
-def _devices(platform: str | None) -> tuple[Any, ...]:
-    try:
-        return tuple(jax.devices(platform))
-    except (RuntimeError, AssertionError) as error:  # jax asserts that any platform was found
-        first = str(error).strip().splitlines()[0] if str(error).strip() else "it gives no reason."
-        kind = f"{platform.upper()} device" if platform else "device"
-        raise TargetError(
-            f"jax finds no {kind} here: {first} Write 'cpu:8' for simulated devices, and look at"
-            " the environment variable JAX_PLATFORMS, which limits what jax looks for."
-        ) from error
-
-
-def _count(platform: str) -> int:
-    try:
-        return len(_devices(platform))
-    except TargetError:
-        return 0
-
-
-def _too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
-    have = plural(there, f"{platform.upper()} device")
-    have += "" if cpus is None or platform == "cpu" else f" and {plural(cpus, 'CPU device')}"
-    if needed > MOST:
-        advice = (
-            f"At most {MOST:,} are simulated; layouts and pictures need none, so look at this mesh"
-            " and run a smaller one"
-        )
-    elif platform != "cpu" and cpus is None:
-        advice = f"Write 'cpu:{needed}' for simulated devices"
-    else:
-        advice = (
-            "Their number was settled when jax started: restart the kernel and run this first, or"
-            f" begin with jax.config.update('{_OPTION}', {needed})"
-        )
-    most = max(there, cpus or 0)
-    return (
-        f"The mesh has {plural(needed, 'device')} and jax has {have} here. {advice}; or use a mesh"
-        f" of at most {plural(most, 'device')}."
-    )
 
 
 def _typed_count(text: str, number: str) -> int:

@@ -7,6 +7,7 @@ an instruction's metadata names a frame by `stack_frame_id`. Older text has `sou
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -50,22 +51,29 @@ class Sources:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._stacks: dict[int, tuple[str, ...]] = {}
 
     def of(self, line: str) -> str:
         """The user's file and line for one line of the module, or `""`."""
+        stack = self.stack_of(line)
+        return stack[0] if stack else ""
+
+    def stack_of(self, line: str) -> tuple[str, ...]:
+        """The user's files and lines for one line of the module, innermost first."""
         frame = _FRAME_ID.search(line)
         if frame:
             return self._of_frame(int(frame[1]))
         direct = _DIRECT.search(line)
         if direct and direct[2] and is_user_file(direct[1]):
-            return place_in_words(direct[1], direct[2])
-        return ""
+            return (place_in_words(direct[1], direct[2]),)
+        return ()
 
-    def _of_frame(self, frame: int) -> str:
-        for path, line in self.stack(frame):
-            if is_user_file(path):
-                return place_in_words(path, line)
-        return ""
+    def _of_frame(self, frame: int) -> tuple[str, ...]:
+        if frame not in self._stacks:
+            theirs = (place_in_words(*f) for f in self.stack(frame) if is_user_file(f[0]))
+            # Several calls on one line are one place to a reader.
+            self._stacks[frame] = tuple(place for place, _ in itertools.groupby(theirs))
+        return self._stacks[frame]
 
     def stack(self, frame: int) -> Iterator[tuple[str, int]]:
         """File and line of every caller, innermost first."""

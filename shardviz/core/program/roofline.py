@@ -1,0 +1,222 @@
+"""roofline(report, where): the least time that each part of a program can take on some chips.
+
+The model is `amount / rate`, with published rates (`core/layout/chips.py`) and nothing measured:
+
+    compute       flops on each device / its share of the chip's peak for bfloat16
+    memory        bytes accessed on each device / its share of the HBM bandwidth
+    collective    bytes on the busiest link / the rate of that link, one way
+
+What a link carries follows How to Scale Your Model, parts 3 and 12 (`core/layout/links.py`): of B
+bytes on each device, an all-gather or reduce-scatter over n devices sends B (n-1)/n around rings
+in both directions, over k axes of the torus at once, which takes B (n-1)/n / (2 W k) where the k
+axes close to rings and twice that where they are open; an all-reduce takes twice as long; an
+all-to-all on a ring takes a quarter of gathering the whole array. Between slices, and between the
+hosts of GPUs, every chip sends its part over the data-center network; inside a host of GPUs at
+NVLink's rate. Loops count as often as they run, where that is known. Latency is left out, so small
+collectives take longer than their least time.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.errors import ProgramError, plural, shown
+from shardviz.core.layout.chip import Chip
+from shardviz.core.layout.links import Links, device_rows, groups_over, route
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.topology import Topology
+from shardviz.core.program.bounds import Bound, Roofline
+from shardviz.core.program.op_costs import OpCost, op_costs
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.report import Collective, Memory, Report
+
+__all__ = ["Bound", "Roofline", "collective_links", "collective_name", "roofline"]
+
+
+def roofline(
+    report: Report,
+    where: Topology | Chip | str,
+    mesh: MeshSpec | None = None,
+    plan: Plan | None = None,
+) -> Roofline:
+    """The least time of every part of a compiled program.
+
+    Args:
+        report: what a compile gave: collectives, cost, memory.
+        where: the topology it is for, or its text; a Chip where nothing is known of its place.
+        mesh: the mesh it was compiled for, with the devices where they really stand. Without one,
+            or with a Chip alone, collectives go at the rate of all links of a chip at once.
+        plan: the propagated rung, for times of single operations.
+
+    Raises:
+        ProgramError: where `report` is no Report.
+        TargetError: where the mesh does not fit the topology.
+
+    >>> report = Report("f", "tpu:v5e:4x4", cost={"flops": 197e12, "bytes accessed": 819e6})
+    >>> print(roofline(report, "tpu:v5e:4x4").words)
+    At least 1 s on tpu:v5e:4x4: arithmetic 1 s, memory 1 ms.
+    """
+    if not isinstance(report, Report):
+        raise ProgramError(f"A roofline is that of a Report; got {shown(report)}.")
+    topology = Topology.parse(where) if isinstance(where, str) else where
+    chip = topology if isinstance(topology, Chip) else topology.chip
+    placed = topology if isinstance(topology, Topology) else None
+    ops = op_costs(plan) if plan is not None else ()
+    found = report.collectives if report.collectives is not None else report.partitioned
+    rows = [*_totals(report, chip, ops)]
+    moves = [_priced(c, chip, placed, mesh) for c in found or ()]
+    rows += sorted(moves, key=lambda row: -(row.seconds or 0.0))
+    timed = sorted((_op_bound(op, chip) for op in ops), key=lambda row: -(row.seconds or 0.0))
+    needed = _needed(report.memory)
+    capacity = report.memory.capacity or chip.device_bytes
+    notes = _notes(report, chip, rows, placed is None or mesh is None, bool(ops))
+    name = str(topology) if placed else chip.name
+    return Roofline(name, chip, tuple(rows), tuple(timed), needed, capacity, notes)
+
+
+def collective_links(collective: Collective, mesh: MeshSpec, topology: Topology) -> Links | None:
+    """The links that a collective of a program uses; None where its groups are not known.
+
+    Args:
+        collective: of a Report or a Plan.
+        mesh: the mesh of the program, with the devices where they really stand.
+        topology: where they stand.
+
+    Raises:
+        TargetError: where the mesh does not fit the topology, or no route of its kind is known.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> gather = Collective("all-gather", ("x",), 1 << 20)
+    >>> collective_links(gather, make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")).used
+    12
+    """
+    groups: Iterable[Any] = collective.groups
+    if not collective.groups:
+        known = all(axis in mesh.shape for axis in collective.mesh_axes)
+        if not collective.mesh_axes or not known or collective.kind == "collective-permute":
+            return None
+        groups = groups_over(mesh, collective.mesh_axes)
+    rows = device_rows(mesh, topology)
+    return route(topology, [rows[np.asarray(g, np.int64)] for g in groups], collective.kind)
+
+
+def collective_name(collective: Collective) -> str:
+    """What a collective is called in a table: `all-gather over data × model`."""
+    over = " × ".join(collective.mesh_axes)
+    return f"{collective.kind} over {over}" if over else collective.kind
+
+
+def _priced(
+    collective: Collective, chip: Chip, topology: Topology | None, mesh: MeshSpec | None
+) -> Bound:
+    size = collective.bytes_per_device
+    row = Bound(
+        collective_name(collective),
+        "collective",
+        None,
+        "",
+        size,
+        collective.trips,
+        collective.source,
+    )
+    if collective.kind == "ragged-all-to-all":
+        return replace(row, note="What a ragged exchange sends is known only when it runs.")
+    if topology is None or mesh is None:
+        times = _anywhere(collective, chip)
+    else:
+        links = collective_links(collective, mesh, topology)
+        if links is None:
+            return replace(row, note="Its groups of devices are not known.")
+        times = links.times(size)
+    if None in times.values():
+        return replace(row, note=f"The rate of these links is not published for {chip.title}.")
+    name = max(times, key=lambda kind: times[kind] or 0.0, default="")
+    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * (collective.trips or 1))
+
+
+def _anywhere(collective: Collective, chip: Chip) -> dict[str, float | None]:
+    """Of a chip in no known place: all its links at once, which nothing can beat."""
+    sent = collective.sent_bytes
+    name = "ICI" if chip.axes else "NVLink"
+    if sent is None or chip.link_bandwidth is None:
+        return {name: None}
+    # A chip forwards nothing in an exchange that its links could not take in one hop.
+    return {name: sent / (chip.link_bandwidth * max(1, chip.links))}
+
+
+def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
+    rows = []
+    flops = report.cost.get("flops")
+    planned = sum(op.total_flops or 0.0 for op in ops)
+    note = ""
+    if planned and (flops is None or planned > 1.5 * flops):
+        flops, note = planned, "Counted on the plan, because XLA counts the body of a loop once."
+    if flops is not None:
+        rows.append(_rated("compute", flops, _share(chip.peak_bf16, chip), "FLOP/s", note))
+    moved = report.cost.get("bytes accessed")
+    if moved is not None:
+        rows.append(_rated("memory", moved, _share(chip.hbm_bandwidth, chip), "HBM", ""))
+    return rows
+
+
+def _rated(name: str, amount: float, rate: float | None, bound: str, note: str) -> Bound:
+    if rate is None:
+        return Bound(name, name, None, bound, amount, note="This rate is not published.")
+    return Bound(name, name, amount / rate, bound, amount, note=note)
+
+
+def _share(rate: float | None, chip: Chip) -> float | None:
+    return None if rate is None else rate / chip.devices
+
+
+def _op_bound(op: OpCost, chip: Chip) -> Bound:
+    peak, memory = _share(chip.peak(op.dtype), chip), _share(chip.hbm_bandwidth, chip)
+    times: dict[str, tuple[float, float]] = {}
+    # Only matrices go at the peak; anything else is bounded by what it reads and writes.
+    if op.flops is not None and op.opcode in ("dot_general", "dot", "convolution") and peak:
+        times["FLOP/s"] = op.flops / peak, op.flops
+    if memory:
+        times["HBM"] = op.bytes / memory, op.bytes
+    bound = max(times, key=lambda name: times[name][0], default="")
+    if not bound:
+        return Bound(op.name, "op", None, "", op.bytes, op.trips, op.source)
+    seconds, amount = times[bound]
+    return Bound(op.name, "op", seconds * (op.trips or 1), bound, amount, op.trips, op.source)
+
+
+def _needed(memory: Memory) -> int | None:
+    parts = (memory.arguments, memory.outputs, memory.temporaries, memory.generated_code)
+    if all(p is None for p in parts):
+        return None
+    return sum(p or 0 for p in parts) - (memory.aliased or 0)
+
+
+def _notes(
+    report: Report, chip: Chip, rows: list[Bound], anywhere: bool, planned: bool
+) -> tuple[str, ...]:
+    notes = [
+        "Least times from published rates; latency and what the compiler cannot overlap come on"
+        " top."
+    ]
+    moves = [r for r in rows if r.part == "collective"]
+    if moves and anywhere:
+        notes.append(
+            "Where the devices stand is not known: collectives go at the rate of all links of a"
+            " chip at once."
+        )
+    if not planned and any(c.in_loop for c in report.collectives or report.partitioned or ()):
+        notes.append("XLA's cost analysis counts the body of a loop once.")
+    unknown = sum(r.trips is None for r in moves)
+    if unknown:
+        notes.append(
+            f"{plural(unknown, 'collective')} in loops of unknown length"
+            f" {'counts' if unknown == 1 else 'count'} once."
+        )
+    lacking = Counter(r.note for r in rows if r.seconds is None and r.note)
+    notes += [f"{plural(n, 'row')} without a time: {why}" for why, n in lacking.items()]
+    return (*notes, *chip.notes)

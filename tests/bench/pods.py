@@ -1,0 +1,40 @@
+"""A transformer block's gradient compiled for machines that are not there."""
+
+from __future__ import annotations
+
+import time
+
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.described import missing
+from shardviz.core.program.runner import compile_program
+from shardviz.core.program.worker.pool import workers
+from tests.bench.timing import Table, text
+from tests.worker.pods import PODS, block
+
+TARGET = 0.05  # of the compile's time: reading what it wrote, and making the report
+
+
+def main() -> int:
+    """Prints the table; how many targets were missed."""
+    table = Table()
+    for target, axes in PODS.items():
+        if words := missing(target.partition(":")[0]):
+            print(f"  {target}: {words}")
+            continue
+        cache, begun = ExecutableCache(), time.perf_counter()
+        report = compile_program(block(axes), target, cache=cache)
+        wall = time.perf_counter() - begun
+        if report.error is not None:
+            table.row(f"{target}: {report.error}", "", "", False)
+            continue
+        table.row(f"{target}, from nothing: wall time", "", text(wall), True)
+        for what, seconds in (
+            ("to trace, lower and export", report.lower_s),
+            ("until the partitioner had answered", report.partition_s),
+            ("the compile", report.compile_s),
+        ):
+            table.row(f"{target}: {what}", "", text(seconds or 0.0), True)
+        read, compiling = cache.find(report.key).read_s, report.compile_s or 0.0
+        table.at_most(f"{target}: reading and reporting / compile", TARGET, read, compiling)
+    workers.end()
+    return table.missed

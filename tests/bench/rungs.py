@@ -1,0 +1,195 @@
+"""How right the instant estimate is, what a plan costs at any size, and what the dump costs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from tests.bench.timing import Table, text
+from tests.rungs.dumps import Entry
+
+PROGRAMS = ("transformer block", "transformer block, gradient")
+# Devices to data and model; the last is what the issue asks for.
+MESHES = {8: (4, 2), 64: (16, 4), 512: (64, 8), 65_536: (8192, 8), 1_048_576: (65_536, 16)}
+COMPILED = 64  # simulated devices that the plan is held against
+FLAT, BELOW, DUMP = 2.0, 8.0, 0.05
+ROUNDS = 7
+
+
+def main() -> int:
+    """Prints the tables; how many targets were missed."""
+    missed = _child("live")
+    return missed + _child("agree")
+
+
+def _child(what: str) -> int:
+    """In a process of its own, since simulated devices are settled once a process."""
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    command = [sys.executable, "-m", "tests.bench.rungs", what]
+    ran = subprocess.run(command, env={**environment, "JAX_PLATFORMS": "cpu"}, check=False)
+    return ran.returncode
+
+
+def live() -> int:
+    """A plan at every size against a compile, in one process."""
+    import jax
+
+    jax.config.update("jax_num_cpu_devices", COMPILED)
+    jax.devices()
+    table = Table()
+    for name in PROGRAMS:
+        plans = {size: _program(name, *MESHES[size]) for size in MESHES}
+        taken = _in_turn({size: _planner(p) for size, p in plans.items()})
+        for size, seconds in taken.items():
+            table.row(f"{name}: plan for {size:,} devices", "", text(seconds), True)
+        smallest, largest = taken[8], taken[max(taken)]
+        most = max(taken.values())
+        table.at_most(f"{name}: the dearest against 8 devices", FLAT, most, smallest)
+        compiled = _in_turn({0: _compiler(plans[COMPILED])}, 3)[0]
+        table.at_least(f"{name}: a compile against the plan", BELOW, largest, compiled)
+        _dump_row(table, name, plans[COMPILED])
+    return table.missed
+
+
+def _program(name: str, data: int, model: int) -> Any:
+    from shardviz.core.layout.mesh import make_mesh
+    from shardviz.gallery import programs
+
+    program = programs.get(name)
+    arrays = tuple(
+        # A batch that divides; what a device holds of it stays as small as it was.
+        a.replace(shape=(max(a.shape[0], data), *a.shape[1:])) if a.name == "x" else a
+        for a in program.arrays
+    )
+    return program.replace(mesh=make_mesh(data=data, model=model), arrays=arrays)
+
+
+def _planner(program: Any) -> Callable[[], float]:
+    from shardviz.core.program.propagation.build import plan_program
+
+    def run() -> float:
+        begun = time.perf_counter()
+        plan = plan_program(program)
+        seconds = time.perf_counter() - begun
+        assert plan.ok, plan.error
+        return seconds
+
+    return run
+
+
+def _lowered(program: Any) -> Any:
+    from shardviz.core.program.compiler import lower
+    from shardviz.core.program.targets import choose, device_mesh
+
+    return lower(program, device_mesh(program.mesh, choose("cpu", program.mesh.size))).stage
+
+
+def _compiler(program: Any) -> Callable[[], float]:
+    """Tracing and lowering included, as in the plan."""
+
+    def run() -> float:
+        begun = time.perf_counter()
+        _lowered(program).compile()
+        return time.perf_counter() - begun
+
+    return run
+
+
+def _in_turn(runs: dict[int, Callable[[], float]], rounds: int = ROUNDS) -> dict[int, float]:
+    """The least of each, all in turn: a busy machine slows them alike."""
+    for run in runs.values():
+        run()
+    times: dict[int, list[float]] = {size: [] for size in runs}
+    for _ in range(rounds):
+        for size, run in runs.items():
+            times[size].append(run())
+    return {size: min(found) for size, found in times.items()}
+
+
+def _dump_row(table: Table, name: str, program: Any) -> None:
+    from shardviz.core.program.partitioner import compile_with_dump
+
+    def plain() -> float:
+        lowered = _lowered(program)
+        begun = time.perf_counter()
+        lowered.compile()
+        return time.perf_counter() - begun
+
+    found = _in_turn({0: plain, 1: lambda: compile_with_dump(_lowered(program)).seconds}, 5)
+    share = found[1] / found[0] - 1
+    note = f"({text(found[1])} / {text(found[0])})"
+    measured = f"{100 * share:+.1f}%"
+    table.row(f"{name}: the dump's part", f"<= {DUMP:.0%}", measured, share <= DUMP, note)
+
+
+def agree() -> int:
+    """The estimate of every case against the partitioner, by kind, axes and bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "dumps.pickle"
+        subprocess.run([sys.executable, "-m", "tests.rungs.dumps", str(path)], check=True)
+        entries: dict[tuple[str, str], Entry] = pickle.loads(path.read_bytes())
+    same = {
+        key: _counted(e.plan.collectives) == _counted(e.collectives) for key, e in entries.items()
+    }
+    print(f"  the estimate equals the partitioner's answer: {_rate(same.values())}")
+    for what, count in (("kind and axes", _kinds), ("what any device sends", _sent)):
+        alike = [count(e.plan.collectives) == count(e.collectives) for e in entries.values()]
+        print(f"  by {what}: {_rate(alike)}")
+    print(f"  collective by collective: {_overlap(entries.values())}")
+    moved = {key: bool(e.collectives) for key, e in entries.items()}
+    print(f"  where the partitioner has any: {_rate(s for k, s in same.items() if moved[k])}")
+    print("  where they differ:")
+    for name in dict.fromkeys(name for name, _ in entries):
+        meshes = [mesh for case, mesh in entries if case == name and not same[case, mesh]]
+        if meshes:
+            entry = entries[name, meshes[-1]]
+            print(f"    {name} ({len(meshes)} of 3 meshes), {meshes[-1]}:")
+            print(f"      estimate     {_told(entry.plan.collectives)}")
+            print(f"      partitioner  {_told(entry.collectives)}")
+    return 0
+
+
+def _counted(collectives: Iterable[Any]) -> Counter[Any]:
+    return Counter((c.kind, c.mesh_axes, c.bytes_per_device) for c in collectives)
+
+
+def _kinds(collectives: Iterable[Any]) -> Counter[Any]:
+    return Counter((c.kind, c.mesh_axes) for c in collectives)
+
+
+def _sent(collectives: Iterable[Any]) -> int:
+    return sum(c.sent_bytes or 0 for c in collectives)
+
+
+def _overlap(entries: Iterable[Entry]) -> str:
+    both = estimated = real = 0
+    for entry in entries:
+        ours, theirs = _counted(entry.plan.collectives), _counted(entry.collectives)
+        both += (ours & theirs).total()
+        estimated, real = estimated + ours.total(), real + theirs.total()
+    return f"{both} alike, of {estimated} estimated and {real} put in"
+
+
+def _rate(same: Iterable[bool]) -> str:
+    found = list(same)
+    return f"{sum(found)} of {len(found)} ({sum(found) / len(found):.0%})"
+
+
+def _told(collectives: Iterable[Any]) -> str:
+    parts = (
+        f"{n} x {kind} over {', '.join(axes) or '?'} of {size:,} B"
+        for (kind, axes, size), n in sorted(_counted(collectives).items())
+    )
+    return "; ".join(parts) or "none"
+
+
+if __name__ == "__main__":
+    sys.exit({"live": live, "agree": agree}[sys.argv[1]]())

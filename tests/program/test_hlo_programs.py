@@ -1,0 +1,260 @@
+"""Kept text of two jax versions for CPU, GPU and TPU, after the partitioner and in the end.
+
+The programs are in `hlo/model.py`, the texts made by `hlo/make.py`.
+"""
+
+from __future__ import annotations
+
+import ast
+import gzip
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from shardviz.core.program.hlo.collectives import read_collectives
+from shardviz.core.program.hlo.comparison import inherited
+from shardviz.core.program.rungs import compare
+
+TEXTS = Path(__file__).parent / "hlo"
+VERSIONS = ("jax-0.10.2", "jax-0.12.0")
+CHIPS = ("cpu", "gpu", "tpu", "tpuv5p")
+MESH = (("data", "model"), (4, 2))
+SHORT = {
+    "gather": "all-gather", "sum": "all-reduce", "scatter": "reduce-scatter",
+    "exchange": "all-to-all", "permute": "collective-permute", "ragged": "ragged-all-to-all",
+    "broadcast": "collective-broadcast",
+}  # fmt: skip
+
+LAYERS = "4 gather data 524288 x6, 2 sum model 16384 x6, 2 sum data 524288 x6"
+EMBED = (
+    "exchange data 65536, gather data 1024, 2 gather data 131072, gather model 131072,"
+    " gather model 2048, sum data 524288, 2 sum model 131072, permute data+model 512,"
+    " permute data+model 65536"
+)
+FSDP = "3 gather data 1048576, 2 sum data 1048576, sum model 262144"
+KINDS = (
+    "exchange model 65536, gather data 262144, sum data+model 65536, permute data 65536,"
+    " scatter data 65536"
+)
+HALVES = "4 gather data 262144 x6, sum data 1048576 x6, 2 sum model 16384 x6"
+
+# Straight after the partitioner: the same for every chip, unless one is named.
+# `x6` is how often a loop runs it, `x?` in a loop that does not say, `!` rematerialises.
+PARTITIONED = {
+    "layers": LAYERS,
+    "invariant": "gather data 1048576 x10",
+    "nested": "sum model 4096 x12",
+    "unknown": "sum model 32768 x?, sum model 4 x?, sum data 4 x?",
+    "unknown tpu": "sum model 32768 x?, sum data+model 4 x?",
+    "sums": "4 sum data 512, 4 sum data 65536",
+    "fsdp": FSDP,
+    "ring": "permute data 524288 x4",
+    "kinds": KINDS,
+    "remade": "gather data 8192 !, gather model 16384 !",
+    "remade tpu": "gather data+model 16384 !",
+    "remade_loop": "gather data 32768 x5 !, sum model 8192 x5",
+    "asked_whole": "gather data 32768",
+    "by_hand": "gather data 32768",
+    "reshape": "exchange data 1536, exchange model 1536",
+    "embed": EMBED,
+    "ragged": "ragged data 8192",
+    "bcast": "broadcast data 4096",
+}
+# In the end; `~` is asynchronous. What is not here is as the partitioner left it.
+COMPILED = {
+    "layers cpu": "4 gather data 524288 x6, sum data 1048576 x6, 2 sum model 16384 x6",
+    "layers gpu jax-0.10.2":
+        "2 gather data 1048576 x6, sum data 1048576 x6 ~, 2 sum model 16384 x6 ~",
+    "layers gpu jax-0.12.0": "gather data 1048576 x6, gather data 1048576 x6 ~,"
+        " sum data 1048576 x6, 2 sum model 16384 x6 ~",
+    "layers tpu": "2 gather data 262144 x6, 2 gather data 262144 x6 ~, sum data 1048576 x6,"
+        " 2 sum model 16384 x6",
+    "layers tpuv5p": HALVES,
+    "invariant cpu": "gather data 1048576",
+    "invariant tpu": "gather data 524288 x10",
+    "nested gpu": "sum model 4096 x12 ~",
+    "nested tpu": "scatter model 4096 x12",
+    "unknown gpu": "scatter model 32768 x?, sum data+model 4 x?",
+    "unknown tpu": "scatter model 32768 x?, sum data+model 4 x?",
+    "sums": "sum data 264192",
+    "fsdp cpu": "3 gather data 2097152, sum data 4194304, sum model 524288",
+    "fsdp gpu": "gather data 3145728, sum data 2097152, sum model 262144",
+    "fsdp tpu": "gather data 1048576, gather data 1048576 ~, sum data 2097152, sum model 262144",
+    "fsdp tpuv5p": "2 gather data 1048576, sum data 2097152, sum model 262144",
+    "ring cpu": "permute data 1048576 x4",
+    "ring gpu": "permute data 524288 x4 ~",
+    "ring tpu": "permute data 524288 x4 ~",
+    "ring tpuv5p": "permute data 524288 x4 ~",
+    "kinds tpu": KINDS.replace("permute data 65536", "permute data 65536 ~"),
+    "remade gpu": "gather data 8192 !, gather model 16384 ~ !",
+    "remade_loop gpu": "gather data 32768 x5 ~ !, sum model 8192 x5",
+    "asked_whole gpu": "gather data 32768 ~",
+    "by_hand gpu": "gather data 32768 ~",
+    "embed gpu": "exchange data 65536, gather data 1024, gather data 262144 ~,"
+        " gather model 131072, gather model 2048 ~, sum data 524288, permute data+model 512,"
+        " permute data+model 65536, scatter model 131072, scatter model 131072 ~",
+    "embed tpu": "exchange data 32768, gather data 1024, gather data 65536, gather model 2048,"
+        " gather model 65536, sum data 524288, permute data+model 32768 ~,"
+        " permute data+model 512 ~, 2 scatter model 131072",
+}  # fmt: skip
+
+# What became of them: the words of the comparison, by program and chip; versions agree.
+BECAME = {
+    "layers cpu": "6 kept, 2 combined into 1",
+    "layers gpu": "6 combined into 3, 2 made asynchronous",
+    "layers tpu": "2 kept, 2 combined into 1, 4 replaced by 4",
+    "invariant cpu": "1 hoisted",
+    "invariant gpu": "1 kept",
+    "nested gpu": "1 made asynchronous",
+    "nested tpu": "1 replaced by 1",
+    "unknown gpu": "2 combined into 1, 1 replaced by 1",
+    "unknown tpu": "1 kept, 1 replaced by 1",
+    "sums cpu": "8 combined into 1",
+    "sums gpu": "8 combined into 1",
+    "sums tpu": "8 combined into 1",
+    "fsdp cpu": "2 combined into 1, 4 replaced by 4",
+    "fsdp gpu": "1 kept, 5 combined into 2",
+    "fsdp tpu": "2 kept, 2 combined into 1, 1 made asynchronous, 1 removed",
+    "fsdp tpuv5p": "3 kept, 2 combined into 1, 1 removed",
+    "ring cpu": "1 replaced by 1",
+    "ring gpu": "1 made asynchronous",
+    "ring tpuv5p": "1 made asynchronous",
+    "kinds cpu": "5 kept",
+    "kinds tpu": "4 kept, 1 made asynchronous",
+    "embed cpu": "11 kept",
+    "embed tpu": "3 kept, 1 made asynchronous, 6 replaced by 6, 1 removed",
+}
+
+
+def kept():
+    for path in sorted(TEXTS.glob("jax-*/*.gz")):
+        chip, name, rung = path.name.split(".")[0].split("-")
+        yield path.parent.name, chip, name, rung
+
+
+TEXT_IDS = list(kept())
+PAIRS = [case[:3] for case in TEXT_IDS if case[3] == "compiled"]
+
+
+@cache
+def read(version, chip, name, rung):
+    path = TEXTS / version / f"{chip}-{name}-{rung}.txt.gz"
+    return read_collectives(gzip.decompress(path.read_bytes()).decode(), *MESH)
+
+
+def final(version, chip, name):
+    before, after = (read(version, chip, name, rung) for rung in ("partitioned", "compiled"))
+    return inherited(before, after)
+
+
+def in_words(collectives):
+    return sorted(
+        " ".join(
+            [c.kind, "+".join(c.mesh_axes), str(c.bytes_per_device)]
+            + ([f"x{c.trips or '?'}"] if c.in_loop else [])
+            + ["~"] * c.is_async
+            + ["!"] * c.rematerialises
+        )
+        for c in collectives
+    )
+
+
+def spelled(text):
+    result = []
+    for part in text.split(", "):
+        words = part.split()
+        count = int(words.pop(0)) if words[0].isdigit() else 1
+        result += [" ".join([SHORT[words[0]], *words[1:]])] * count
+    return sorted(result)
+
+
+def expected(version, chip, name, rung):
+    keys = [f"{name} {chip} {version}", f"{name} {chip}", name]
+    if chip == "tpuv5p":
+        keys.insert(2, f"{name} tpu")
+    tables = [COMPILED, PARTITIONED] if rung == "compiled" else [PARTITIONED]
+    return next(table[key] for table in tables for key in keys if key in table)
+
+
+def test_text_of_both_versions_and_all_chips_is_kept():
+    assert {case[0] for case in TEXT_IDS} == set(VERSIONS)
+    assert {case[1] for case in TEXT_IDS} == set(CHIPS)
+    assert {case[2] for case in TEXT_IDS} == {key.split()[0] for key in PARTITIONED}
+    assert len(TEXT_IDS) == 2 * (28 + 32 + 30 + 6)
+    used = {key.split()[0] for key in (*COMPILED, *BECAME)}
+    assert used <= {case[2] for case in TEXT_IDS}
+
+
+@pytest.mark.parametrize("case", [c for c in TEXT_IDS if c[3] == "partitioned"], ids="-".join)
+def test_after_the_partitioner(case):
+    assert in_words(read(*case)) == spelled(expected(*case))
+
+
+@pytest.mark.parametrize("case", PAIRS, ids="-".join)
+def test_in_the_end(case):
+    assert in_words(final(*case)) == spelled(expected(*case, rung="compiled"))
+
+
+@pytest.mark.parametrize("case", PAIRS, ids="-".join)
+def test_what_became_of_them(case):
+    _, chip, name = case
+    found = compare(read(*case, "partitioned"), final(*case))
+    assert sum(len(c.before) for c in found.changes) == len(read(*case, "partitioned"))
+    assert sum(len(c.after) for c in found.changes) == len(read(*case, "compiled"))
+    if f"{name} {chip}" in BECAME:
+        assert found.short == BECAME[f"{name} {chip}"]
+
+
+def methods():
+    tree = ast.parse((TEXTS / "model.py").read_text())
+    (programs,) = [n for n in tree.body if isinstance(n, ast.ClassDef)]
+    return {
+        f.name: range(f.lineno, (f.end_lineno or 0) + 1)
+        for f in programs.body
+        if isinstance(f, ast.FunctionDef)
+    }
+
+
+METHODS = methods()
+
+
+@pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)
+def test_every_collective_leads_into_the_function_that_causes_it(case):
+    whole = final(*case[:3]) if case[3] == "compiled" else read(*case)
+    for collective in whole:
+        file, line = collective.source.split(":")
+        assert (file, int(line) in METHODS[case[2]]) == ("model.py", True), collective
+        assert collective.stack[0] == collective.source
+        assert len(set(collective.stack)) == len(collective.stack)
+        assert collective.op, collective
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("chip", ["cpu", "gpu", "tpu"])
+def test_a_stack_leads_through_every_function_of_the_user(version, chip):
+    found = [c for c in read(version, chip, "layers", "compiled") if c.kind == "all-reduce"]
+    for collective in found:  # from the layer in the loop to the loss around it
+        assert len([p for p in collective.stack if p.startswith("model.py")]) == 2
+
+
+@pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)
+def test_groups_have_the_size_of_their_axes(case):
+    size = dict(zip(*MESH, strict=True))
+    for c in read(*case):
+        across = 1
+        for axis in c.mesh_axes:
+            across *= size[axis]
+        if case[2] == "embed" and c.kind in ("all-gather", "all-to-all"):
+            assert across % c.group_size == 0  # it runs over a half of data
+        else:
+            assert c.group_size == across
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("chip", ["cpu", "gpu", "tpu"])
+def test_a_full_rematerialisation_names_the_array_and_the_part(version, chip):
+    found = [c for c in final(version, chip, "remade") if c.rematerialises]
+    assert found
+    assert all("every device makes all of f32[16,16,16]" in c.cause for c in found)
+    assert all("to keep f32[16,2,16] of it" in c.cause for c in found)

@@ -1,0 +1,298 @@
+"""roofline: hand-worked times, loops, memory, unknown figures; op_costs against XLA's own count."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.layout.chips import CHIPS, find_chip
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.topology import Topology
+from shardviz.core.program.op_costs import OpCost, local_shape, op_costs
+from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
+from shardviz.core.program.roofline import collective_links, collective_name, roofline
+from shardviz.picture.draw import draw
+from shardviz.picture.text import to_text
+
+MESH = make_mesh(data=4, model=4)
+V5E = "tpu:v5e:4x4"
+MIB = 1 << 20
+
+
+def _report(*collectives: Collective, **fields) -> Report:
+    return Report("f", V5E, collectives=collectives, **fields)
+
+
+def _seconds(collective: Collective, where: str = V5E, mesh=MESH) -> float | None:
+    rows = roofline(_report(collective), where, mesh).rows
+    return next(r.seconds for r in rows if r.part == "collective")
+
+
+# On an open axis of 4 chips with links of 5e10: B (n-1)/n / 5e10, and so on.
+BY_HAND = [
+    ("a gather", Collective("all-gather", ("model",), 4 * MIB), 3 * MIB / 5e10),
+    ("a scatter", Collective("reduce-scatter", ("data",), 4 * MIB), 3 * MIB / 5e10),
+    ("a reduction", Collective("all-reduce", ("model",), 4 * MIB), 6 * MIB / 5e10),
+    ("both axes", Collective("all-reduce", ("data", "model"), 16 * MIB), 2 * 15 * MIB / 1e11),
+    ("an exchange", Collective("all-to-all", ("model",), 4 * MIB), 4 * MIB / 5e10),
+    (
+        "neighbours swap",
+        Collective("collective-permute", (), MIB, groups=((0, 1), (1, 0))),
+        MIB / 5e10,
+    ),
+    ("groups instead of axes", Collective("all-gather", (), 4 * MIB, groups=((0, 1, 2, 3),)),
+     3 * MIB / 5e10),
+    ("a loop", Collective("all-gather", ("model",), 4 * MIB, trips=12), 12 * 3 * MIB / 5e10),
+    ("nobody knows how often", Collective("all-gather", ("model",), 4 * MIB, trips=None),
+     3 * MIB / 5e10),
+    ("its groups are not known", Collective("all-gather", (), MIB), None),
+    ("a ragged exchange", Collective("ragged-all-to-all", ("model",), MIB), None),
+    ("a broadcast", Collective("collective-broadcast", ("model",), 4 * MIB), 3 * MIB / 5e10),
+    ("an axis that the mesh has not", Collective("all-gather", ("gone",), MIB), None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("collective", "seconds"), [b[1:] for b in BY_HAND], ids=[b[0] for b in BY_HAND]
+)
+def test_collectives_take_what_a_hand_reckons(collective, seconds):
+    found = _seconds(collective)
+    assert found == (None if seconds is None else pytest.approx(seconds))
+
+
+def test_every_kind_of_collective_is_priced_or_says_why_not():
+    for kind in COLLECTIVE_KINDS:
+        pairs = ((0, 1),) if kind == "collective-permute" else ()
+        row = roofline(_report(Collective(kind, ("model",), MIB, groups=pairs)), V5E, MESH).rows[0]
+        assert row.seconds or row.note
+
+
+def test_compute_and_memory_are_amount_over_rate_and_a_device_has_its_share():
+    cost = {"flops": 1e12, "bytes accessed": 1e9}
+    one = roofline(_report(cost=cost), V5E)
+    assert one.compute_s == pytest.approx(1e12 / 197e12)
+    assert one.memory_s == pytest.approx(1e9 / 819e9)
+    half = roofline(_report(cost=cost), "tpu:7x:2x2x1")
+    assert half.compute_s == pytest.approx(1e12 / (2307e12 / 2))
+    assert half.memory_s == pytest.approx(1e9 / (7380e9 / 2))
+
+
+def test_the_longest_part_bounds_the_whole():
+    gather = Collective("all-gather", ("model",), 1 << 30)
+    cost = {"flops": 1e12, "bytes accessed": 1e9}
+    found = roofline(_report(gather, cost=cost), V5E, MESH)
+    assert found.bound == "collectives"
+    assert found.seconds == found.collective_s == pytest.approx(0.75 * (1 << 30) / 5e10)
+    assert [r.part for r in found.rows] == ["compute", "memory", "collective"]
+    assert "At least 16.1 ms on tpu:v5e:4x4" in found.words
+
+
+def test_collectives_stand_the_longest_first():
+    rows = roofline(
+        _report(
+            Collective("all-gather", ("model",), MIB),
+            Collective("all-gather", ("data",), 8 * MIB, source="b.py:3"),
+        ),
+        V5E,
+        MESH,
+    ).rows
+    assert [(r.name, r.source) for r in rows] == [
+        ("all-gather over data", "b.py:3"),
+        ("all-gather over model", ""),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "times"),
+    [
+        (Memory(), None, None),
+        (Memory(arguments=8 << 30), True, 0.5),
+        (Memory(8 << 30, 8 << 30, 8 << 30), False, 1.5),
+        (Memory(8 << 30, 8 << 30, 4 << 30, aliased=8 << 30), True, 0.75),
+        (Memory(8 << 30, capacity=4 << 30), False, 2.0),
+    ],
+)
+def test_memory_is_held_against_the_chip(memory, fits, times):
+    found = roofline(_report(memory=memory), V5E)
+    assert (found.fits, found.times_capacity) == (fits, times)
+    assert ("Too large by" in found.words) == (fits is False)
+
+
+def test_what_is_not_published_has_no_time_and_says_so():
+    cost = {"flops": 1e12, "bytes accessed": 1e9}
+    mesh = make_mesh(data=8)
+    gather = Collective("all-gather", ("data",), MIB)
+    found = roofline(_report(gather, cost=cost, memory=Memory(1)), "tpu:v2:2x2", mesh)
+    assert found.seconds is found.compute_s is found.collective_s is found.fits is None
+    assert found.bound == ""
+    assert all(r.note for r in found.rows)
+    said = " ".join(found.notes)
+    assert "publishes no rates" in said
+    assert "2 rows without a time: This rate is not published." in found.notes
+
+
+def test_without_a_place_nothing_beats_all_links_at_once():
+    gather = Collective("all-gather", ("model",), 4 * MIB, group_size=4)
+    for where, mesh in ((find_chip("v5e"), MESH), (Topology.parse(V5E), None)):
+        found = roofline(_report(gather), where, mesh)
+        assert found.collective_s == pytest.approx(3 * MIB / (4 * 5e10))
+        assert found.collective_s < _seconds(gather)
+        assert any("Where the devices stand is not known" in n for n in found.notes)
+    gpu = roofline(_report(gather), find_chip("h100"))
+    assert gpu.collective_s == pytest.approx(3 * MIB / 450e9)
+
+
+def test_the_partitioned_rung_is_used_where_nothing_was_compiled():
+    gather = Collective("all-gather", ("model",), 4 * MIB)
+    report = Report("f", V5E, partitioned=(gather,))
+    assert roofline(report, V5E, MESH).collective_s == pytest.approx(3 * MIB / 5e10)
+
+
+def test_devices_are_priced_where_they_stand():
+    gather = Collective("all-gather", ("x",), 4 * MIB)
+    ids = MESH.device_ids.reshape(2, 2, 2, 2)  # halves and pairs of y, then of x
+    near = make_mesh(y=4, x=4, device_ids=ids.transpose(0, 2, 1, 3))
+    far = make_mesh(y=4, x=4, device_ids=ids.transpose(1, 3, 0, 2))
+    # Squares of neighbours use links of their own; squares two apart share theirs by twos.
+    assert _seconds(gather, mesh=near) == pytest.approx(3 * MIB / (2 * 5e10))
+    assert _seconds(gather, mesh=far) == pytest.approx(2 * 3 * MIB / (2 * 5e10))
+
+
+def test_loops_of_unknown_length_are_counted_once_and_named():
+    gather = Collective("all-gather", ("model",), MIB, trips=None, in_loop=True)
+    notes = roofline(_report(gather), V5E, MESH).notes
+    assert "1 collective in loops of unknown length counts once." in notes
+    assert "XLA's cost analysis counts the body of a loop once." in notes
+
+
+@pytest.mark.parametrize(
+    ("ask", "error", "words"),
+    [
+        (lambda: roofline("f", V5E), ProgramError, "A roofline is that of a Report; got 'f'."),
+        (lambda: roofline(_report(), "tpu:v5:4x4"), TargetError, "Did you mean"),
+        (
+            lambda: roofline(
+                _report(Collective("all-gather", ("data",), 1)), V5E, make_mesh(data=8, model=8)
+            ),
+            TargetError,
+            "Take a mesh of 16 devices",
+        ),
+    ],
+)
+def test_what_cannot_be_priced_is_refused_in_words(ask, error, words):
+    with pytest.raises(error, match=words):
+        ask()
+
+
+def test_names_and_links_of_collectives():
+    assert collective_name(Collective("all-reduce", ("a", "b"), 1)) == "all-reduce over a × b"
+    assert collective_name(Collective("all-reduce", (), 1)) == "all-reduce"
+    topology = Topology.parse(V5E)
+    assert collective_links(Collective("all-reduce", ("model",), 1), MESH, topology).used == 12
+    assert collective_links(Collective("collective-permute", ("x",), 1), MESH, topology) is None
+
+
+def _value(name: str, shape: tuple, spec: str = "", **fields) -> PlannedOp:
+    kind = "op" if fields else "argument"
+    return PlannedOp(name, kind, shape=shape, dtype="float32", spec=Spec.parse(spec), **fields)
+
+
+DOT = "<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>"
+BATCH = "<([b, i, k], [b, k, j])->([b, i, j]) {b=8, i=64, j=16, k=32} reduction={k}>"
+CONV = "<([i, j, k, l], [m, n, l, o])->([i, p, q, o]) {i=8, j=10, k=10, l=3, m=3, n=3, o=16, p=8, q=8} reduction={l}>"  # noqa: E501
+
+
+@pytest.mark.parametrize(
+    ("reads", "made", "flops"),
+    [
+        ([((64, 32), ""), ((32, 16), "")], ((64, 16), "", "dot_general", DOT), 2 * 64 * 16 * 32),
+        ([((64, 32), "data"), ((32, 16), "None, model")],
+         ((64, 16), "data, model", "dot_general", DOT), 2 * 16 * 4 * 32),
+        ([((64, 32), "None, data"), ((32, 16), "data")],
+         ((64, 16), "", "dot_general", DOT), 2 * 64 * 16 * 8),
+        ([((64, 32), "None, data"), ((32, 16), "")],
+         ((64, 16), "", "dot_general", DOT), 2 * 64 * 16 * 32),
+        ([((8, 64, 32), "data"), ((8, 32, 16), "data")],
+         ((8, 64, 16), "data", "dot_general", BATCH), 2 * 2 * 64 * 16 * 32),
+        ([((8, 10, 10, 3), "data"), ((3, 3, 3, 16), "")],
+         ((8, 8, 8, 16), "data", "convolution", CONV), 2 * (2 * 8 * 8 * 16) * 3 * 3 * 3),
+        ([((64, 32), "'data:(1)2'")], ((64, 32), "'data:(1)2'", "tanh", ""), 32 * 32),
+        ([((64, 32), "")], ((64, 32), "", "dot_general", ""), None),
+    ],
+    ids=["whole", "rows and columns split", "both inner sides split", "one inner side split",
+         "batches", "a convolution", "a part of an axis", "no rule"],
+)  # fmt: skip
+def test_operations_cost_what_their_blocks_take(reads, made, flops):
+    values = [_value(f"x{i}", shape, spec) for i, (shape, spec) in enumerate(reads)]
+    shape, spec, opcode, factors = made
+    op = _value("y", shape, spec, opcode=opcode, factors=factors,
+                operands=tuple(v.name for v in values))  # fmt: skip
+    (cost,) = op_costs(Plan("f", MESH, (*values, op)))
+    assert cost.flops == flops
+
+
+def test_bytes_are_those_of_the_blocks_read_and_made():
+    x, w = _value("x", (64, 32), "data"), _value("w", (32, 16))
+    dot = _value("y", (64, 16), "data", opcode="dot_general", factors=DOT, operands=("x", "w"))
+    (cost,) = op_costs(Plan("f", MESH, (x, w, dot)))
+    assert cost.bytes == 4 * (16 * 32 + 32 * 16 + 16 * 16)
+    assert local_shape(_value("u", (10, 3), "data"), MESH) == (3, 3)
+
+
+def test_frames_and_names_cost_nothing():
+    x = _value("x", (8,))
+    frames = [_value(f"v{i}", (8,), opcode=o, operands=("x",)) for i, o in enumerate(
+        ("while", "reshape", "constant", "custom_call"))]  # fmt: skip
+    uncovered = _value("u", (8,), opcode="tanh", operands=("x",), covered=False)
+    assert op_costs(Plan("f", MESH, (x, *frames, uncovered))) == ()
+
+
+def test_a_plan_counts_loops_that_xla_does_not():
+    x, w = _value("x", (64, 32)), _value("w", (32, 16))
+    dot = _value("y", (64, 16), opcode="dot_general", factors=DOT, operands=("x", "w"),
+                 trips=12, region="loop body")  # fmt: skip
+    plan = Plan("f", MESH, (x, w, dot))
+    once = 2 * 64 * 16 * 32
+    found = roofline(_report(cost={"flops": float(once)}), V5E, plan=plan)
+    assert found.compute_s == pytest.approx(12 * once / 197e12)
+    assert "XLA counts the body of a loop once" in found.rows[0].note
+    assert [r.name for r in found.ops] == ["y"]
+    assert found.ops[0].bound == "HBM"
+    assert OpCost("a", "add", 2.0, 8, trips=None).total_flops == 2
+    lines = to_text(found).split("\n")
+    assert "operations on each device, before XLA fuses them:" in lines
+    assert any("y · HBM" in line and "× 12" in line for line in lines)
+    assert len(draw(found).panels) == 2
+
+
+@pytest.mark.parametrize("backward", [False, True], ids=["forward", "gradient"])
+def test_arithmetic_of_a_plan_is_what_xla_counts(backward):
+    """Matrices of a real program on one device: the plan's count and XLA's agree."""
+    propagation = pytest.importorskip("shardviz.core.program.propagation.build")
+    from shardviz.core.layout.array import ArraySpec
+    from shardviz.core.program.program import Program
+
+    def layer(x, w, v):
+        return jnp.sum((jnp.tanh(x @ w) @ v) ** 2)
+
+    function = jax.grad(layer, argnums=(1, 2)) if backward else layer
+    shapes = {"x": (64, 256), "w": (256, 512), "v": (512, 128)}
+    arrays = tuple(ArraySpec(n, s) for n, s in shapes.items())
+    plan = propagation.plan_program(Program(function, arrays, make_mesh(data=1)))
+    assert plan.error is None, plan.error
+    dots = [c for c in op_costs(plan) if c.opcode == "dot_general"]
+    found = sum(c.flops for c in dots)
+    structs = [jax.ShapeDtypeStruct(s, jnp.float32) for s in shapes.values()]
+    counted = jax.jit(function).lower(*structs).compile().cost_analysis()["flops"]
+    assert found == pytest.approx(counted, rel=0.02)
+
+
+def test_every_chip_prices_every_program_or_says_why_not():
+    for chip in CHIPS.values():
+        found = roofline(_report(cost={"flops": 1e9, "bytes accessed": 1e6}), chip)
+        assert (found.seconds is None) == (chip.peak_bf16 is None)
+        assert found.words

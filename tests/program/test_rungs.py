@@ -1,0 +1,271 @@
+"""The four rungs: collectives of two rungs matched, in words, and what is not known said so."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.hlo.comparison import inherited
+from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Failure, Report
+from shardviz.core.program.rungs import CHANGES, RUNGS, Rungs, compare
+
+KB = 1024
+
+
+def one(kind="all-reduce", axes=("data",), kilobytes=1, **more):
+    more = {"op": "jit(f)/dot_general", "source": "f.py:3", "group_size": 4, **more}
+    return Collective(kind, axes, kilobytes * KB, **more)
+
+
+def loop(trips: int | None = 10, **more):
+    return one(in_loop=True, trips=trips, **more)
+
+
+def sums(count, **more):
+    return [one(op=f"jit(f)/op{i}", source=f"f.py:{i}", shape="f32[256]", **more)
+            for i in range(count)]  # fmt: skip
+
+
+TUPLE = one(kilobytes=3, op="jit(f)/op0", shape="(f32[256], f32[256], f32[256])")
+FLAT = one(kilobytes=3, op="", source="", shape="f32[768]")
+
+# Case: before, after, the kinds of its changes in order, and words of the first.
+CASES = {
+    "nothing": ([], [], [], ""),
+    "kept": ([one()], [one()], ["kept"], "Kept: an all-reduce of 1 KiB over data (f.py:3)."),
+    "kept, its operation lost": ([one()], [one(op="", source="")], ["kept"], "Kept"),
+    "kept, told apart by operation": (
+        [one(op="a"), one(op="b")], [one(op="b"), one(op="a")], ["kept", "kept"], "Kept"),
+    "asynchronous": ([one()], [one(is_async=True)], ["made asynchronous"],
+                     "started early and waited for later"),
+    "asynchronous on both": ([one(is_async=True)], [one(is_async=True)], ["kept"], "Kept"),
+    "combined, as a tuple": (sums(3), [TUPLE], ["combined"],
+                             "3 all-reduces over data were combined into one of 3 KiB"),
+    "combined, end to end": (sums(3), [FLAT], ["combined"], "3 all-reduces over data"),
+    "combined, and one beside": (
+        [*sums(3), one(kilobytes=8)], [TUPLE, one(kilobytes=8)], ["combined", "kept"], "3 all-"),
+    "combined, in another type": (
+        sums(2), [one(kilobytes=4, op="", shape="(f64[256], f64[256])")], ["combined"], "4 KiB"),
+    "combined and asynchronous": (sums(3), [replace(TUPLE, is_async=True)], ["combined"],
+                                  "It runs asynchronously."),
+    "combined and hoisted": (
+        [loop(op=f"op{i}", shape="f32[256]") for i in range(3)], [TUPLE], ["combined"],
+        "It was also moved out of its loop."),
+    "sums over one axis each": (
+        [one(), one(axes=("model",))], [one(axes=("data", "model"))], ["combined"],
+        "An all-reduce of 1 KiB over data and an all-reduce of 1 KiB over model were combined"),
+    "hoisted": ([loop()], [one()], ["hoisted"], "runs once instead of 10 times"),
+    "hoisted, for all turns at once": ([loop()], [one(kilobytes=10)], ["hoisted"], "10 KiB"),
+    "hoisted, turns unknown": ([loop(None)], [one()], ["hoisted"], "instead of each turn"),
+    "unrolled": ([loop()], [loop(5), loop(5)], ["split"], "stands 2 times, since its loop"),
+    "unrolled outside": ([loop(2)], [one(), one()], ["split"], "unrolled"),
+    "split by axis": (
+        [one(axes=("data", "model"))], [one(axes=("data",)), one(axes=("model",))], ["split"],
+        "became an all-reduce of 1 KiB over data and an all-reduce of 1 KiB over model"),
+    "split by size": ([one(kilobytes=4)], [one(kilobytes=1), one(kilobytes=3)], ["split"],
+                      "Split: an all-reduce of 4 KiB"),
+    "scattered": ([one()], [one("reduce-scatter")], ["replaced"],
+                  "became a reduce-scatter of 1 KiB over data: each device keeps only its part"),
+    "handed round": (
+        [one("all-gather", kilobytes=4)], [loop(3, kind="collective-permute")], ["replaced"],
+        "a collective-permute of 1 KiB over data in a loop, 3 times: each part is used while"),
+    "another type": ([one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]")], ["replaced"],
+                     "it sends f32 instead of bf16"),
+    "a type and asynchronous": (
+        [one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]", is_async=True)],
+        ["replaced"], "It runs asynchronously."),
+    "removed": ([one()], [], ["removed"], "the compiler found no need of it"),
+    "removed, a twin stays": ([one(), one()], [one()], ["kept", "removed"], "Kept"),
+    "added": ([], [one(cause="It sums the loss.")], ["added"],
+              "New: an all-reduce of 1 KiB over data (f.py:3). It sums the loss."),
+    "moved elsewhere": ([one(op="a", source="a.py:1")], [one("all-gather", op="b", source="")],
+                        ["removed", "added"], "Gone"),
+    "a reduce-scatter that is none of its own": (
+        [one(axes=("data",))], [one("reduce-scatter", axes=("model",), op="b", source="")],
+        ["removed", "added"], "Gone"),
+    "rematerialised": ([one("all-gather")], [one("all-gather", rematerialises=True)], ["kept"],
+                       "full rematerialisation: every device makes the whole array"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("before", "after", "kinds", "words"), CASES.values(), ids=CASES)
+def test_what_became_of_them(before, after, kinds, words):
+    found = compare(before, after)
+    assert [c.kind for c in found.changes] == kinds
+    if words:
+        assert words in found.changes[0].words
+    assert found.same == (set(kinds) <= {"kept"})
+
+
+def test_an_estimate_that_was_right_is_called_as_planned():
+    found = compare([one()], [one()], names=("propagated", "partitioned"))
+    assert (found.same, found.short) == (True, "as planned")
+    assert str(found.changes[0]).startswith("As planned: an all-reduce of 1 KiB")
+
+
+def test_an_estimate_that_was_wrong_names_both_sides():
+    planned = [one("all-to-all"), one("all-to-all"), one("all-to-all")]
+    made = [one("all-gather", kilobytes=8, rematerialises=True)]
+    found = compare(planned, made, names=("propagated", "partitioned"))
+    assert [c.kind for c in found.changes] == ["replaced"]
+    assert str(found.changes[0]) == (
+        "Shardy planned 3 all-to-alls of 3 KiB in all over data here (f.py:3); the partitioner"
+        " made an all-gather of 8 KiB over data instead. It is a full rematerialisation: every"
+        " device makes the whole array and cuts it anew."
+    )
+
+
+def test_a_removed_twin_is_told_apart_from_what_is_gone_altogether():
+    found = compare([one(), one()], [one()])
+    assert "an equal one does its work too" in found.of("removed")[0].words
+
+
+def test_changes_come_before_what_was_kept_and_the_largest_first():
+    before = [one(op="a"), one("all-gather", op="b", source=""), one("all-to-all", kilobytes=9)]
+    found = compare(before, [one(op="a")])
+    assert [line.split(":")[0] for line in found.lines[1:]] == ["Gone", "Gone", "Kept"]
+    assert "9 KiB" in found.lines[1]
+    assert found.lines[0] == "From partitioned to compiled: 1 kept, 2 removed."
+    assert str(found) == "\n".join(found.lines)
+
+
+def test_a_comparison_in_a_few_words():
+    found = compare([*sums(3), one(kilobytes=5)], [TUPLE, one("all-gather", op="x", source="")])
+    assert found.short == "3 combined into 1, 1 removed, 1 added"
+    assert repr(found) == f"Comparison(partitioned → compiled: {found.short})"
+    assert compare([], []).short == "no collectives"
+
+
+collectives = st.builds(
+    Collective,
+    kind=st.sampled_from(COLLECTIVE_KINDS),
+    mesh_axes=st.sampled_from([(), ("data",), ("model",), ("data", "model")]),
+    bytes_per_device=st.sampled_from([4, 1024, 2048, 3072]),
+    op=st.sampled_from(["", "jit(f)/a", "jit(f)/b"]),
+    source=st.sampled_from(["", "f.py:1", "f.py:2"]),
+    is_async=st.booleans(),
+    in_loop=st.booleans(),
+    shape=st.sampled_from(["", "f32[256]", "bf16[256]", "(f32[256], f32[256])", "f32[512]"]),
+    trips=st.sampled_from([None, 1, 2, 4]),
+    rematerialises=st.booleans(),
+)
+some = st.lists(collectives, max_size=9)
+
+
+@settings(max_examples=300, deadline=None)
+@given(some, some)
+def test_every_collective_stands_in_exactly_one_change(before, after):
+    found = compare(before, after)
+    assert Counter(c for change in found.changes for c in change.before) == Counter(before)
+    assert Counter(c for change in found.changes for c in change.after) == Counter(after)
+    for change in found.changes:
+        assert change.kind in CHANGES
+        assert change.words.endswith(".")
+        assert bool(change.before) == (change.kind != "added")
+        assert bool(change.after) == (change.kind != "removed")
+    assert sum(found.counts.values()) == len(found)
+
+
+@settings(max_examples=100, deadline=None)
+@given(some, st.randoms())
+def test_a_program_is_the_same_as_itself_in_any_order(before, random):
+    other = list(before)
+    random.shuffle(other)
+    assert compare(before, other).same or {c.kind for c in compare(before, other).changes} <= {
+        "kept", "made asynchronous", "split"
+    }  # fmt: skip
+    assert compare(before, before).same
+
+
+@settings(max_examples=100, deadline=None)
+@given(some, some)
+def test_what_is_inherited_changes_no_number(before, after):
+    result = inherited(before, after)
+    told = {"op": "", "source": "", "stack": (), "cause": "", "value": "", "rematerialises": False}
+    assert [replace(c, **told) for c in result] == [replace(c, **told) for c in after]
+    for new, old in zip(result, after, strict=True):
+        assert new.rematerialises >= old.rematerialises
+        assert new.source == (old.source or new.source)
+
+
+def test_a_final_program_inherits_what_only_the_partitioner_tells():
+    gather = one("all-gather", rematerialises=True, cause="No better way.", value="x")
+    (result,) = inherited([gather], [one("all-gather", is_async=True)])
+    assert (result.rematerialises, result.cause, result.value) == (True, "No better way.", "x")
+
+
+def test_a_final_program_inherits_the_place_where_the_compiler_lost_it():
+    placed = one(op="jit(f)/dot_general", source="f.py:3", stack=("f.py:3", "g.py:1"))
+    (result,) = inherited([placed], [one(op="w", source="")])
+    assert (result.op, result.source) == ("jit(f)/dot_general", "f.py:3")
+    assert result.stack == ("f.py:3", "g.py:1")
+
+
+GIVEN: Any = compare  # what a person may give it, against its types
+WRONG = {
+    "no collectives": (lambda: GIVEN([1], []), "takes the collectives of two rungs; got 1"),
+    "one value": (lambda: GIVEN(7, []), "takes the collectives of two rungs; got 7"),
+    "one name": (lambda: compare([], [], names=("a",)), "two names, one a rung; got ('a',)"),
+    "a text": (lambda: compare([], [], names="ab"), "two names, one a rung; got 'ab'"),
+    "a kind": (lambda: compare([], []).of("keept"), "Did you mean 'kept'?"),
+    "a rung": (lambda: RUNGS_OF.rung("compield"), "Did you mean 'compiled'?"),
+    "not compiled": (
+        lambda: RUNGS_OF.between("propagated", "compiled"),
+        "collectives of compiled are not known: Not compiled yet. Known are 'propagated'."),
+    "requested": (lambda: RUNGS_OF.between("requested", "propagated"), "of requested are not"),
+}  # fmt: skip
+
+PROGRAM = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
+PLAN = Plan("abs", PROGRAM.mesh, (PlannedOp("x", "argument"),), (one(),), trace_s=0.004)
+RUNGS_OF = Rungs(PROGRAM, PLAN)
+
+
+@pytest.mark.parametrize(("call", "words"), WRONG.values(), ids=WRONG)
+def test_what_cannot_be_compared_is_refused_in_words(call, words):
+    with pytest.raises(ProgramError) as error:
+        call()
+    assert words in str(error.value)
+
+
+def test_four_rungs_in_lines():
+    report = Report("abs", "cpu × 4", partitioned=(one(), one("all-gather")),
+                    collectives=(one(is_async=True),), partition_s=0.25, compile_s=1.5)  # fmt: skip
+    rungs = Rungs(PROGRAM, PLAN, report)
+    assert [r.name for r in rungs.all] == list(RUNGS)
+    assert rungs.lines == (
+        "requested: 1 array on data=4.",
+        "propagated in 4 ms: 1 all-reduce · 1 KiB",
+        "  1 kept, 1 added",
+        "partitioned in 250 ms: 1 all-reduce + 1 all-gather · 2 KiB",
+        "  1 made asynchronous, 1 removed",
+        "compiled in 1.5 s: 1 all-reduce · 1 KiB",
+    )
+    assert rungs.between("partitioned", "compiled").counts == {"made asynchronous": 1, "removed": 1}
+    assert repr(rungs) == "Rungs(abs: propagated, partitioned, compiled)"
+
+
+def test_a_rung_that_failed_says_why():
+    failed = Failure("compile", "Out of memory.")
+    rungs = Rungs(PROGRAM, replace(PLAN, error=Failure("trace", "No such axis.")),
+                  Report("abs", "cpu × 4", error=failed))  # fmt: skip
+    assert rungs.propagated.words == "trace: No such axis."
+    assert rungs.compiled.words == rungs.partitioned.words == "compile: Out of memory."
+    assert rungs.propagated.collectives is rungs.compiled.collectives is None
+    assert rungs.compiled.sum == ""
+    assert repr(rungs) == "Rungs(abs: requested only)"
+
+
+def test_loops_count_in_the_sum_of_a_rung():
+    rungs = Rungs(PROGRAM, replace(PLAN, collectives=(loop(6), one())))
+    assert rungs.propagated.bytes_per_device == 7 * KB
+    assert rungs.propagated.sum == "2 all-reduce · 7 KiB"

@@ -1,0 +1,137 @@
+"""`python -m tests.rungs.dumps FILE`: compiles every case on every mesh, and keeps what came out.
+
+In a process of its own, since it needs more devices than the other tests. FILE then holds a pickled
+dict of case and mesh -> Entry.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import re
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from shardviz.core.program.report import Collective
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One case on one mesh.
+
+    Attributes:
+        axis_names, axis_sizes: the mesh.
+        collectives: what the package read from XLA's text after partitioning.
+        partitioned, propagated: the modules after partitioning and before, as XLA serialises them.
+        settled: opcode, dtype, shape and Shardy's sharding of every value straight after Shardy's
+            propagation, before it inserts reshards; from Shardy's own dump.
+        plan: what the package says before anything is compiled.
+        compile_s, partition_s: seconds of the compile, and until the partitioner was done.
+        reason: why there is no text, or `""`.
+    """
+
+    axis_names: tuple[str, ...]
+    axis_sizes: tuple[int, ...]
+    collectives: tuple[Collective, ...]
+    partitioned: bytes
+    propagated: bytes
+    settled: tuple[tuple[str, str, tuple[int, ...], str], ...]
+    plan: Any
+    compile_s: float
+    partition_s: float | None
+    reason: str
+
+
+# Beside the text, which the package reads, the same modules as protocol buffers.
+OPTIONS = {"xla_dump_hlo_as_proto": True, "xla_dump_hlo_as_text": True}
+
+
+def entry(case: Any, mesh: str) -> Entry:
+    """Plans and compiles one case."""
+    from shardviz.core.program.compiler import lower
+    from shardviz.core.program.partitioner import (
+        compile_with_dump,
+        dump_place,
+        read_partitioned,
+    )
+    from shardviz.core.program.propagation.build import plan_program
+    from shardviz.core.program.targets import choose, device_mesh
+
+    program = case.program(mesh)
+    axes = program.mesh.axis_names, program.mesh.axis_sizes
+    lowered = lower(program, device_mesh(program.mesh, choose("cpu", program.mesh.size)))
+    with tempfile.TemporaryDirectory(dir=dump_place()) as folder:
+        dumped = compile_with_dump(lowered.stage, OPTIONS, folder)
+        partitioned = _proto(folder, "after_spmd-partitioning")
+        propagated = _proto(folder, "after_shardy-xla")
+        settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
+    return Entry(
+        *axes,
+        read_partitioned(dumped.partitioned_text or "", *axes),
+        partitioned,
+        propagated,
+        settled,
+        plan_program(program),
+        dumped.seconds,
+        dumped.partition_s,
+        dumped.reason,
+    )
+
+
+def _proto(folder: str, word: str) -> bytes:
+    (found,) = Path(folder).glob(f"*.{word}.*.pb")
+    return found.read_bytes()
+
+
+def _settled(folder: str, context: Any) -> tuple[Any, ...]:
+    from jaxlib.mlir import ir
+
+    (found,) = Path(folder).glob("shardy/*/02.after_propagation.mlir")
+    values: list[Any] = []
+
+    def walk(operation: Any) -> None:
+        said = operation.attributes
+        text = str(said["sdy.sharding"]) if "sdy.sharding" in said else ""
+        shardings = _each(text) or [""] * len(operation.results)
+        for result, sharding in zip(operation.results, shardings, strict=True):
+            shaped = ir.ShapedType(result.type)
+            name = operation.name.partition(".")[2]
+            values.append((name, str(shaped.element_type), tuple(shaped.shape), sharding))
+        for region in operation.regions:
+            for block in region.blocks:
+                for inside in block.operations:
+                    walk(inside.operation)
+
+    with context:
+        walk(ir.Module.parse(found.read_text()).operation)
+    return tuple(values)
+
+
+def _each(text: str) -> list[str]:
+    """The shardings of `#sdy.sharding_per_value<[<@mesh, [{"data"}, {}]>, ...]>`."""
+    return re.findall(r"<@\w+, \[[^\]]*\][^>]*>", text)
+
+
+def main(path: str) -> None:
+    """Compiles them all."""
+    import jax
+
+    from tests.rungs.programs import CASES, DEVICES
+
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    begun = time.perf_counter()
+    found = {(case.name, mesh): entry(case, mesh) for case in CASES for mesh in case.meshes}
+    Path(path).write_bytes(pickle.dumps(found))
+    print(f"{len(found)} programs in {time.perf_counter() - begun:.1f} s")
+
+
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"
+    # So that what is pickled names this module as the tests import it.
+    from tests.rungs import dumps
+
+    dumps.main(sys.argv[1])

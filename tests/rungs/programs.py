@@ -1,0 +1,247 @@
+"""The programs that the rungs are held against XLA with: what they compute and how it is split.
+
+Every Case runs on three meshes. Specs are those of the arguments; the rest is left to the
+propagation, unless the function itself says more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.program import Program
+from shardviz.gallery import programs as gallery
+from tests.rungs import blocks, functions
+
+TWO = ("data=2, model=2", "data=4, model=2", "data=4, model=4")
+ONE = ("data=2", "data=4", "data=8")
+THREE = (
+    "data=2, fsdp=2, model=2",
+    "data=1, fsdp=4, model=2",
+    "data=2, fsdp=2, model=4",
+)
+DEVICES = 16  # the largest of them
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program for several meshes.
+
+    Attributes:
+        name: what tests call it.
+        fn: what it computes.
+        arrays: name, shape, spec or None, and the dtype where it is not float32; one an argument.
+        meshes: the meshes, as `make_mesh` reads them.
+        types: the type of all mesh axes.
+        rules: a table as `Rules.parse` reads it, for arrays of the gallery.
+        out: the spec of every result, where it is asked for.
+    """
+
+    name: str
+    fn: Callable[..., Any]
+    arrays: tuple[Any, ...]
+    meshes: tuple[str, ...] = TWO
+    types: str = "Auto"
+    rules: Rules | None = None
+    out: str | None = None
+
+    def program(self, mesh: str) -> Program:
+        """The Program on one of the meshes."""
+        arrays = tuple(a if isinstance(a, ArraySpec) else _array(*a) for a in self.arrays)
+        built = make_mesh(mesh, axis_types=self.types)
+        made = Program(self.fn, arrays, built, self.rules, name=self.name)
+        return made if self.out is None else made.replace(out_specs=_specs(self.out))
+
+
+def _array(name: str, shape: tuple[int, ...], spec: str, dtype: str = "float32") -> ArraySpec:
+    return ArraySpec(name, shape, dtype=dtype, spec=spec)  # type: ignore[arg-type]
+
+
+def _specs(text: str) -> tuple[Any, ...]:
+    from shardviz.core.layout.spec import Spec
+
+    return tuple(Spec.parse(part) for part in text.split(";"))
+
+
+def _of_gallery(name: str) -> Case:
+    program = gallery.get(name)
+    return Case(f"gallery: {name}", program.fn, program.arrays, rules=program.rules)
+
+
+def pairs(cases: Iterable[Case]) -> list[tuple[Case, MeshSpec]]:
+    """Every case on each of its meshes."""
+    return [(c, make_mesh(m, axis_types=c.types)) for c in cases for m in c.meshes]
+
+
+_X = ("x", (32, 64), "data, None")
+_ROWS = ("x", (32, 64), "data, model")
+_TOKENS = ("x", (16, 32, 64), "data, None, None")
+_MLP = (("w_in", (64, 128), "None, model"), ("w_out", (128, 64), "model, None"))
+_FSDP = (("w_in", (64, 128), "fsdp, model"), ("w_out", (128, 64), "model, fsdp"))
+_GATED = (
+    ("w_gate", (64, 128), "data, None"),
+    ("w_up", (64, 128), "data, None"),
+    ("w_down", (128, 64), "None, data"),
+)
+_LAYERS = (
+    ("w_in", (4, 64, 128), "None, None, model"),
+    ("w_out", (4, 128, 64), "None, model, None"),
+)
+_TABLE = ("table", (256, 64), "model, None")
+_IDS = ("ids", (16, 32), "data, None", "int32")
+
+f, b = functions, blocks
+CASES: tuple[Case, ...] = (
+    # The gallery's, with its own rules.
+    *(_of_gallery(name) for name in gallery.names()),
+    # Matmuls: what is split, on which side.
+    Case("matmul over one axis", f.matmul, (("x", (32, 64), "data"), ("w", (64, 32), "")), ONE),
+    Case(
+        "matmul, inner dimension split over two axes",
+        f.matmul,
+        (("x", (32, 64), "None, (data, model)"), ("w", (64, 48), "(data, model), None")),
+    ),
+    Case(
+        "matmul, inner dimensions split differently",
+        f.matmul,
+        (("x", (32, 64), "None, data"), ("w", (64, 48), "model, None")),
+    ),
+    Case(
+        "matmul, the result asked for in parts",
+        f.matmul,
+        (("x", (32, 64), "None, model"), ("w", (64, 48), "model, None")),
+        out="model, data",
+    ),
+    Case(
+        "matmul, gradient by both",
+        f.matmul_gradient,
+        (("x", (32, 64), "data, None"), ("w", (64, 48), "None, model")),
+    ),
+    # Blocks of models.
+    Case("gated MLP under fsdp, gradient", b.gated_gradient, (*_GATED, ("x", (32, 64), "data"))),
+    Case("MLP under fsdp and tensor parallelism", b.mlp, (*_FSDP, _X), THREE),
+    Case(
+        "MLP under fsdp and tensor parallelism, gradient",
+        b.mlp_gradient,
+        (*_FSDP, ("x", (32, 64), "(data, fsdp), None")),
+        THREE,
+    ),
+    Case("MLP, sequence parallel", b.sequence_parallel, (*_MLP, _TOKENS)),
+    Case("MLP, sequence parallel, gradient", b.sequence_parallel_gradient, (*_MLP, _TOKENS)),
+    Case("scan over layers", b.layers, (*_LAYERS, _X)),
+    Case("scan over layers, gradient", b.layers_gradient, (*_LAYERS, _X)),
+    Case("scan over layers, remat, gradient", b.layers_remat_gradient, (*_LAYERS, _X)),
+    Case("remat of an MLP, gradient", b.mlp_remat_gradient, (*_MLP, _X)),
+    Case(
+        "convolution",
+        f.convolution,
+        (("x", (16, 16, 16, 8), "data"), ("k", (3, 3, 8, 32), "None, None, None, model")),
+    ),
+    Case(
+        "convolution, gradient",
+        f.convolution_gradient,
+        (("x", (16, 16, 16, 8), "data"), ("k", (3, 3, 8, 32), "None, None, None, model")),
+    ),
+    Case(
+        "convolution split in space",
+        f.convolution,
+        (("x", (8, 32, 16, 8), "data, model"), ("k", (3, 3, 8, 32), "")),
+    ),
+    Case("embedding", f.embedding, (_TABLE, _IDS)),
+    Case("embedding, gradient", f.embedding_gradient, (_TABLE, _IDS)),
+    Case(
+        "embedding, table split in columns",
+        f.embedding,
+        (("table", (256, 64), "None, model"), _IDS),
+    ),
+    Case("softmax over a split axis", f.softmax, (_ROWS,)),
+    Case(
+        "cross entropy over a split vocabulary",
+        f.cross_entropy,
+        (("logits", (16, 8, 64), "data, None, model"), ("labels", (16, 8), "data", "int32")),
+    ),
+    Case(
+        "cross entropy over a split vocabulary, gradient",
+        f.cross_entropy_gradient,
+        (("logits", (16, 8, 64), "data, None, model"), ("labels", (16, 8), "data", "int32")),
+    ),
+    Case("layer norm", f.layer_norm, (("scale", (64,), "model"), ("bias", (64,), "model"), _ROWS)),
+    Case(
+        "layer norm, gradient",
+        f.layer_norm_gradient,
+        (("scale", (64,), "model"), ("bias", (64,), "model"), _ROWS),
+    ),
+    # Shapes.
+    Case("merge, outer split", f.merge, (("x", (16, 8, 4), "data, None, None"),)),
+    Case("merge, both split", f.merge, (("x", (16, 16, 4), "data, model, None"),)),
+    Case("merge, inner split", f.merge, (("x", (16, 16, 4), "None, model, None"),)),
+    Case("split a split dimension", f.split, (("x", (64, 8), "(data, model), None"),)),
+    Case("split a split dimension across", f.split, (("x", (64, 8), "model, data"),)),
+    Case("transpose", f.transpose, (("x", (16, 16, 8), "data, model, None"),)),
+    Case("concatenate on a split axis", f.concatenate, (_ROWS, ("y", (32, 64), "data, model"))),
+    Case("concatenate, split differently", f.concatenate, (_ROWS, ("y", (32, 64), "model, data"))),
+    Case("pad a split axis", f.pad, (_ROWS,)),
+    Case("slice a split axis", f.slice_middle, (_ROWS,)),
+    Case("slice at a place known at run time", f.dynamic_slice, (_ROWS, ("i", (), "", "int32"))),
+    Case("roll a split axis", f.roll, (_ROWS,)),
+    Case("reverse a split axis", f.reverse, (_ROWS,)),
+    Case("cumulative sum over a split axis", f.cumsum, (_ROWS,)),
+    Case("sort a split axis", f.sort, (_ROWS,)),
+    Case("top_k over a split axis", f.top_k, (_ROWS,)),
+    Case("argmax over a split axis", f.argmax, (_ROWS,)),
+    Case("gather rows of a split array", f.take, (_ROWS, ("ids", (16,), "data", "int32"))),
+    Case(
+        "scatter into a split array",
+        f.scatter_add,
+        (_ROWS, ("ids", (16,), "", "int32"), ("rows", (16, 64), "None, model")),
+    ),
+    Case("functions that XLA takes apart", f.special, (_ROWS,)),
+    Case("exact GELU, gradient", f.exact_gelu_gradient, (("w", (64, 128), "None, model"), _X)),
+    Case("dropout", f.dropout, (_ROWS, ("key", (2,), "", "uint32"))),
+    Case("Fourier transform", f.fourier, (_X,)),
+    Case("pooling", f.pooling, (("x", (16, 16, 16, 8), "data, model"),)),
+    Case("pooling, gradient", f.pooling_gradient, (("x", (16, 16, 16, 8), "data"),)),
+    Case("argsort of a split axis", f.argsort, (_ROWS,)),
+    Case("triangle of a product with itself", f.triangular, (_ROWS,)),
+    # Movement that is asked for.
+    Case(
+        "reduce-scatter",
+        f.reduce_scatter,
+        (("x", (32, 64), "None, model"), ("w", (64, 48), "model, None")),
+    ),
+    Case("all-to-all", f.all_to_all, (("x", (16, 32, 8), "data, model, None"),)),
+    Case("to the other order of axes", f.other_order, (("x", (32, 64), "(data, model), None"),)),
+    Case("swap two axes", f.swap, (_ROWS,)),
+    Case("constraints on the way", f.constraints, (*_MLP, _X)),
+    # Control flow and calls.
+    Case("while loop", f.while_loop, (_ROWS, ("w", (64, 64), "None, model"))),
+    Case("branches", f.branches, (_ROWS, ("w", (64, 64), "None, model"))),
+    Case("vmap of a matmul", f.batched, (_TOKENS, ("w", (16, 64, 48), "data, None, model"))),
+    Case("custom_vjp, gradient", f.custom_gradient, (_X, ("w", (64, 64), "None, model"))),
+    Case("custom_jvp, gradient", f.custom_tangent_gradient, (_ROWS,)),
+    Case("a jitted function called twice", f.called_twice, (_X, ("w", (64, 64), "None, model"))),
+    Case("a jitted function on two shardings", f.called_differently, (_ROWS,)),
+    # Written out by hand.
+    Case("shard_map with a psum", f.manual_sum, (_ROWS,)),
+    Case("shard_map over one of two axes", f.manual_partly, (_ROWS, ("w", (64, 64), ""))),
+    Case("shard_map with a psum_scatter", f.manual_scatter, (_ROWS,)),
+    Case("shard_map with an all_to_all", f.manual_exchange, (_ROWS,)),
+    Case("pipeline by ppermute", f.pipeline, (("w", (8, 16, 16), "data"), ("x", (8, 16), "")), ONE),
+    # Axes whose sharding is part of the type.
+    Case(
+        "Explicit axes",
+        f.typed_mlp,
+        (("w_in", (64, 128), "None, model"), ("w_out", (128, 64), "model, None"), _X),
+        types="Explicit",
+    ),
+    Case(
+        "Explicit axes, the result of a sum in parts",
+        f.typed_reduce_scatter,
+        (("x", (32, 64), "data, model"), ("w", (64, 48), "model, None")),
+        types="Explicit",
+    ),
+)

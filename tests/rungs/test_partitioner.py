@@ -1,0 +1,307 @@
+"""Compiling with XLA's dump: what is read, where it goes, and what happens where there is none."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental.compilation_cache import compilation_cache
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program import partition_dump, partitioner
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.compiler import compile_lowered, lower
+from shardviz.core.program.partition_dump import dump_place
+from shardviz.core.program.partitioner import (
+    ONE_DEVICE,
+    compile_with_dump,
+    partitioned_text,
+    read_partitioned,
+)
+from shardviz.core.program.program import Program
+from shardviz.core.program.runner import compile_program
+from shardviz.core.program.targets import choose, device_mesh
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path, monkeypatch, eight_devices):
+    """Temporary folders go where the test can see that they are removed."""
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(partitioner, "dump_place", lambda: str(tmp_path / "temporary"))
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    yield
+    assert list((tmp_path / "temporary").iterdir()) == []
+
+
+def total(x, w):
+    return jnp.sum(x @ w)
+
+
+def lowered(fn=total, size=4):
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:size]), ("x",))
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("x")))
+    w = jax.ShapeDtypeStruct((16, 4), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P()))
+    return jax.jit(lambda x, w: fn(x, w)).lower(x, w)
+
+
+def program(mesh="x=4", **options):
+    arrays = (ArraySpec("x", (8, 16), spec="x"), ArraySpec("w", (16, 4)))
+    return Program(total, arrays, make_mesh(mesh), options=options)
+
+
+def kinds(dumped):
+    return [(c.kind, c.mesh_axes) for c in read_partitioned(dumped.partitioned_text, ("x",), (4,))]
+
+
+def test_the_partitioners_text_is_read():
+    dumped = compile_with_dump(lowered())
+    assert dumped.reason == ""
+    assert kinds(dumped) == [("all-reduce", ("x",))]
+    assert "all-reduce" not in dumped.propagated_text
+    assert "sharding=" in dumped.propagated_text
+    assert 0 <= dumped.partition_s <= dumped.seconds
+
+
+def test_what_was_compiled_is_what_jax_compiles():
+    ours, theirs = (
+        compile_(lowered())  # from one place, since the text holds the line
+        for compile_ in (lambda low: compile_with_dump(low).compiled, lambda low: low.compile())
+    )
+    assert ours.as_text() == theirs.as_text()
+
+
+def test_a_report_holds_what_the_partitioner_put_in():
+    report = compile_program(program(), cache=ExecutableCache())
+    (found,) = report.partitioned
+    assert (found.kind, found.mesh_axes, found.bytes_per_device) == ("all-reduce", ("x",), 4)
+    assert found.source.startswith("test_partitioner.py:")
+    assert 0 <= report.partition_s <= report.compile_s
+    assert report.notes == ()
+
+
+def test_a_cached_executable_keeps_it():
+    cache = ExecutableCache()
+    first, second = (compile_program(program(), cache=cache) for _ in range(2))
+    assert (first.cache_hit, second.cache_hit) == (False, True)
+    assert second.partitioned == first.partitioned != ()
+
+
+def test_one_device_has_nothing_to_partition():
+    dumped = compile_with_dump(lowered(size=1))
+    assert (dumped.partitioned_text, dumped.reason) == (None, ONE_DEVICE)
+    report = compile_program(program("x=1"), cache=ExecutableCache())
+    assert (report.partitioned, report.partition_s, report.notes) == ((), None, ())
+
+
+def test_an_error_of_the_compiler_is_raised_and_the_folder_removed():
+    with pytest.raises(jax.errors.JaxRuntimeError, match="no_such_option"):
+        compile_with_dump(lowered(), {"no_such_option": True})
+
+
+NAMES = ["größe", "f" * 300, "<lambda>", "a b/c", "f.g[0]"]
+
+
+@pytest.mark.parametrize("name", NAMES, ids=lambda n: n[:8])
+def test_names_of_functions_that_files_cannot_have(name):
+    def fn(x, w):
+        return total(x, w)
+
+    fn.__name__ = name
+    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("x",))
+    x = jax.ShapeDtypeStruct((8, 16), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P("x")))
+    w = jax.ShapeDtypeStruct((16, 4), jnp.float32, sharding=jax.NamedSharding(mesh, jax.P()))
+    dumped = compile_with_dump(jax.jit(fn).lower(x, w))
+    assert dumped.compiled is not None
+    if len(name) < 200:
+        assert kinds(dumped) == [("all-reduce", ("x",))]
+    else:
+        assert dumped.reason.startswith("XLA cannot dump this program: ")
+
+
+def test_a_backend_that_knows_no_such_option_compiles_without():
+    class Older:
+        def __init__(self):
+            self.asked = []
+
+        def compiler_ir(self):
+            return None
+
+        def compile(self, compiler_options=None):
+            self.asked.append(compiler_options)
+            if compiler_options:
+                raise RuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_dump_to'")
+            return "compiled"
+
+    older = Older()
+    dumped = compile_with_dump(older)
+    assert (dumped.compiled, dumped.partitioned_text, len(older.asked)) == ("compiled", None, 2)
+    assert "No such compile option" in dumped.reason
+
+
+def test_where_no_folder_can_be_made(monkeypatch):
+    monkeypatch.setattr(partitioner, "dump_place", lambda: "/nowhere/at/all")
+    dumped = compile_with_dump(lowered())
+    assert dumped.compiled is not None
+    assert dumped.reason.startswith("There is no place for XLA's dump: ")
+    executable = compile_lowered(_lowered_program(), make_mesh("x=4"))
+    assert executable.partitioned is None
+    assert executable.partition_note.startswith("There is no place for XLA's dump: ")
+
+
+def _lowered_program(**options):
+    made = program(**options)
+    return lower(made, device_mesh(made.mesh, choose("cpu", 4)))
+
+
+def test_a_persons_own_dump_stays_theirs_and_is_read(tmp_path):
+    mine = tmp_path / "mine"
+    dumped = compile_with_dump(lowered(), {"xla_dump_to": str(mine)})
+    assert kinds(dumped) == [("all-reduce", ("x",))]
+    assert any("before_optimizations" in p.name for p in mine.iterdir())
+    again = compile_with_dump(lowered(lambda x, w: x @ w), {"xla_dump_to": str(mine)})
+    assert kinds(again) == []
+
+
+def test_a_persons_own_choice_of_passes_is_kept(tmp_path):
+    options = {"xla_dump_to": str(tmp_path / "mine"), "xla_dump_hlo_pass_re": "layout-assignment"}
+    dumped = compile_with_dump(lowered(), options)
+    assert dumped.partitioned_text is None
+    assert "'layout-assignment'" in dumped.reason
+    assert "add these to xla_dump_hlo_pass_re" in dumped.reason
+    assert not any("spmd-partitioning" in p.name for p in (tmp_path / "mine").iterdir())
+
+
+FLAGS = {
+    "plain": ("--xla_dump_to={}", True),
+    "quoted": ('--xla_dump_to="{}" --xla_cpu_enable_fast_math=false', True),
+    "a file": ("{}.flags", True),
+    "another": ("--xla_force_host_platform_device_count=8", False),
+    "nothing": ("", False),
+    "a file that is gone": ("{}.gone", False),
+}
+
+
+@pytest.mark.parametrize("name", FLAGS)
+def test_a_dump_that_xla_flags_asks_for(name, tmp_path, monkeypatch):
+    text, asked = FLAGS[name]
+    (tmp_path / "mine.flags").write_text(f"--xla_dump_to={tmp_path / 'mine'}\n")
+    monkeypatch.setenv("XLA_FLAGS", text.format(tmp_path / "mine"))
+    assert partitioner.asked_folder({}) == (str(tmp_path / "mine") if asked else None)
+
+
+def test_flags_that_came_too_late_for_xla_are_said(tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={tmp_path / 'mine'}")
+    dumped = compile_with_dump(lowered())
+    assert dumped.reason == f"XLA wrote no text of its partitioner to {tmp_path / 'mine'}."
+
+
+def test_a_folder_that_is_none():
+    dumped = compile_with_dump(lowered(), {"xla_dump_to": "sponge"})
+    assert "'sponge', where it was asked to go, is no folder" in dumped.reason
+
+
+def test_jaxs_compilation_cache_still_hits_and_is_named(tmp_path):
+    names = {
+        "jax_compilation_cache_dir": str(tmp_path / "cache"),
+        "jax_persistent_cache_min_compile_time_secs": 0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: getattr(jax.config, name) for name in names}
+    try:
+        for name, value in names.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+        first = compile_with_dump(lowered())
+        jax.clear_caches()
+        entries = sorted(p.name for p in (tmp_path / "cache").glob("*-cache"))
+        second = compile_with_dump(lowered())
+        assert sorted(p.name for p in (tmp_path / "cache").glob("*-cache")) == entries != []
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert first.reason == ""
+    assert second.partitioned_text is None
+    assert "came out of jax's compilation cache on disk" in second.reason
+
+
+def test_the_text_can_be_read_while_the_compile_runs(tmp_path):
+    folder = tmp_path / "shared"
+    seen: list[str] = []
+    done = threading.Event()
+
+    def poll():
+        while not seen and not done.is_set():
+            if (text := partitioned_text(folder)) is not None:
+                seen.append(text)
+
+    watcher = threading.Thread(target=poll)
+    watcher.start()
+    dumped = compile_with_dump(lowered(), folder=str(folder))
+    done.set()
+    watcher.join(30)
+    seen.append(partitioned_text(folder))
+    assert seen[0] == dumped.partitioned_text
+    assert any(p.suffix == ".txt" for p in folder.iterdir())
+
+
+@pytest.mark.parametrize("cut", [0, 1, 50, 400, -3, -1])
+def test_half_a_text_is_no_text(cut, tmp_path):
+    whole = compile_with_dump(lowered()).partitioned_text.rstrip()
+    path = tmp_path / "module_0001.jit_f.0002.p.after_spmd-partitioning.before_x.txt"
+    path.write_text(whole)
+    assert partitioned_text(tmp_path) == whole
+    assert partitioned_text(tmp_path, "jit_f") == whole
+    assert partitioned_text(tmp_path, "jit_g") is None
+    path.write_text(whole[:cut])
+    assert partitioned_text(tmp_path) is None
+
+
+FILES = {
+    "CPU": "module_0010.jit_f.0002.spmd-partitioner.after_spmd-partitioning.before_control.txt",
+    "GPU": "module_2008.jit_f.0003.spmd-partitioner.after_spmd-partitioning.before_inliner.txt",
+    "TPU": "module_0021.jit_f.cl_933746096.0006.xla-partitioner.after_tpu-spmd-partitioning"
+    ".before_tpu-call-inliner.txt",
+}
+OTHERS = [
+    "module_0021.jit_f.cl_9.0003.xla-partitioner.after_spmd-prepare.before_tpu-spmd-concat.txt",
+    "module_0021.jit_f.cl_9.0005.xla-partitioner.after_dce.before_tpu-spmd-partitioning.txt",
+    "module_0021.jit_f.cl_9.0008.Phase_2.after_simplification-4-spmd.before_algsimp.txt",
+    "module_0010.jit_f.0001.spmd-partitioner.after_shardy-xla.before_spmd-partitioning.txt",
+    "module_9999.jit_f.0002.spmd-partitioner.after_spmd-partitioning.before_control.hlo.pb",
+]
+
+
+@pytest.mark.parametrize("platform", FILES)
+def test_the_file_of_each_compiler_among_its_others(platform, tmp_path):
+    text = "HloModule jit_f\n\nENTRY %main (x: f32[]) -> f32[] {\n  ROOT %x = f32[] parameter(0)\n}"
+    for other in OTHERS:
+        (tmp_path / other).write_text("HloModule other\n\nENTRY %o {\n}\n")
+    (tmp_path / FILES[platform]).write_text(text)
+    assert partitioned_text(tmp_path) == text
+
+
+def test_of_several_modules_the_named_one_is_read(tmp_path):
+    text = "HloModule {}\n\nENTRY %main {{\n}}"
+    for number, name in ((3, "jit_f"), (12, "jit_reference"), (7, "jit_f")):
+        file = f"module_{number:04}.{name}.0002.spmd.after_spmd-partitioning.before_x.txt"
+        (tmp_path / file).write_text(text.format(f"{name}_{number}"))
+    assert "jit_f_7" in partitioned_text(tmp_path, "jit_f")
+    assert "jit_reference_12" in partitioned_text(tmp_path)
+
+
+def test_dumps_go_where_there_is_room(monkeypatch, tmp_path):
+    assert os.path.isdir(dump_place())
+    monkeypatch.setattr(partition_dump, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(partition_dump, "_ROOM", 0)
+    assert dump_place() == str(tmp_path)
+    monkeypatch.setattr(partition_dump, "_ROOM", 2**70)
+    assert dump_place() == tempfile.gettempdir()
+    monkeypatch.setattr(partition_dump, "_MEMORY", str(tmp_path / "gone"))
+    assert dump_place() == tempfile.gettempdir()

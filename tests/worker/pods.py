@@ -1,0 +1,25 @@
+"""The gradient of a transformer block, sized for machines that nobody has at hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.program import Program
+from shardviz.gallery import programs
+
+#: Each target and the mesh that the block is laid over it with.
+PODS = {
+    "tpu:v5p:8x8x16": {"data": 64, "model": 16},
+    "gpu:h100:2x8": {"data": 8, "model": 2},
+}
+
+
+def block(axes: dict[str, int]) -> Program:
+    """The gallery's block with a batch that divides over the mesh."""
+    made = programs.get("transformer block, gradient")
+    batch = max(16, axes["data"])
+    arrays = tuple(
+        replace(a, shape=(batch, *a.shape[1:])) if a.name == "x" else a for a in made.arrays
+    )
+    return made.replace(arrays=arrays, mesh=make_mesh(axes))

@@ -1,0 +1,119 @@
+"""Whatever happens to a worker, the kernel lives, the error is told and the next compile works.
+
+`SHARDVIZ_FAULTS=100` injects that many; `python -m tests.bench --only faults` does so too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.runner import compile_program
+from shardviz.core.program.worker.pool import workers
+from tests.worker.faults import FAULTS, LONG, SHORT, Faults, children, compiled, inject
+
+COUNT = int(os.environ.get("SHARDVIZ_FAULTS", "7"))
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@pytest.fixture(autouse=True)
+def _no_child_is_left():
+    before = children() - set(workers.pids)
+    yield
+    workers.end()
+    assert children() <= before
+
+
+@pytest.mark.parametrize(("seed", "name"), [*zip(range(COUNT), itertools.cycle(FAULTS))])
+def test_a_fault_ends_the_worker_and_nothing_else(seed, name, monkeypatch):
+    inject(name, Faults(seed, monkeypatch))
+
+
+def test_a_cancel_takes_no_time():
+    assert compiled(SHORT).ok
+    begun: list[float] = []
+
+    def cancelled() -> bool:
+        return bool(begun) and time.monotonic() - begun[0] > 0.1
+
+    def progress(stage: str) -> None:
+        if stage == "compile":
+            begun.append(time.monotonic())
+
+    report = compiled(LONG, cancelled=cancelled, progress=progress)
+    assert report.error is not None
+    assert report.error.stage == "cancelled"
+    assert time.monotonic() - begun[0] < 0.6
+
+
+def test_a_job_that_waits_for_the_worker_survives_the_cancel_of_another():
+    reports: dict[str, object] = {}
+    stop = threading.Event()
+
+    def job(name: str, made, cancelled) -> None:
+        reports[name] = compile_program(made, "cpu:8", cache=ExecutableCache(), cancelled=cancelled)
+
+    first = threading.Thread(target=job, args=("first", LONG, stop.is_set))
+    first.start()
+    while not workers.pids:
+        time.sleep(0.01)
+    second = threading.Thread(target=job, args=("second", SHORT, lambda: False))
+    second.start()
+    time.sleep(0.1)
+    stop.set()
+    first.join(30)
+    second.join(30)
+    assert reports["second"].ok  # type: ignore[attr-defined]
+
+
+def test_one_worker_of_a_kind_and_few_kinds():
+    for count in (2, 4, 8, 16, 16):
+        made = SHORT.replace(mesh=type(SHORT.mesh)(("a",), (2,)))
+        assert compile_program(made, f"cpu:{count}", cache=ExecutableCache()).ok
+        assert len(workers.pids) == len(children() & set(workers.pids)) <= 3
+
+
+KERNEL = """
+import os, sys, threading, time
+from shardviz.core.program.worker import child
+from shardviz.core.program.worker.pool import workers
+from tests.worker.faults import SHORT, compiled, hang
+assert compiled(SHORT).ok
+print(*workers.pids, flush=True)
+child.compile_parcel = hang
+threading.Thread(target=compiled, daemon=True).start()
+time.sleep(0.3)
+{end}
+"""
+ENDS = {
+    "killed": "os.kill(os.getpid(), 9)",
+    "left": "sys.exit()",
+    "interrupted": "import signal; signal.raise_signal(signal.SIGINT)",
+}
+
+
+@pytest.mark.parametrize("end", ENDS.values(), ids=ENDS)
+def test_a_busy_worker_ends_with_its_kernel(end):
+    done = subprocess.run(
+        [sys.executable, "-c", KERNEL.format(end=end)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    (pid,) = map(int, done.stdout.split())
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return
+        time.sleep(0.05)
+    pytest.fail(f"worker {pid} lives on")

@@ -1,0 +1,47 @@
+"""Real compiles for machines that are not there: a pod of 1,024 TPUs, two hosts of GPUs."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from shardviz.core.layout.topology import Topology
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.described import missing
+from shardviz.core.program.report import Report
+from shardviz.core.program.runner import compile_program
+from tests.worker.pods import PODS, block
+
+
+@pytest.mark.parametrize("target", PODS)
+def test_a_transformer_block_compiles_for_a_pod(target, capsys):
+    if words := missing(target.partition(":")[0]):
+        pytest.skip(words)
+    stages: list[str] = []
+    seen: list[Report] = []
+    made, begun = block(PODS[target]), time.perf_counter()
+    report = compile_program(
+        made, target, cache=ExecutableCache(), progress=stages.append, preview=seen.append
+    )
+    with capsys.disabled():
+        print(f"\n{target}: {time.perf_counter() - begun:.1f} s, compile {report.compile_s} s")
+    assert report.error is None, report.error
+    assert (report.ok, report.notes) == (True, ())
+    assert stages[-1] == "compile"
+    chip = Topology.parse(target).chip
+    assert report.memory.capacity == chip.device_bytes
+    assert 0 < report.memory.arguments < report.memory.capacity
+    # The partitioner answered long before the compiler was done.
+    assert 0 < report.partition_s < report.compile_s / 2
+    assert [len(r.partitioned) for r in seen] == [len(report.partitioned)]
+    kinds = {(c.kind, c.mesh_axes) for c in report.partitioned}
+    assert ("all-reduce", ("model",)) in kinds
+    assert any("data" in axes for _, axes in kinds)
+    for one in (*report.partitioned, *report.collectives):
+        assert one.mesh_axes, one
+        assert "call_exported" not in one.op
+    assert {c.phase for c in report.partitioned} == {"forward", "backward"}
+    assert all(c.source for c in report.partitioned)
+    for name, layout in report.in_layouts.items():
+        assert layout.bytes_per_device > 0, name

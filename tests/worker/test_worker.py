@@ -1,0 +1,214 @@
+"""A program in the worker says and does what it says and does here."""
+
+from __future__ import annotations
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.runner import compile_program, run_program
+from tests.program.helpers import array, in_new_python, program
+
+X, W = array("x", (16, 8), "a"), array("w", (8, 4), "None, b")
+EIGHT = {"target": "cpu:8"}
+
+
+def matmul(x, w):
+    return jnp.tanh(x @ w)
+
+
+def loss(x, w):
+    return jax.grad(lambda w: jnp.sum(jnp.tanh(x @ w) ** 2))(w)
+
+
+def constrained(x, w):
+    return jax.lax.with_sharding_constraint(x @ w, P(None, "b")) * 2
+
+
+def scanned(x, w):
+    return jax.lax.scan(lambda c, _: (jnp.tanh(c @ w @ w.T), c.sum()), x, None, length=3)
+
+
+TABLE = np.arange(8 * 4, dtype=np.float32).reshape(8, 4)
+
+
+def closed_over(x):
+    return x @ TABLE
+
+
+def manual(x):
+    return jax.shard_map(lambda b: jax.lax.psum(b, "a"), in_specs=P("a"), out_specs=P())(x)
+
+
+def of_tree(x, w):
+    return {"out": x @ w, "both": (x.sum(), [w])}
+
+
+def of_keys(k):
+    return jax.vmap(lambda key: jax.random.uniform(key, (4,)))(k)
+
+
+def integers(x):
+    return x * 2 + 1
+
+
+EXPLICIT = make_mesh({"a": 4, "b": 2}, axis_types="Explicit")
+PROGRAMS = {
+    "matmul": program(matmul, X, W),
+    "gradient": program(loss, X, W),
+    "constraint": program(constrained, X, W),
+    "scan": program(scanned, X, W),
+    "closed-over numbers": program(closed_over, X),
+    "shard_map": program(manual, X),
+    "explicit axes": program(matmul, X, W, mesh=EXPLICIT),
+    "out_specs": program(matmul, X, W, out_specs="b, a"),
+    "donated": program(integers, X, donate=0),
+    "trees": program(of_tree, X, W),
+    "random keys": program(of_keys, array("k", (8,), "a", "key<fry>")),
+    "bfloat16": program(matmul, X.replace(dtype="bfloat16"), W.replace(dtype="bfloat16")),
+    "integers": program(integers, X.replace(dtype="int8")),
+    "named devices": program(matmul, X, W, mesh=make_mesh(a=4, b=2, device_ids=range(7, -1, -1))),
+    "compiler option": program(matmul, X, W, xla_cpu_enable_fast_math=True),
+}
+
+
+@pytest.mark.parametrize("made", PROGRAMS.values(), ids=PROGRAMS)
+@pytest.mark.usefixtures("eight_devices")
+def test_a_run_in_the_worker_is_a_run_here(made):
+    there = run_program(made, cache=ExecutableCache(), **EIGHT)
+    here = run_program(made, cache=ExecutableCache())
+    assert there.error is None, there.error
+    assert (there.ok, there.target) == (here.ok, here.target)
+    assert [(c.name, c.ok) for c in there.checks] == [(c.name, c.ok) for c in here.checks]
+    for rung in ("partitioned", "collectives"):
+        told = [
+            [(c.kind, c.mesh_axes, c.bytes_per_device, c.op, c.source) for c in getattr(r, rung)]
+            for r in (there, here)
+        ]
+        assert sorted(told[0]) == sorted(told[1]), rung
+    assert there.memory.replace(capacity=0) == here.memory.replace(capacity=0)
+    assert there.cost == pytest.approx(here.cost)
+    assert list(there.in_layouts) == list(here.in_layouts)
+    assert jax.tree.structure(there.outputs) == jax.tree.structure(here.outputs)
+    for name, layout in here.out_layouts.items():
+        assert there.out_layouts[name].indices() == layout.indices()
+    for one, other in zip(*map(jax.tree.leaves, (there.outputs, here.outputs)), strict=True):
+        assert one.dtype == other.dtype
+        assert one.sharding.is_equivalent_to(other.sharding, one.ndim)
+        np.testing.assert_allclose(
+            np.asarray(one, np.float32), np.asarray(other, np.float32), rtol=1e-6
+        )
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_values_that_are_given_are_those_that_are_used():
+    x = np.arange(128, dtype=np.float32).reshape(16, 8)
+    report = run_program(program(integers, X), x, cache=ExecutableCache(), repeat=3, **EIGHT)
+    np.testing.assert_array_equal(report.outputs, x * 2 + 1)
+    assert len(report.runs_s) == 3
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_the_cache_finds_what_the_worker_compiled():
+    cache, made = ExecutableCache(), PROGRAMS["matmul"]
+    reports = [compile_program(made, cache=cache, **EIGHT) for _ in range(2)]
+    reports.append(run_program(made, cache=cache, **EIGHT))
+    reports.append(run_program(made.replace(options={"donate": (0,)}), cache=cache, **EIGHT))
+    assert [r.cache_hit for r in reports[:2]] == [False, True]
+    assert [r.cache_hit for r in reports[2:]] == [True, False]
+    assert reports[0].compile_s > 0 == reports[1].compile_s
+    assert len({r.key for r in reports[:3]}) == 1 < len({r.key for r in reports})
+    sources = [{c.source for c in r.collectives} for r in reports]
+    assert sources[0] == sources[1] == sources[2] != {""}
+    cache.clear()
+    assert not run_program(made, cache=cache, **EIGHT).cache_hit
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_closed_over_numbers_are_in_the_key():
+    made, keys = program(lambda x: x @ jnp.asarray(TABLE), X), set()
+    for change in (0, 1):
+        TABLE[3, 3] += change
+        keys.add(compile_program(made, cache=ExecutableCache(), **EIGHT).key)
+    assert len(keys) == 2
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_a_fault_in_the_function_is_told_with_its_line():
+    report = compile_program(program(lambda x: x @ x, X), cache=ExecutableCache(), **EIGHT)
+    assert report.error is not None
+    assert (report.error.stage, "dot_general" in report.error.message) == ("trace", True)
+    assert report.error.source.startswith("test_worker.py:")
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_an_option_that_the_compiler_does_not_know_is_refused_in_words():
+    report = compile_program(program(matmul, X, W, xla_no_such=1), cache=ExecutableCache(), **EIGHT)
+    assert report.error is not None
+    assert report.error.stage == "compile"
+    assert "xla_no_such" in report.error.message
+
+
+def calling(x):
+    return jax.pure_callback(lambda v: v, x, x)
+
+
+def printing(x):
+    jax.debug.print("{}", x.sum())
+    return x
+
+
+@pytest.mark.parametrize("fn", [calling, printing])
+@pytest.mark.usefixtures("eight_devices")
+def test_programs_with_callbacks_stay_where_the_devices_are(fn):
+    report = run_program(program(fn, X), cache=ExecutableCache(), **EIGHT)
+    assert report.error is None, report.error
+    refused = compile_program(program(fn, X), "cpu:16", cache=ExecutableCache())
+    assert refused.error is not None
+    assert "jax has 8 CPU devices here" in refused.error.message
+
+
+FRESH = """
+import jax, jax.numpy as jnp, os
+import shardviz as sv
+{begin}
+def f(x):
+    {noise}
+    return x * 2
+p = sv.program(f, sv.array("x", (64, 4), spec="a"), mesh="a={size}")
+r = sv.run(p)
+print(r.error or r.ok, jax.device_count(), len(r.checks), os.getpid() != 0)
+"""
+KERNELS = {
+    "fresh": ("", "pass", 64, "True 1 3 True"),
+    "started": ("jax.devices()", "pass", 64, "True 1 3 True"),
+    "enough were asked for": ("jax.config.update('jax_num_cpu_devices', 8)", "pass", 8,
+                              "True 8 3 True"),
+    "too few were asked for": ("jax.config.update('jax_num_cpu_devices', 4)", "pass", 8,
+                               "True 4 3 True"),
+    "it cannot travel": ("", "jax.debug.callback(lambda v: None, x)", 8, "True 64 3 True"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("begin", "noise", "size", "printed"), KERNELS.values(), ids=KERNELS)
+def test_a_kernel_keeps_the_devices_it_has(begin, noise, size, printed):
+    code = FRESH.format(begin=begin, noise=noise, size=size)
+    assert in_new_python(code).splitlines()[-1] == printed
+
+
+def test_no_worker_outlives_its_kernel():
+    code = """
+    import shardviz as sv, jax.numpy as jnp
+    from shardviz.core.program.worker.pool import workers
+    sv.compile(sv.program(jnp.sin, sv.array("x", (8,)), mesh="a=8"), "cpu:8")
+    print(*workers.pids)
+    """
+    (pid,) = map(int, in_new_python(code).split())
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
