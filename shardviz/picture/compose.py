@@ -7,7 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from shardviz.picture.measure import text_width
-from shardviz.picture.shapes import Frame, Label, LegendEntry, Picture, Tiles, no_tiles
+from shardviz.picture.shapes import (
+    Edges,
+    Frame,
+    Label,
+    LegendEntry,
+    Picture,
+    Tiles,
+    make_edges,
+    no_tiles,
+)
 
 PAD = 10.0
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
@@ -52,6 +61,7 @@ def page(
     legend: Sequence[tuple[int, str]] = (),
     frames: Iterable[Frame] = (),
     size: tuple[float, float],
+    edges: Edges | None = None,
     **more: Any,
 ) -> Picture:
     """A picture of what stands at the origin, with a title above, legend and notes below.
@@ -80,7 +90,14 @@ def page(
         tuple(texts),
         tuple(replace(f, x=f.x + PAD, y=f.y + top) for f in frames),
         placed,
+        edges=None if edges is None else _shifted_edges(edges, PAD, top),
         **more,
+    )
+
+
+def _shifted_edges(edges: Edges, x: float, y: float) -> Edges:
+    return make_edges(
+        edges.x0 + x, edges.y0 + y, edges.x1 + x, edges.y1 + y, edges.group, edges.width
     )
 
 

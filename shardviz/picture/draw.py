@@ -18,16 +18,27 @@ from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.topology import Topology
 from shardviz.core.program.effects.events import Observed
 from shardviz.core.program.effects.values import Effects
 from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.difference import PlanDiff
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import Roofline
+from shardviz.core.program.rungs import Comparison, Rungs
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
 from shardviz.picture.draw_bars import draw_audit, draw_report
 from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
 from shardviz.picture.draw_dialects import draw_mesh_context, draw_parts, draw_sharding_spec
 from shardviz.picture.draw_effects import draw_effects, draw_observed
 from shardviz.picture.draw_panels import draw_program, draw_request
+from shardviz.picture.draw_plan import draw_plan, draw_story
+from shardviz.picture.draw_plan_difference import draw_difference
+from shardviz.picture.draw_position import draw_topology
+from shardviz.picture.draw_roofline import draw_roofline
+from shardviz.picture.draw_rungs import draw_comparison, draw_rungs
 from shardviz.picture.draw_tables import draw_resolution, draw_rules, draw_spec
 from shardviz.picture.shapes import Picture
 
@@ -68,6 +79,13 @@ _DRAWERS: dict[type, Callable[..., Picture]] = {
     Observed: draw_observed,
     Program: draw_program,
     Report: draw_report,
+    Plan: draw_plan,
+    Story: draw_story,
+    PlanDiff: draw_difference,
+    Comparison: draw_comparison,
+    Rungs: draw_rungs,
+    Topology: draw_topology,
+    Roofline: draw_roofline,
     Picture: _as_it_is,
 }
 
@@ -90,7 +108,7 @@ def draw(value: Any, **options: Any) -> Picture:
     for kind in type(value).__mro__:
         if kind in _DRAWERS:
             return _called(_DRAWERS[kind], value, options)
-    names = listed([k.__name__ for k in _DRAWERS], limit=20).replace("'", "")
+    names = listed([k.__name__ for k in _DRAWERS], limit=30).replace("'", "")
     raise ShardvizError(
         f"There is no picture of this {type(value).__name__}; got {shown(value)}. There is one of"
         f" {names}."

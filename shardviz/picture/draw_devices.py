@@ -12,6 +12,7 @@ from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.picture.compose import page
+from shardviz.picture.draw_position import draw_position
 from shardviz.picture.frames import host_frames
 from shardviz.picture.grid import Grid, Level, arrange, headers
 from shardviz.picture.ids import ids_text
@@ -36,22 +37,38 @@ _SIZES = (
 
 
 def draw_mesh(
-    mesh: MeshSpec, by: str = "mesh", colour: str | None = None, title: str | None = None
+    mesh: MeshSpec,
+    by: str = "mesh",
+    colour: str | None = None,
+    title: str | None = None,
+    topology: Any = None,
+    collective: Any = None,
 ) -> Picture:
     """The devices of a mesh.
 
     Args:
-        by: `"mesh"`: every device at its place in the mesh; `"host"`: host by host.
+        by: `"mesh"`: every device at its place in the mesh; `"host"`: host by host;
+            `"position"`: where it sits in a described topology.
         colour: a mesh axis to colour by; by host where None.
         title: `""` for none.
+        topology: for `"position"`: a Topology or its text, `"tpu:v5e:4x4"`.
+        collective: for `"position"`: one of a Report or Plan, whose links are drawn.
 
     Raises:
         MeshError: for an axis that the mesh lacks, or another `by`.
+        TargetError: where the mesh does not fit the topology.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> draw_mesh(make_mesh(data=4, model=2)).device_ids().tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
+    if by == "position":
+        if topology is None:
+            raise MeshError(
+                "Devices stand by 'position' in a topology; got none. Give one, such as"
+                " topology='tpu:v5e:4x4'."
+            )
+        return draw_position(mesh, topology, collective, colour, title)
     hosts = len(mesh.processes)
     if colour is None:
         groups, count = _host_numbers(mesh), hosts
@@ -170,7 +187,7 @@ def _devices(
         second = ("host ", Slot("host")) if "host" in columns else ()
         place = _by_mesh
     else:
-        raise MeshError(f"Devices stand by 'mesh' or by 'host'; got {shown(by)}.")
+        raise MeshError(f"Devices stand by 'mesh', 'host' or 'position'; got {shown(by)}.")
     cell, gap = _cell(mesh)
     corners, labels, frames, size = place(mesh, cell, gap)
     tiles = make_tiles(

@@ -17,6 +17,7 @@ from shardviz.picture.ids import ids_text
 from shardviz.picture.templates import DEVICE, DEVICES, GROUP, INDEX, PEERS, Template, worded
 
 NO_DEVICE = -1
+NO_GROUP, MANY_GROUPS = -1, -2
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -140,6 +141,35 @@ class Frame:
     dashed: bool = True
 
 
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    """Straight strokes under the tiles, one entry an array element: the links between chips.
+
+    Attributes:
+        x0, y0, x1, y1: float32 [edges]: both ends, in points.
+        group: int32 [edges]: what the colour says, as of tiles; NO_GROUP for what stands by, and
+            MANY_GROUPS for what belongs to several groups.
+        width: float32 [edges]: in points.
+
+    >>> edges = make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
+    >>> len(edges), edges.x1.tolist(), edges.width.tolist()
+    (2, [8.0, 16.0], [1.0, 1.0])
+    """
+
+    x0: np.ndarray
+    y0: np.ndarray
+    x1: np.ndarray
+    y1: np.ndarray
+    group: np.ndarray
+    width: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.x0)
+
+    def __repr__(self) -> str:
+        return f"Edges({len(self):,})"
+
+
 @dataclass(frozen=True)
 class LegendEntry:
     """What one group's colour means: a swatch with its top left corner at a point, then text.
@@ -170,6 +200,7 @@ class Picture(Displayed):
         groups: how many groups there are, whether or not a tile shows each.
         panels: pictures inside this one, each with the point of its top left corner.
         facts: what a page needs to know beyond ink, as plain JSON data.
+        edges: the strokes under the tiles, or None.
 
     >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
     Picture(20×10: One device.)
@@ -186,6 +217,7 @@ class Picture(Displayed):
     groups: int = 1
     panels: tuple[tuple[float, float, Picture], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
+    edges: Edges | None = None
 
     def device_ids(self) -> np.ndarray:
         """int64: every device id in it, ascending, once each."""
@@ -228,6 +260,20 @@ def make_tiles(
     if "columns" in more:
         more["columns"] = {k: _frozen(v, np.int64) for k, v in more["columns"].items()}
     return Tiles(*arrays, text=_template(text), hint=_template(hint), **more)
+
+
+def make_edges(
+    x0: Any, y0: Any, x1: Any, y1: Any, group: Any = NO_GROUP, width: Any = 1.0
+) -> Edges:
+    """Edges from anything that broadcasts to one flat length; the arrays become read-only.
+
+    >>> len(make_edges([], [], [], []))
+    0
+    """
+    numbers = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in
+                                    (x0, y0, x1, y1, group, width)))  # fmt: skip
+    kinds = (np.float32,) * 4 + (np.int32, np.float32)
+    return Edges(*(_frozen(v.reshape(-1), k) for v, k in zip(numbers, kinds, strict=True)))
 
 
 def no_tiles() -> Tiles:

@@ -18,16 +18,24 @@ from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.topology import Topology
 from shardviz.core.program.effects.events import Observed
 from shardviz.core.program.effects.values import Effects
 from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.difference import PlanDiff
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.roofline import Roofline
+from shardviz.core.program.rungs import Comparison, Rungs
 from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
 from shardviz.picture.draw_dialects import parts_words, sharding_spec_words
 from shardviz.picture.shapes import Picture
 from shardviz.picture.text_boxes import wrapped
 from shardviz.picture.text_layout import layout_text
 from shardviz.picture.text_mesh import mesh_text
+from shardviz.picture.text_plan import plan_text, rungs_text, story_text
+from shardviz.picture.text_position import roofline_text, topology_text
 from shardviz.picture.units import bytes_text, seconds_text
 
 LEAST_WIDTH = 20
@@ -56,7 +64,7 @@ def to_text(value: Any, width: int = 80) -> str:
     for kind in type(value).__mro__:
         if kind in _WRITERS:
             return _WRITERS[kind](value, room)
-    names = listed([k.__name__ for k in _WRITERS], limit=20).replace("'", "")
+    names = listed([k.__name__ for k in _WRITERS], limit=30).replace("'", "")
     raise ShardvizError(
         f"There is no text for this {type(value).__name__}; got {shown(value)}. There is one for"
         f" {names}."
@@ -215,5 +223,12 @@ _WRITERS: dict[type, Callable[[Any, int], str]] = {
     Observed: _effects,
     Program: _program,
     Report: _report,
+    Plan: plan_text,
+    Story: story_text,
+    PlanDiff: rungs_text,
+    Comparison: rungs_text,
+    Rungs: rungs_text,
+    Topology: topology_text,
+    Roofline: roofline_text,
     Picture: _picture,
 }

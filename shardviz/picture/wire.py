@@ -25,6 +25,8 @@ The JSON of one picture, version 1; lengths are in points, y downward, origin at
               "group": column of int32, "device": column (-1: the tile is no single device),
               "columns": {name: column}, "offsets", "holders": columns or null,
               "text", "hint": templates}
+    edges     null, or {"count", "x0", "y0", "x1", "y1", "width": columns of float32, "group":
+              column of int32 (-1: stands by; -2: belongs to several groups)}, under the tiles
     panels    [{"x", "y", "picture": JSON of a picture}], which share the list of buffers
 
 A column is {"value": v} where all tiles have one value, {"start": a, "step": s} where tile i has
@@ -51,7 +53,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, ink_on, palette
-from shardviz.picture.shapes import Picture, Tiles
+from shardviz.picture.shapes import Edges, Picture, Tiles
 from shardviz.picture.templates import Slot, Template
 
 VERSION = 1
@@ -90,6 +92,7 @@ def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict
         "legend": [dict(vars(v)) for v in picture.legend],
         "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
+        "edges": _edges(picture.edges, buffers),
         "panels": [
             {"x": x, "y": y, "picture": _picture(panel, buffers, with_palette)}
             for x, y, panel in picture.panels
@@ -119,6 +122,13 @@ def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
     data["columns"] = {name: _column(v, buffers) for name, v in tiles.columns.items()}
     data["text"], data["hint"] = _template(tiles.text), _template(tiles.hint)
     return data
+
+
+def _edges(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
+    if edges is None:
+        return None
+    columns = {name: _column(values, buffers) for name, values in vars(edges).items()}
+    return {"count": len(edges), **columns}
 
 
 def _column(values: np.ndarray, buffers: list[bytes]) -> dict[str, Any]:

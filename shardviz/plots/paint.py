@@ -7,12 +7,21 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from shardviz.picture.palette import Theme, colours, ink_on, palette, table_index, theme_of
-from shardviz.picture.shapes import Frame, Label, LegendEntry, Picture, Tiles
+from shardviz.picture.palette import Theme, colours, ink_on, palette, rgb, table_index, theme_of
+from shardviz.picture.shapes import (
+    MANY_GROUPS,
+    NO_GROUP,
+    Edges,
+    Frame,
+    Label,
+    LegendEntry,
+    Picture,
+    Tiles,
+)
 from shardviz.plots.lettering import letter_tiles
 
 POINTS_PER_INCH = 72.0
@@ -81,6 +90,8 @@ class _Painter:
 
     def picture(self, picture: Picture, x: float, y: float) -> None:
         """A picture with its top left corner at a point, then its panels."""
+        if picture.edges is not None and len(picture.edges):
+            self.edges(picture, picture.edges, x, y)
         if len(picture.tiles):
             self.tiles(picture, x, y)
         if picture.frames:
@@ -91,6 +102,19 @@ class _Painter:
             self.label(label, x, y)
         for panel_x, panel_y, panel in picture.panels:
             self.picture(panel, x + panel_x, y + panel_y)
+
+    def edges(self, picture: Picture, edges: Edges, x: float, y: float) -> None:
+        """All edges in one collection, below the tiles."""
+        start = np.stack([edges.x0 + x, edges.y0 + y], -1)
+        end = np.stack([edges.x1 + x, edges.y1 + y], -1)
+        lines = LineCollection(
+            list(np.stack([start, end], axis=1)),
+            colors=edge_colours(picture, edges, self.theme) / 255,
+            linewidths=edges.width * self.scale,
+            capstyle="round",
+            zorder=0.5,
+        )
+        self.ax.add_collection(lines, autolim=False)
 
     def tiles(self, picture: Picture, x: float, y: float) -> None:
         """All tiles in one collection, then the texts that fit into them."""
@@ -189,6 +213,15 @@ class _Painter:
             usetex=False,
             zorder=3,
         )
+
+
+def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
+    """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
+    found = colours(np.maximum(edges.group, 0), picture.groups, picture.hue, theme, "strong")
+    for group, ink in ((NO_GROUP, theme.faint_ink), (MANY_GROUPS, theme.muted)):
+        found[edges.group == group, :3] = rgb(ink)
+    found[edges.group == NO_GROUP, 3] = 140  # what is idle stands back
+    return found
 
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:

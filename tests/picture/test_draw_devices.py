@@ -152,7 +152,7 @@ def test_the_words_for_a_mesh_name_every_device(mesh: MeshSpec):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"by": "rack"}, "Devices stand by 'mesh' or by 'host'; got 'rack'."),
+        ({"by": "rack"}, "Devices stand by 'mesh', 'host' or 'position'; got 'rack'."),
         ({"colour": "modle"}, "The mesh has no axis 'modle'. Did you mean 'model'?"),
         ({"bye": "host"}, "A picture of a MeshSpec has no option 'bye'. Did you mean 'by'?"),
     ],

@@ -12,6 +12,7 @@ import pytest
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.report import Collective
 from shardviz.picture.draw import draw
 from shardviz.picture.palette import hexed, ink_on, palette, theme_of
 from shardviz.picture.shapes import Picture, make_tiles
@@ -23,7 +24,7 @@ READER = Path(bundle.HERE / "wire.js")
 NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
-import { openTiles, worded, devicesOf, idsText } from %s;
+import { openTiles, readEdges, worded, devicesOf, idsText } from %s;
 import { readFileSync } from "node:fs";
 const { wire, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
@@ -34,7 +35,9 @@ function read(picture) {
     edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
     group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
     label: worded(tiles.text, tiles, i), tooltip: worded(tiles.hint, tiles, i) }));
-  return { each, panels: picture.panels.map((p) => read(p.picture)) };
+  const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
+  const strokes = edges && names.map((name) => [...edges[name]]);
+  return { each, strokes, panels: picture.panels.map((p) => read(p.picture)) };
 }
 console.log(JSON.stringify({ picture: wire && read(wire), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));
@@ -71,7 +74,11 @@ def _in_python(picture: Picture) -> dict:
         }
         for i in range(len(tiles))
     ]
-    return {"each": each, "panels": [_in_python(p) for _, _, p in picture.panels]}
+    strokes = None
+    if picture.edges is not None:
+        strokes = [values.tolist() for values in vars(picture.edges).values()]
+    panels = [_in_python(p) for _, _, p in picture.panels]
+    return {"each": each, "strokes": strokes, "panels": panels}
 
 
 def _odd_mesh():
@@ -84,6 +91,14 @@ CASES = {
     "devices of a layout": (VALUES["layout"], {"view": "devices", "name": "w"}),
     "odd ids": (_odd_mesh(), {"by": "host"}),
     "odd ids in blocks": (lay_out((6, 8), Spec.parse("b, a"), _odd_mesh()), {}),
+    "links in use": (
+        make_mesh(data=4, model=4),
+        {
+            "by": "position",
+            "topology": "tpu:v5e:4x4",
+            "collective": Collective("all-to-all", ("data", "model"), 1 << 20),
+        },
+    ),
     "one step": (lay_out((4, 6, 8), Spec.parse("a, b, c"), _odd_mesh()), {"at": (2,)}),
 }
 
@@ -142,6 +157,16 @@ def test_what_is_alike_for_all_tiles_is_sent_once():
     assert tiles["group"] == {"value": 0}
     assert [len(b) for b in buffers] == [4 * 65536] * 2
     assert len(json.dumps(wire)) < 40_000
+
+
+def test_edges_travel_as_columns_and_are_absent_where_there_are_none():
+    mesh = make_mesh(data=16, model=16)
+    wire, buffers = to_wire(draw(mesh, by="position", topology="tpu:v6e:16x16"))
+    edges = wire["edges"]
+    assert edges["count"] == 2 * 16 * 15 + 2 * 2 * 16
+    assert (edges["group"], edges["width"]) == ({"value": -1}, {"value": 0.5})
+    assert len(buffers[edges["x0"]["buffer"]]) == 4 * edges["count"]
+    assert to_wire(draw(mesh))[0]["edges"] is None
 
 
 def test_ids_beyond_int32_travel_whole():

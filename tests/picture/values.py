@@ -16,11 +16,16 @@ from shardviz.core.layout.sharding_parts import Chunked, Replicated, ShardedAxis
 from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.topology import Topology
 from shardviz.core.program.effects.events import Event, Observed
 from shardviz.core.program.effects.values import Effects, EffectUse, HostCall, Refusal, Token
 from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
+from shardviz.core.program.roofline import roofline
+from shardviz.core.program.rungs import Rungs, compare
 from shardviz.picture.draw import draw
+from tests.widgets.plans import REFUSED, layers
 
 MESH = make_mesh(data=4, model=2, processes=2)
 RULES = Rules.of(
@@ -74,6 +79,14 @@ EVENTS = tuple(
     for i in range(70)
 )
 
+PLAN = layers(3)
+EDITED = layers(4, names=("model", "data"))
+MADE = (
+    Collective("all-reduce", ("model",), 3 << 20, name="combined"),
+    Collective("all-gather", ("data",), 1 << 18, is_async=True, rematerialises=True),
+)
+ON_RUNGS = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_s=0.3)
+
 VALUES: dict[str, Any] = {
     "mesh": MESH,
     "mesh of names": make_mesh({"文": 2, "$x^{2}$": 2, "<b>": 2}),
@@ -113,5 +126,25 @@ VALUES: dict[str, Any] = {
     "parts": Parts(2, 1, 4),
     "no parts": Parts(),
     "no mesh context": MeshContext(),
+    "plan": PLAN,
+    "long plan": layers(100),
+    "plan without values": Plan("empty", MESH),
+    "refused plan": REFUSED,
+    "story": PLAN.why("tanh_2"),
+    "story of a result": PLAN.why("output"),
+    "plan difference": PLAN.diff(EDITED),
+    "no plan difference": PLAN.diff(PLAN),
+    "plan difference to no plan": PLAN.diff(REFUSED),
+    "comparison": compare(COLLECTIVES, MADE),
+    "empty comparison": compare((), ()),
+    "rungs": Rungs(PROGRAM, PLAN, ON_RUNGS),
+    "rungs without a compile": Rungs(PROGRAM, PLAN),
+    "rungs of failures": Rungs(PROGRAM, REFUSED, FAILED),
     "mesh context": MeshContext((MESH, make_mesh(x=2)), make_mesh(y=8), make_mesh(y=8)),
+    "torus": Topology.parse("tpu:v5e:4x4"),
+    "torus of three axes": Topology.parse("tpu:v5p:4x4x4"),
+    "slices of chips with two devices": Topology.parse("tpu:7x:2x2x2*2"),
+    "cluster": Topology.parse("gpu:h100:2x8"),
+    "roofline": roofline(REPORT, "tpu:v5e:2x4", MESH),
+    "roofline of nothing": roofline(FAILED, "tpu:v2:2x2"),
 }

@@ -6,13 +6,14 @@ import sys
 import matplotlib
 import numpy as np
 import pytest
-from matplotlib.collections import PolyCollection
+from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.report import Collective
 from shardviz.picture.draw import draw
 from shardviz.picture.palette import THEMES, colours, contrast
 from shardviz.picture.shapes import Picture
@@ -147,3 +148,22 @@ print("clean")
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
     )
     assert done.stdout.strip() == "clean", done.stderr
+
+
+@pytest.mark.parametrize("theme", THEMES)
+def test_every_edge_is_painted_below_the_tiles_in_the_colour_of_its_group(theme):
+    mesh, gather = make_mesh(data=4, model=4), Collective("all-gather", ("model",), 1 << 20)
+    picture = draw(mesh, by="position", topology="tpu:v5e:4x4", collective=gather)
+    edges = picture.edges
+    axes = paint(picture, theme=theme).axes[0]
+    painted = next(c for c in axes.collections if isinstance(c, LineCollection))
+    ends = np.array([[edges.x0, edges.y0], [edges.x1, edges.y1]]).transpose(2, 0, 1)
+    assert np.allclose(painted.get_segments(), ends)
+    assert np.allclose(painted.get_linewidth(), edges.width)
+    assert painted.get_zorder() < _tiles(axes).get_zorder()
+    used = edges.group >= 0
+    wanted = colours(edges.group[used], picture.groups, picture.hue, theme, "strong") / 255
+    assert np.allclose(painted.get_color()[used], wanted)
+    idle = painted.get_color()[~used]
+    assert len(np.unique(idle, axis=0)) == 1
+    assert (idle[:, 3] < 1).all(), "what is idle stands back"

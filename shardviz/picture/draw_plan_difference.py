@@ -1,0 +1,147 @@
+"""A picture of what changes from one plan to another: shardings before and after, collectives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from shardviz.core.errors import plural
+from shardviz.core.program.propagation.difference import PlanDiff
+from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.report import Collective
+from shardviz.picture.compose import page
+from shardviz.picture.draw_plan import bar_tiles, legend_of, moved_parts
+from shardviz.picture.measure import shortened, text_width
+from shardviz.picture.shapes import Label, Picture
+from shardviz.picture.spec_bars import Part, short_type, spec_bars
+from shardviz.picture.text_boxes import wrapped
+from shardviz.picture.units import bytes_text
+
+MOST_ROWS = 40
+PITCH, BAR, WIDE = 17.0, 9.0, 84.0
+NAME_WIDE, TYPE_WIDE, WORDS_WIDE = 200.0, 130.0, 420.0
+Row = tuple[
+    str, str, PlannedOp | None, PlannedOp | None, str, str
+]  # name, type, sides, words, tone
+
+
+def draw_difference(found: PlanDiff, limit: int = MOST_ROWS, title: str | None = None) -> Picture:
+    """What an edit changes: a row a value, its sharding before and after; then the collectives.
+
+    Args:
+        limit: how many values, and how many collectives, to show.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> draw_difference(plan.diff(plan)).alt
+    'From f to f: Nothing changes.'
+    """
+    head = f"From {found.before.program} to {found.after.program}"
+    if found.before.mesh != found.after.mesh:
+        head += f": {found.before.mesh} to {found.after.mesh}"
+    broken = [p for p in (found.before, found.after) if p.error is not None]
+    rows = [] if broken else _rows(found)
+    moves = [] if broken else _moves(found)
+    labels, parts, size = _table(found, rows[:limit])
+    y = size[1]
+    for number, (text, tone) in enumerate(moves[:limit]):
+        labels.append(Label(0, y + PITCH * (number + 0.5), text, "start", "axis", tone))
+    notes = [line for text in found.lines if broken for line in wrapped(text, 110, "  ")]
+    notes += [] if rows or moves or broken else ["Nothing changes."]
+    notes += _left(len(rows) - limit, "value") + _left(len(moves) - limit, "collective")
+    return page(
+        bar_tiles(parts),
+        labels,
+        title=head if title is None else title,
+        legend=legend_of(found.after.mesh) if parts else (),
+        notes=notes,
+        size=(size[0], y + PITCH * min(len(moves), limit)),
+        alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
+        hue="bars",
+        groups=10,
+        facts={"kind": "plan difference"},
+    )
+
+
+def _left(count: int, noun: str) -> list[str]:
+    return [f"and {plural(count, 'more ' + noun)}"] if count > 0 else []
+
+
+def _rows(found: PlanDiff) -> list[Row]:
+    rows = [_row(c.before, c.after, _change(c.before, c.after), "ink") for c in found.changed]
+    rows += [_row(None, op, "new", "warn") for op in found.added]
+    rows += [_row(op, None, "gone", "muted") for op in found.removed]
+    return rows
+
+
+def _row(before: PlannedOp | None, after: PlannedOp | None, words: str, tone: str) -> Row:
+    op = after or before
+    assert op is not None  # one side of a change is always there
+    return op.name, short_type(op.dtype, op.shape), before, after, words, tone
+
+
+def _change(before: PlannedOp, after: PlannedOp) -> str:
+    if not before.spec.equivalent(after.spec):
+        return f"{before.spec} → {after.spec}"
+    now = [f"{axis} from {o.name}" for axis, o in after.origins.items()]
+    was = [f"{axis} from {o.name}" for axis, o in before.origins.items()]
+    return f"{', '.join(now) or 'no axis'}; before {', '.join(was) or 'no axis'}"
+
+
+def _moves(found: PlanDiff) -> list[tuple[str, str]]:
+    """What is to move besides, and what no more, with the tone of each."""
+    moves = [(f"+ {_named(c)}", "bad") for c in found.gained]
+    moves += [(f"− {_named(c)}", "good") for c in found.lost]
+    for old, new in found.resized:
+        tone = "bad" if new.bytes_per_device > old.bytes_per_device else "good"
+        moves.append((f"~ {_named(new)}, {bytes_text(old.bytes_per_device)} before", tone))
+    return moves
+
+
+def _named(one: Collective) -> str:
+    over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
+    where = f" for {one.value}" if one.value else ""
+    line = f" ({one.source})" if one.source else ""
+    return f"{one.kind} of {bytes_text(one.bytes_per_device)}{over}{where}{line}"
+
+
+def _table(
+    found: PlanDiff, rows: Sequence[Row]
+) -> tuple[list[Label], list[tuple[Part, str]], tuple[float, float]]:
+    """The labels and bars of the values, and the size that they take."""
+    if not rows:
+        return [], [], (240.0, 0.0)
+    name = min(NAME_WIDE, max(30.0, *(text_width(r[0], 9.0, mono=True) for r in rows))) + 14
+    kind = min(TYPE_WIDE, max(30.0, *(text_width(r[1], 9.0) for r in rows))) + 14
+    starts = (0.0, name, name + kind, name + kind + WIDE + 26, name + kind + 2 * (WIDE + 26))
+    heads = ("value", "type", "before", "after", "")
+    labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
+    parts: list[tuple[Part, str]] = []
+    for number, row in enumerate(rows):
+        y = PITCH * (number + 1.5)
+        labels += _words(row, starts, y)
+        for x, op, plan in ((starts[2], row[2], found.before), (starts[3], row[3], found.after)):
+            parts += _bars(op, plan, x, y)
+    return labels, parts, (starts[4] + 180, PITCH * (len(rows) + 1) + 6)
+
+
+def _words(row: Row, starts: Sequence[float], y: float) -> list[Label]:
+    name, kind, before, after, words, tone = row
+    labels = [
+        Label(0, y, shortened(name, NAME_WIDE, 9.0, mono=True), "start", "mono"),
+        Label(starts[1], y, shortened(kind, TYPE_WIDE, 9.0), "start", "axis"),
+        Label(starts[4], y, shortened(words, WORDS_WIDE, 9.0), "start", "axis", tone),
+    ]
+    if before is not None and after is not None:
+        labels.append(Label(starts[3] - 13, y, "→", "middle", "axis"))
+    missing = starts[2] if before is None else starts[3] if after is None else None
+    if missing is not None:
+        labels.append(Label(missing, y, "–", "start", "axis", "muted"))
+    return labels
+
+
+def _bars(op: PlannedOp | None, plan: Plan, x: float, y: float) -> list[tuple[Part, str]]:
+    if op is None:
+        return []
+    room = min(WIDE, 34.0 * max(len(op.shape), 1))
+    bars = spec_bars(op.spec, len(op.shape), plan.mesh, room, BAR)
+    return [(p, f"{op.name}: {p.hint}") for p in moved_parts(bars, x, y - BAR / 2)]

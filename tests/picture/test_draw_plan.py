@@ -1,0 +1,241 @@
+from __future__ import annotations
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.report import Collective
+from shardviz.core.program.rungs import Rungs, compare
+from shardviz.picture.draw import draw
+from shardviz.picture.palette import colours, hexed
+from shardviz.picture.plan_rows import axis_path, value_rows
+from shardviz.picture.shapes import Picture
+from shardviz.picture.spec_bars import MOST_PARTS, WHOLE_GROUP, spec_bars
+from shardviz.picture.text import to_text
+from shardviz.picture.value_paths import BACKWARD, value_paths
+from tests.picture.values import MADE, ON_RUNGS, PLAN, PROGRAM
+from tests.widgets.plans import REFUSED, layers
+
+
+def words(picture: Picture) -> list[str]:
+    return [label.text for label in picture.labels]
+
+
+@pytest.mark.parametrize(
+    ("spec", "rank", "bars"),
+    [
+        ("data, None", 2, [(4, 0), (1, WHOLE_GROUP)]),
+        ("None, (data, model)", 2, [(1, WHOLE_GROUP), (4, 0), (2, 1)]),
+        ("", 0, []),
+        ("data", 3, [(4, 0), (1, WHOLE_GROUP), (1, WHOLE_GROUP)]),
+        ("None, None, None, None, model", 5, [(1, WHOLE_GROUP)] * 4 + [(2, 1)]),
+        ("wide", 1, [(MOST_PARTS, 2)]),
+    ],
+)
+def test_a_bar_has_a_part_for_every_part_and_the_hue_of_its_axis(spec, rank, bars):
+    mesh = make_mesh(data=4, model=2, wide=512)
+    parts = spec_bars(Spec.parse(spec), rank, mesh, 100, 9)
+    assert [(p.group) for p in parts] == [group for count, group in bars for _ in range(count)]
+    ends = [(p.x, p.x + p.width, p.y, p.y + p.height) for p in parts]
+    assert all(0 <= x < end <= 100.001 and 0 <= y < low <= 9.001 for x, end, y, low in ends)
+
+
+def test_a_part_of_an_axis_has_its_own_count_and_the_hue_of_the_axis():
+    parts = spec_bars(Spec.of("data:(1)2"), 1, make_mesh(data=4, model=2), 40, 9)
+    assert [(p.group, p.hint) for p in parts] == [(0, "dim 0: data:(1)2 in 2")] * 2
+
+
+def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
+    said = words(draw(PLAN))
+    for op in PLAN.ops:
+        assert sum(text == op.name or text.startswith(f"{op.name}  (") for text in said) == 1
+    assert "reduce_1  (loop body × 12)" in said
+    assert {"f32[64, 512]", "data x, model w_1", "all-reduce 1 MiB × 12", "block.py:31"} <= set(
+        said
+    )
+
+
+def test_the_bars_of_a_plan_are_those_of_its_values():
+    tiles = draw(PLAN).tiles
+    hints = [tiles.tooltip(i) for i in range(len(tiles))]
+    assert hints.count("tanh_1: dim 0: data in 4") == 4
+    assert hints.count("tanh_1: dim 1: model in 2") == 2
+    assert hints.count("x: dim 1: whole") == 1
+    assert hints.count("w_1: dim 0: whole") == 1
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_axes_and_whole_dimensions_have_colours_of_their_own(theme):
+    picture = draw(PLAN)
+    groups = [entry.group for entry in picture.legend]
+    fills = hexed(colours(groups, picture.groups, picture.hue, theme))
+    assert [entry.text for entry in picture.legend] == ["data 4", "model 2", "whole"]
+    assert len(set(fills)) == 3
+
+
+def test_a_long_plan_is_cut_counted_and_keeps_what_moves_data():
+    plan = layers(30)
+    kept = {row.op.name for row in value_rows(plan, 40)}
+    assert len(kept) == 40
+    assert {c.value for c in plan.collectives} <= kept
+    assert f"and {len(plan.ops) - 40} more values" in words(draw(plan, limit=40))
+    assert f"and {len(plan.ops) - 40} more values" in to_text(plan)
+    assert len(draw(plan, limit=1000).alt) > len(draw(plan, limit=40).alt)
+
+
+def test_values_stand_in_the_order_of_the_program():
+    names = [row.op.name for row in value_rows(layers(30), 40)]
+    order = [op.name for op in layers(30).ops]
+    assert names == sorted(names, key=order.index)
+
+
+def test_a_refused_program_shows_its_choices():
+    for text in ("\n".join(words(draw(REFUSED))), to_text(REFUSED, 200)):
+        assert "✗ trace: Both sides contract over model. (block.py:31)" in text
+        assert "out_sharding=P('data', None)  (4 KiB)  Adds up the parts." in text
+        assert "out_sharding=P(None, None)  (nothing moves)" in text
+
+
+def test_the_way_of_an_axis_goes_from_the_argument_to_the_value():
+    way = axis_path(PLAN, PLAN.op("tanh_1"), "data")
+    assert way == [
+        ("x", None), ("dot_general", 0), ("tanh", 1), ("reduce", 2), ("add", 3),
+        ("dot_general_1", 4), ("tanh_1", 5),
+    ]  # fmt: skip
+    assert axis_path(PLAN, PLAN.op("tanh_1"), "model")[0] == ("w_1", None)
+
+
+def test_a_way_without_steps_still_begins_at_its_origin():
+    op = PLAN.op("tanh_1")
+    bare = Plan("f", PLAN.mesh, (PLAN.op("x"), PlannedOp("y", "op", origins=op.origins)))
+    assert axis_path(bare, bare.ops[1], "data") == [("x", None), ("y", None)]
+
+
+def test_a_story_shows_every_axis_and_cuts_long_ways():
+    story = layers(8).why("tanh_7")
+    picture = draw(story)
+    hints = [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
+    assert hints[0] == "data at x"
+    assert hints[-1] == "model at tanh_7, by step 29"
+    assert {"… 25 …", "28 →", "data", "model"} <= set(words(picture))
+    assert all(line in to_text(story, 400) for line in story.lines)
+
+
+def test_what_an_edit_changes_stands_before_and_after():
+    before, after = layers(1), layers(2)
+    moved = before.op("tanh").spec
+    ops = tuple(
+        PlannedOp("tanh", "op", "tanh", op.op, shape=op.shape, spec=Spec.parse("None, model"))
+        if op.name == "tanh"
+        else op
+        for op in before.ops
+    )
+    said = words(draw(before.diff(before.replace(ops=ops, collectives=()))))
+    assert f"{moved} → P(None, 'model')" in said
+    assert "− all-reduce of 1 MiB over model for reduce (block.py:30)" in said
+    grown = words(draw(before.diff(after)))
+    assert "new" in grown
+    assert any(text.startswith("+ all-reduce of 1 MiB") for text in grown)
+
+
+def test_a_comparison_has_a_bar_for_every_side_true_to_length():
+    before = [Collective("all-reduce", ("data",), 1 << 20, op="a")]
+    after = [Collective("all-reduce", ("data",), 1 << 20, op="a"),
+             Collective("all-gather", ("model",), 1 << 19, op="b")]  # fmt: skip
+    found = compare(before, after)
+    tiles = draw(found).tiles
+    lengths = {tiles.tooltip(i): float(tiles.width[i]) for i in range(len(tiles))}
+    assert lengths == {
+        "partitioned: all-reduce over data, 1 MiB": 90.0,
+        "compiled: all-reduce over data, 1 MiB": 90.0,
+        "compiled: all-gather over model, 512 KiB": 45.0,
+    }
+    assert all(change.words in words(draw(found)) for change in found.changes)
+
+
+def test_rungs_stand_in_four_columns_with_what_changed_between_them():
+    rungs = Rungs(PROGRAM, PLAN, ON_RUNGS)
+    picture = draw(rungs)
+    names = [label for label in picture.labels if label.role == "mono"]
+    places = {label.text: label.x for label in names}
+    order = [places[name] for name in ("requested", "propagated", "partitioned", "compiled")]
+    assert order == sorted(set(order))
+    assert [frame.dashed for frame in picture.frames] == [False] * 4
+    said = " ".join(words(picture))
+    assert rungs.between("partitioned", "compiled").short in said
+    hints = [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
+    assert sum(h.startswith("compiled") for h in hints) == len(MADE)
+
+
+def test_a_rung_that_is_not_known_says_why():
+    picture = draw(Rungs(PROGRAM, PLAN))
+    assert [frame.dashed for frame in picture.frames] == [False, False, True, True]
+    assert {"Not asked yet.", "Not compiled yet."} <= set(words(picture))
+
+
+def _ops(*scopes: tuple[str, ...], **more) -> list[PlannedOp]:
+    return [
+        PlannedOp(f"v{i}", "op", scope=("jit(f)", *scope), operands=("x",), **more)
+        for i, scope in enumerate(scopes)
+    ]
+
+
+SCOPES = {
+    "a module": (("jvp(mlp)",), ("mlp",)),
+    "a nested call": (("jvp(block)", "jit(relu)"), ("block", "relu")),
+    "a layer in a scan": (("jvp(model)", "while", "body", "closed_call", "layer"),
+                          ("model", "loop", "layer")),
+    "made again for the backward pass": (("model", "checkpoint", "rematted_computation", "layer"),
+                                         ("model", "computed again", "layer")),
+    "jax's own helpers": (("model", "jit(_where)"), ("model",)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SCOPES)
+def test_calls_are_named_as_the_program_names_them(name):
+    scope, path = SCOPES[name]
+    rest = PlannedOp("z", "op", scope=("jit(f)", "head"), operands=("x",))
+    assert value_paths([*_ops(*[scope] * 5), rest])[:5] == [path] * 5
+
+
+def test_calls_of_a_program_without_names_are_the_lines_that_call():
+    inside = [PlannedOp(f"a{i}", "op", stack=("mlp.py:9", "f.py:17", "f.py:3"), operands=("x",))
+              for i in range(4)]  # fmt: skip
+    outside = PlannedOp("b", "op", stack=("f.py:18", "f.py:3"), operands=("x",))
+    constant = PlannedOp("c", "op", stack=("f.py:3",))
+    assert value_paths([constant, *inside, outside]) == [("f.py:17",)] * 5 + [()]
+
+
+def test_loops_begin_where_all_in_them_was_called():
+    stacks = [("mlp.py:9", "f.py:30", "f.py:17", "f.py:3"), ("f.py:31", "f.py:17", "f.py:3")]
+    looped = [
+        PlannedOp(f"a{i}", "op", scope=("jit(f)", "while", "body"), stack=stacks[i // 4],
+                  operands=("x",))
+        for i in range(8)
+    ]  # fmt: skip
+    outside = PlannedOp("b", "op", stack=("f.py:18", "f.py:3"), operands=("x",))
+    paths = value_paths([*looped, outside])
+    assert paths == [("f.py:17", "loop", "f.py:30")] * 4 + [("f.py:17", "loop")] * 4 + [()]
+
+
+def test_how_often_a_loop_runs_is_said_of_it_and_not_of_each_value():
+    ops = _ops(*[("while", "body")] * 4, ("head",), region="loop body", trips=12)
+    ops = [*ops[:4], PlannedOp("z", "op", operands=("x",))]
+    plan = Plan("f", PLAN.mesh, tuple(ops))
+    assert "loop, 12 times" in words(draw(plan))
+    assert not any("loop body" in text for text in words(draw(plan)))
+    assert to_text(plan).splitlines()[1] == "loop, 12 times"
+
+
+def test_the_backward_pass_is_one_call():
+    paths = value_paths([*_ops(*[("mlp",)] * 4), *_ops(*[("transpose(jvp(mlp))",)] * 4,
+                                                       backward=True)])  # fmt: skip
+    assert paths[-1] == (BACKWARD,)
+    assert paths[0] == ()
+
+
+def test_calls_of_few_values_are_not_worth_a_fold():
+    assert set(value_paths(_ops(*[("mlp",)] * 4, ("norm",), ("norm",), *[("out",)] * 4))) == {
+        ("mlp",), (), ("out",),
+    }  # fmt: skip

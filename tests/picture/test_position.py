@@ -1,0 +1,260 @@
+"""Devices by position: true to coordinates, hosts framed, and the links in use where they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from shardviz.core.errors import MeshError, TargetError
+from shardviz.core.layout.links import device_rows
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.topology import Topology
+from shardviz.core.program.report import Collective
+from shardviz.core.program.roofline import collective_links
+from shardviz.picture.draw import draw
+from shardviz.picture.draw_position import draw_position, draw_topology
+from shardviz.picture.positions import board
+from shardviz.picture.shapes import MANY_GROUPS, NO_GROUP, Picture
+from shardviz.picture.text import to_text
+from tests.picture.geometry import SLACK, check_page
+
+TOPOLOGIES = [
+    "tpu:v5e:1x1",
+    "tpu:v5e:4x4",
+    "tpu:v5e:2x8",
+    "tpu:v6e:16x16",
+    "tpu:v5e:4x4*2",
+    "tpu:v5e:8x8*3",
+    "tpu:v4:2x2x2",
+    "tpu:v5p:4x4x4",
+    "tpu:v5p:4x4x8",
+    "tpu:7x:4x4x4",
+    "tpu:7x:2x2x2*2",
+    "tpu:v3:8x8",
+    "tpu:v5p:8x8x16",
+    "gpu:h100:2x8",
+    "gpu:h100:1x8",
+    "gpu:a100:1x1",
+    "gpu:b200:16x8",
+    "gpu:h200:3x4",
+]
+
+
+def _mesh(topology: Topology, model: int = 2):
+    model = model if topology.devices % model == 0 else 1
+    return make_mesh(data=topology.devices // model, model=model)
+
+
+def _check_edges(picture: Picture) -> None:
+    edges = picture.edges
+    for x, y in ((edges.x0, edges.y0), (edges.x1, edges.y1)):
+        if len(edges):
+            assert x.min() >= -SLACK
+            assert y.min() >= -SLACK
+            assert x.max() <= picture.width + SLACK
+            assert y.max() <= picture.height + SLACK
+    assert (edges.width > 0).all()
+    assert (edges.group >= MANY_GROUPS).all()
+    assert (edges.group < picture.groups).all()
+
+
+@pytest.mark.parametrize("text", TOPOLOGIES)
+def test_every_device_has_its_place_and_its_words(text):
+    topology = Topology.parse(text)
+    mesh = _mesh(topology)
+    picture = draw_position(mesh, topology)
+    check_page(picture)
+    _check_edges(picture)
+    tiles = picture.tiles
+    assert (tiles.device == mesh.device_ids.ravel()).all()
+    rows = device_rows(mesh, topology)
+    x, y = tiles.x.astype(float), tiles.y.astype(float)
+    for axis, along in ((0, x), (1, y)):
+        coords = topology.coords[rows, axis] if topology.chip.axes else None
+        if coords is None or topology.slices > 1 or (axis == 1 and topology.coords[:, 2].any()):
+            continue
+        first = topology.cores[rows] == 0
+        places = [np.unique(np.round(along[first & (coords == c)] % 1e9, 2)) for c in
+                  range(topology.shape[axis])]  # fmt: skip
+        if not topology.coords[:, 2].any():
+            assert all(len(p) == 1 for p in places)
+            assert (np.diff([p[0] for p in places]) > 0).all()
+    hint = tiles.tooltip(len(tiles) - 1)
+    row = rows[-1]
+    assert hint.startswith(f"device {mesh.device_ids.ravel()[-1]} · data ")
+    assert f"host {topology.process_indices[row]}" in hint
+    if topology.slices > 1:
+        assert f"slice {topology.slice_indices[row]}" in hint
+    if topology.chip.axes:
+        assert f"x {topology.coords[row, 0]}, y {topology.coords[row, 1]}" in hint
+
+
+@pytest.mark.parametrize("text", TOPOLOGIES)
+def test_every_host_has_one_frame_around_its_devices_and_no_other(text):
+    topology = Topology.parse(text)
+    picture = draw_topology(topology)
+    check_page(picture)
+    _check_edges(picture)
+    hosts = {f.label: f for f in picture.frames if f.label.startswith("host")}
+    assert len(hosts) == (0 if topology.hosts in (1,) else topology.hosts)
+    tiles = picture.tiles
+    for label, frame in hosts.items():
+        inside = (
+            (tiles.x >= frame.x - SLACK)
+            & (tiles.x + tiles.width <= frame.x + frame.width + SLACK)
+            & (tiles.y >= frame.y - SLACK)
+            & (tiles.y + tiles.height <= frame.y + frame.height + SLACK)
+        )
+        assert {f"host {p}" for p in topology.process_indices[inside]} == {label}
+        assert inside.sum() == topology.devices // topology.hosts
+    slices = [f for f in picture.frames if f.label.startswith("slice")]
+    assert len(slices) == (topology.slices if topology.slices > 1 else 0)
+
+
+def _links_of(picture: Picture, topology: Topology) -> dict:
+    """(chip, chip) to group and width of every stroke that joins two chips."""
+    placed = board(topology)
+    shift = picture.tiles.x[0] - placed.corners[0, 0], picture.tiles.y[0] - placed.corners[1, 0]
+    middle = (placed.corners + np.array(shift)[:, None]).T + np.array(placed.cell) / 2
+    edges, found = picture.edges, {}
+    for i in range(len(edges)):
+        ends = [(edges.x0[i], edges.y0[i]), (edges.x1[i], edges.y1[i])]
+        near = [np.abs(middle - np.array(e)).sum(axis=1) for e in ends]
+        if all(n.min() < 0.05 for n in near):
+            pair = tuple(sorted(int(n.argmin()) for n in near))
+            found[pair] = int(edges.group[i]), float(edges.width[i])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["all-gather", "all-to-all", "all-reduce"])
+@pytest.mark.parametrize("axes", [("data",), ("model",), ("data", "model")])
+def test_strokes_are_the_links_that_the_route_uses(kind, axes):
+    topology, mesh = Topology.parse("tpu:v5e:4x4"), make_mesh(data=4, model=4)
+    collective = Collective(kind, axes, 1 << 20)
+    drawn = _links_of(draw_position(mesh, topology, collective), topology)
+    links = collective_links(collective, mesh, topology)
+    assert len(drawn) == 24
+    for (a, b), (group, _) in drawn.items():
+        axis = 0 if b == a + 1 else 1
+        assert group == links.owner[a, axis]
+        assert (group != NO_GROUP) == bool(links.ici[a, axis].max() > 0)
+    wide = {w for g, w in drawn.values() if g != NO_GROUP}
+    assert min(wide) > max([w for g, w in drawn.values() if g == NO_GROUP], default=0)
+    if kind == "all-to-all":  # the links in the middle of an open axis carry most
+        assert len(wide) > 1
+
+
+def test_ways_around_are_strokes_at_both_ends():
+    open_axes = draw_topology(Topology.parse("tpu:v5e:4x4"))
+    ring = draw_topology(Topology.parse("tpu:v5e:2x16"))
+    assert len(open_axes.edges) == 4 * 3 * 2
+    assert len(ring.edges) == 16 + 2 * 15 + 2 * 2
+    assert any("lead around to the other side" in v.text for v in ring.labels)
+    assert not any("lead around" in v.text for v in open_axes.labels)
+
+
+def test_links_between_planes_are_slanted_strokes():
+    flat = len(draw_topology(Topology.parse("tpu:v4:2x2x1")).edges)
+    deep = draw_topology(Topology.parse("tpu:v4:2x2x4"))
+    assert len(deep.edges) == 4 * flat + 2 * 4 * 3
+    assert any("Slanted strokes are links along z" in v.text for v in deep.labels)
+    assert [v.text for v in deep.labels if v.role == "tick"] == ["z 0", "z 1", "z 2", "z 3"]
+
+
+def test_groups_are_coloured_and_named_and_links_have_their_colour():
+    mesh = make_mesh(data=4, model=4)
+    picture = draw_position(mesh, "tpu:v5e:4x4", Collective("all-gather", ("model",), 16 << 20))
+    assert picture.tiles.group.tolist() == np.repeat(range(4), 4).tolist()
+    assert [e.text for e in picture.legend] == ["group 0", "group 1", "group 2", "group 3"]
+    assert (
+        sorted(picture.edges.group[picture.edges.group >= 0].tolist())
+        == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
+    )
+    said = [v.text for v in picture.labels if v.role == "note"]
+    assert "16 MiB on each device: 12 links between chips, ICI at least 252 µs." in said
+
+
+def test_the_network_is_drawn_where_it_is_used():
+    across = Collective("all-reduce", ("dcn",), 1 << 20)
+    mesh = make_mesh(dcn=2, data=16)
+    used = draw_position(mesh, "tpu:v5e:4x4*2", across).edges
+    idle = draw_position(mesh, "tpu:v5e:4x4*2", Collective("all-reduce", ("data",), 1)).edges
+    assert len(used) == len(idle) == 2 * 24 + 1
+    assert (np.sort(used.group) == [MANY_GROUPS] + [NO_GROUP] * 48).all()
+    assert (idle.group == NO_GROUP).sum() == 1
+    hosts = make_mesh(data=2, model=8)
+    inside = draw_position(hosts, "gpu:h100:2x8", Collective("all-gather", ("model",), 1)).edges
+    between = draw_position(hosts, "gpu:h100:2x8", Collective("all-gather", ("data",), 1)).edges
+    assert sorted(set(inside.group.tolist())) == [NO_GROUP, 0, 1]
+    assert sorted(set(between.group.tolist())) == [MANY_GROUPS, NO_GROUP]
+
+
+def test_more_than_ten_groups_are_a_ramp_that_the_notes_name():
+    mesh = make_mesh(data=16, model=16)
+    picture = draw_position(mesh, "tpu:v6e:16x16", Collective("all-gather", ("model",), 1))
+    assert (picture.hue, picture.groups, picture.legend) == ("ramp", 16, ())
+    assert any("16 groups, coloured in order" in v.text for v in picture.labels)
+
+
+def test_unknown_groups_are_said_and_nothing_is_invented():
+    picture = draw_position(make_mesh(data=16), "tpu:v5e:4x4", Collective("all-gather", (), 1))
+    assert (picture.edges.group == NO_GROUP).all()
+    assert any("Which devices take part is not known" in v.text for v in picture.labels)
+
+
+def test_thousands_of_chips_stay_on_a_page():
+    topology = Topology.parse("tpu:v5p:16x16x16")
+    mesh = make_mesh(data=256, model=16)
+    picture = draw_position(mesh, topology, Collective("all-gather", ("model",), 1))
+    assert picture.width < 1500
+    assert picture.height < 1100
+    assert len(np.unique(picture.tiles.device)) == 4096
+    assert (picture.edges.group != NO_GROUP).all(), "idle links would hide those in use"
+    assert not picture.frames
+    _check_edges(picture)
+
+
+def test_a_mesh_is_drawn_by_position_through_the_one_door():
+    mesh = make_mesh(data=4, model=4)
+    picture = draw(mesh, by="position", topology="tpu:v5e:4x4", colour="model")
+    assert picture.facts == {"kind": "devices", "by": "position"}
+    assert picture.tiles.group.tolist() == [0, 1, 2, 3] * 4
+    assert picture.labels[0].text == "mesh data=4, model=4 on tpu:v5e:4x4"
+    gather = Collective("all-gather", ("model",), 1)
+    same = draw(mesh, by="position", topology="tpu:v5e:4x4", collective=gather)
+    assert (same.edges.group >= 0).sum() == 12
+    assert draw(Topology.parse("tpu:v5e:4x4"), title="").labels[0].role != "title"
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({}, MeshError, "Devices stand by 'position' in a topology; got none."),
+        ({"topology": "tpu:v5e:2x2"}, TargetError, "Take a mesh of 4 devices"),
+        ({"topology": "tpu:v5e"}, TargetError, "Cannot read 'tpu:v5e' as a topology"),
+        ({"topology": "tpu:v5e:4x4", "colour": "dta"}, MeshError, "Did you mean 'data'?"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_in_words(options, error, words):
+    with pytest.raises(error, match=words):
+        draw(make_mesh(data=16), by="position", **options)
+
+
+def test_the_picture_in_words_says_where_and_which_links():
+    mesh = make_mesh(data=4, model=4)
+    alt = draw_position(mesh, "tpu:v5e:4x4", Collective("all-gather", ("model",), 1 << 20)).alt
+    assert "16 devices by their position in tpu:v5e:4x4" in alt
+    assert "12 links between chips" in alt
+    assert "Device ids in mesh order: 0 · 1 · 2" in alt
+
+
+def test_topologies_have_a_text_with_every_id_at_its_coordinates():
+    lines = to_text(Topology.parse("tpu:7x:2x2x2")).split("\n")
+    words = [line.split() for line in lines[2:5]]
+    assert words == [["z", "0"], ["x", "0", "x", "1"], ["y", "0", "0/1", "2/3"]]
+    slices = to_text(Topology.parse("tpu:v5e:2x2*2"))
+    assert "slice 1" in slices
+    assert "200003" in slices
+    hosts = to_text(Topology.parse("gpu:h100:2x8")).split("\n")
+    assert hosts[-1].split() == ["host", "1", *map(str, range(8, 16))]
+    assert "ids 0–1023" in to_text(Topology.parse("tpu:v5p:8x8x16"))
