@@ -8,6 +8,8 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.gallery.mlp import mlp
+
 
 def uneven_constraint(x):
     """Asks for rows over data, however many rows there are."""
@@ -28,3 +30,12 @@ def two_orders(x):
     turned = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     y = jnp.sin(x)
     return jax.lax.with_sharding_constraint(y, NamedSharding(turned, P("data", "model")))
+
+
+def fsdp_gradient(w_in, w_out, x):
+    """A training step that keeps nothing of the forward pass but its input."""
+
+    def loss(weights):
+        return jnp.mean(jax.checkpoint(mlp)(*weights, x=x) ** 2)
+
+    return jax.value_and_grad(loss)((w_in, w_out))

@@ -64,13 +64,13 @@ _ENTRIES: tuple[tuple[str, str, Entry], ...] = (
     ),
     (
         "fsdp, gradient",
-        "Weights are split over data to save memory. Where does each of them become whole again?",
+        "Weights are split over data to save memory. How often does each of them become whole again?",
         Entry(
-            "mlp.mlp_gradient",
+            "puzzle_functions.fsdp_gradient",
             (
                 ("w_in", (512, 2048), "embed mlp"),
                 ("w_out", (2048, 512), "mlp embed"),
-                ("x", (64, 512), "batch _"),
+                ("x", (4096, 512), "batch _"),
             ),
             "batch -> data\nembed -> data",
         ),
