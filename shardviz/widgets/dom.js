@@ -100,12 +100,18 @@ export class Choice {
     this.key = "";
   }
 
-  /** @param {Array<{value: string, label: string, title?: string}>} options @param {string} value */
+  /** @param {Array<{value: string, label: string, title?: string, group?: string}>} options those of a group stand together @param {string} value */
   sync(options, value) {
     const key = JSON.stringify(options);
     if (key !== this.key) {
       this.key = key;
-      fill(this.select, ...options.map((o) => h("option", { value: o.value, text: o.label, title: o.title })));
+      const parts = [];
+      for (const o of options) {
+        const option = h("option", { value: o.value, text: o.label, title: o.title }), last = parts[parts.length - 1];
+        if (o.group && last && last.label === o.group) last.append(option);
+        else parts.push(o.group ? h("optgroup", { label: o.group }, option) : option);
+      }
+      fill(this.select, ...parts);
     }
     if (answers.settled) this.touched = false;
     if (this.select.value !== value && !this.touched) this.select.value = value;

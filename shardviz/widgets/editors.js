@@ -5,21 +5,56 @@ import { Choice, Field, Touched, button, fill, h, setText, toggle } from "./dom.
 
 /** @typedef {(field: string, value: any, array?: number) => void} Edit */
 
+const OTHER = "…"; // the choice that opens a field
+
 export class MeshBar {
-  /** @param {Edit} edit @param {{save: () => void, theme: () => void}} actions */
-  constructor(edit, actions) {
+  /** @param {import("./linked.js").Links} links @param {Edit} edit @param {{save: () => void, theme: () => void}} actions */
+  constructor(links, edit, actions) {
     this.edit = edit;
+    this.links = links;
     this.key = "";
-    this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { caption: "Mesh", width: "13em", placeholder: "data=4, model=2" });
+    this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { caption: "Mesh", width: "12.5em", placeholder: "data=4, model=2" });
     this.axes = h("div", { class: "sv-axes" });
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
-    this.target = new Choice("Target", (v) => edit("target", v), "Target");
+    this.target = new Choice("Target", (v) => this.pickTarget(v), "Target");
+    this.typed = new Field("Target by name", (t) => edit("target", t), { width: "12em", placeholder: "tpu:v5e:4x4" });
+    this.typed.node.hidden = true;
+    this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
+    this.targetKey = "";
     this.presets = h("select", { class: "sv-select sv-quiet", "aria-label": "Presets", "data-lm-suppress-shortcuts": "true",
       on: { change: () => { edit("preset", this.presets.value); this.presets.value = ""; } } });
     this.node = h("header", { class: "sv-bar" }, h("span", { class: "sv-brand", text: "shardviz" }), this.mesh.node, this.axes, this.hosts.node,
-      this.types.node, this.target.node, h("span", { class: "sv-space" }), this.presets,
-      button("Save page", actions.save, { class: "sv-link", "aria-label": "Save page" }));
+      this.types.node, this.target.node, this.typed.node, 
+      h("span", { class: "sv-right" }, this.presets, button("Save page", actions.save, { class: "sv-link", "aria-label": "Save page" })), this.targetNote);
+    links.listeners.push(() => this.markAxes());
+  }
+
+  /** @param {string} value */
+  pickTarget(value) {
+    this.typed.node.hidden = value !== OTHER;
+    if (value === OTHER) {
+      this.typed.input.value = "";
+      this.typed.input.focus();
+    } else this.edit("target", value);
+  }
+
+  /** The target, what does not fit about it, and one click that makes it fit. @param {any} target */
+  showTarget(target) {
+    const typing = !this.typed.node.hidden;
+    this.target.sync([...target.options, { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." }], typing ? OTHER : target.value);
+    this.target.select.title = target.words;
+    this.typed.sync(typing && !target.error ? this.typed.input.value : this.typed.input.value, target.error);
+    const key = target.note + target.offer;
+    if (key === this.targetKey) return;
+    this.targetKey = key;
+    fill(this.targetNote, ...(target.note ? [h("span", { text: target.note }), button(target.offer, () => this.edit("fit", null), { class: "sv-button sv-small" })] : []));
+  }
+
+  /** The axes over which the chosen collective runs stand out. */
+  markAxes() {
+    const axes = new Set((this.links.team?.axes ?? []).map((/** @type {string} */ a) => a.split(":(")[0]));
+    for (const chip of this.axes.children) toggle(chip, "sv-team", axes.has(chip.getAttribute("data-axis") ?? ""));
   }
 
   /** @param {any} view @param {any} target @param {any} theme */
@@ -28,11 +63,12 @@ export class MeshBar {
     this.mesh.sync(mesh.text, mesh.error);
     this.hosts.sync(mesh.hosts, mesh.hostsError);
     this.types.sync(mesh.typeOptions.map((/** @type {string} */ t) => ({ value: t, label: t })), mesh.types);
-    this.target.sync(target.options, target.value);
+    this.showTarget(target);
     const key = JSON.stringify(mesh.axes) + theme.name;
     if (key !== this.key) {
       this.key = key;
       fill(this.axes, ...mesh.axes.map((/** @type {any} */ a, /** @type {number} */ i) => this.chip(mesh.axes, a, i)));
+      this.markAxes();
     }
     if (!this.presets.options.length) {
       fill(this.presets, h("option", { value: "", text: "Presets" }), ...mesh.presets.map((/** @type {any} */ g) =>
@@ -48,7 +84,7 @@ export class MeshBar {
       this.mesh.state.touched = true;
       this.edit("mesh", text);
     };
-    return h("span", { class: "sv-chip", title: `${axis.type} axis` }, h("b", { text: axis.name }), h("span", { text: String(axis.size) }),
+    return h("span", { class: "sv-chip", title: `${axis.type} axis`, "data-axis": axis.name }, h("b", { text: axis.name }), h("span", { text: String(axis.size) }),
       button("−", () => resize(Math.max(1, Math.floor(axis.size / 2))), { class: "sv-tiny", "aria-label": `Halve axis ${axis.name}` }),
       button("+", () => resize(axis.size * 2), { class: "sv-tiny", "aria-label": `Double axis ${axis.name}` }));
   }
@@ -73,6 +109,13 @@ export class ArrayCards {
     this.node = h("div", { class: "sv-arrays" }, h("div", { class: "sv-headrow" }, h("h3", { class: "sv-head", text: "Arrays" }), h("span", null, this.add, this.remove)), this.list);
     this.selected = 0;
     /** @type {any[]} */ this.cards = [];
+    /** @type {Set<string> | null} */ this.lit = null;
+  }
+
+  /** The arrays that a value's axes came from stand out; null lets go. @param {string[] | null} names */
+  light(names) {
+    this.lit = names && new Set(names);
+    for (const card of this.cards) toggle(card.node, "sv-lit", Boolean(this.lit?.has(card.name.textContent)));
   }
 
   /** @param {any} view */
@@ -112,6 +155,7 @@ export class ArrayCards {
     toggle(card.node, "sv-selected", selected);
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
+    toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
     setText(card.type, `${a.short} · ${a.bytes}`);
     setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
     setText(card.spec, a.spec);

@@ -81,10 +81,13 @@ function render({ model, el }) {
     if (live) edit("select", index);
     schedule();
   };
-  const bar = new MeshBar(edit, { save: () => tell({ kind: "save" }), theme: () => schedule() });
+  const bar = new MeshBar(links, edit, { save: () => tell({ kind: "save" }), theme: () => schedule() });
   const cards = new ArrayCards(edit, select), rules = new RuleTable(edit);
   const stage = new Stage(links, (field, value) => (field === "select" ? select(value) : edit(field, value)));
-  const panel = new ProgramPanel(links, edit, (kind) => tell({ kind }));
+  const panel = new ProgramPanel(links, edit, (kind) => tell({ kind }), {
+    why: (value) => { if (live) tell({ kind: "why", value }); },
+    light: (names) => cards.light(names),
+  });
   const root = h("div", { class: "shardviz-explorer", "data-lm-suppress-shortcuts": "true" }, bar.node,
     h("div", { class: "sv-main" }, h("aside", { class: "sv-left" }, cards.node, rules.node), stage.node), panel.node);
   toggle(root, "sv-offline", !live);
@@ -110,14 +113,17 @@ function render({ model, el }) {
     const dark = isDark(root), theme = { ...model.get("palette")[dark ? "dark" : "light"], name: dark ? "dark" : "light" };
     root.dataset.theme = theme.name;
     const { list, picture, ids, hosts } = pictures();
+    links.hues = theme.groups;
+    links.axisNames = view.mesh.axes.map((/** @type {any} */ a) => a.name);
     links.setMesh(view.mesh.axes.map((/** @type {any} */ a) => a.size), ids, hosts);
     links.setArrays(view.arrays);
     bar.show(view, model.get("target"), theme);
     cards.show(view);
     rules.show(view);
     stage.show(view, picture, list, theme);
-    panel.show(view, model.get("report_data"), live);
-    if (!live) for (const control of root.querySelectorAll("input, textarea, select")) control.setAttribute("disabled", "");
+    panel.show({ view, live, report: model.get("report_data"), rungs: model.get("rungs_data"), plan: model.get("plan_data"), story: model.get("story"), background: model.get("background") ?? {}, target: model.get("target") });
+    // Some controls only change what is looked at: they need no kernel.
+    if (!live) for (const control of root.querySelectorAll("input, textarea, select")) if (!(/** @type {HTMLElement} */ (control).dataset.keep)) control.setAttribute("disabled", "");
     root.dataset.settled = String(answers.settled);
     root.dataset.seq = String(view.seq);
     intents.flush();
@@ -132,7 +138,7 @@ function render({ model, el }) {
     queueMicrotask(draw);
   }
 
-  const names = ["view", "pictures", "devices", "report_data", "target"];
+  const names = ["view", "pictures", "devices", "report_data", "target", "rungs_data", "plan_data", "story", "background"];
   for (const name of names) model.on(`change:${name}`, schedule);
   model.on("msg:custom", (/** @type {any} */ message) => {
     if (message.kind === "page") download(message.name, message.html);
@@ -143,6 +149,8 @@ function render({ model, el }) {
   const scheme = window.matchMedia("(prefers-color-scheme: dark)");
   scheme.addEventListener("change", schedule);
   schedule();
+  // Somebody looks: from now on the program is planned after every edit.
+  if (live) tell({ kind: "plan" });
   return () => {
     for (const name of names) model.off?.(`change:${name}`, schedule);
     watch.disconnect();

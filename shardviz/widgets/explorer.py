@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Report
 from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets import bundle, export
@@ -23,10 +25,14 @@ from shardviz.widgets.effects_reader import EffectsReader
 from shardviz.widgets.history import History
 from shardviz.widgets.jobs import Job, work
 from shardviz.widgets.pictures import PictureCache, palettes
+from shardviz.widgets.planner import Planner
+from shardviz.widgets.rung_views import RungViews
 from shardviz.widgets.session import PLACE, Session, place
 from shardviz.widgets.state import open_state, session_state
-from shardviz.widgets.view import session_view, target_view
+from shardviz.widgets.target_menu import target_view
+from shardviz.widgets.view import session_view
 from shardviz.widgets.view_report import cache_view, report_view
+from shardviz.widgets.view_values import story_view
 
 
 class Explorer(anywidget.AnyWidget):
@@ -53,6 +59,10 @@ class Explorer(anywidget.AnyWidget):
     report_data = traitlets.Dict().tag(sync=True)
     target = traitlets.Dict().tag(sync=True)
     palette = traitlets.Dict().tag(sync=True)
+    rungs_data = traitlets.Dict().tag(sync=True)
+    plan_data = traitlets.Dict().tag(sync=True)
+    story = traitlets.Dict().tag(sync=True)
+    background = traitlets.Dict().tag(sync=True)
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
@@ -62,6 +72,13 @@ class Explorer(anywidget.AnyWidget):
         self.report: Report | None = None
         self._report_revision = 0
         self._job: Job | None = None
+        self._sync = threading.RLock()  # one thread at a time tells the page
+        self._planner = Planner(self._plan_changed, cache)
+        self._rungs = RungViews(self._planner)
+        self._follows = False
+        self._noted: Report | None = (
+            None  # the last report of the background that is in the history
+        )
         self._answer: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
         self._history = History()
@@ -69,6 +86,20 @@ class Explorer(anywidget.AnyWidget):
         session.listen(self._refresh)
         self.on_msg(self._hear)
         self._refresh()
+        self._refresh_rungs()
+
+    @property
+    def plan(self) -> Plan | None:
+        """The last plan of the program; None before the first."""
+        return self._planner.answer.plan
+
+    def follow(self) -> None:
+        """Plans the program now and after every edit, in the background.
+
+        A page that shows the Explorer asks for it by itself; scripts may.
+        """
+        self._follows = True
+        self._ask_for_plan()
 
     def state(self) -> dict[str, Any]:
         """The whole state as a small JSON document; `shardviz.explore(state)` opens it again."""
@@ -98,8 +129,8 @@ class Explorer(anywidget.AnyWidget):
 
     def page(self) -> str:
         """The file that `save_html` writes, as text."""
-        traits = ("view", "pictures", "devices", "report_data", "target", "palette")
-        return export.page({name: getattr(self, name) for name in traits}, self._alt())
+        traits = {name: getattr(self, name) for name in _SAVED}
+        return export.page({**traits, "plan_data": self._rungs.saved_plan()}, self._alt())
 
     def compile(self) -> None:
         """Compiles the program in the background, as the button does."""
@@ -114,17 +145,24 @@ class Explorer(anywidget.AnyWidget):
         if self._job is not None:
             self._job.cancel()
 
+    def close(self) -> None:
+        """Ends everything that is under way, and the widget."""
+        self.cancel()
+        self._planner.close()
+        super().close()
+
     def wait(self, timeout: float | None = None) -> Report | None:
-        """Blocks until the job under way has ended; for scripts and tests.
+        """Blocks until nothing is under way any more; for scripts and tests.
 
         Args:
-            timeout: seconds to wait at most.
+            timeout: seconds to wait at most, for the job and for the plan.
 
         Returns:
             The last report.
         """
         if self._job is not None:
             self._job.wait(timeout)
+        self._planner.wait(timeout)
         return self.report
 
     def _start(self, kind: str) -> None:
@@ -133,13 +171,46 @@ class Explorer(anywidget.AnyWidget):
         session = self.session
         task = work(kind, session.program, session.target, self._cache)
         self._job = Job(kind, task, session.program, session.revision, self._job_changed)
+        self._job.target = session.target
         self._job.start()
 
     def _job_changed(self, job: Job) -> None:
         if job.report is not None:
             self.report, self._report_revision = job.report, job.revision
             self._history.add(job.kind, job.program, job.report, job.jax_events)
-        self._refresh_report()
+            self._rungs.take(job.report, job.revision, job.target)
+            self._refresh_rungs()
+        elif job.early is not None:
+            self._rungs.take(job.early, job.revision, job.target)
+            self._refresh_rungs()
+        with self._sync:
+            self._refresh_report()
+
+    def _ask_for_plan(self) -> None:
+        session = self.session
+        self._planner.ask(session.program, session.revision, session.target)
+
+    def _plan_changed(self) -> None:
+        found = self._planner.answer
+        self._refresh_rungs()
+        if found.program is None or found.report is None or found.stage:
+            return
+        if found.report.compile_s is not None and found.report is not self._noted:
+            self._noted = found.report
+            self._history.add("in the background:", found.program, found.report, "")
+            with self._sync:
+                self._refresh_report()
+
+    def _refresh_rungs(self) -> None:
+        """Tells the page what is known of the rungs; the words are made before anybody waits."""
+        session = self.session
+        rungs, plan, stage = self._rungs.views(session.revision, session.target)
+        with self._sync:
+            if rungs is not self.rungs_data:
+                self.rungs_data = rungs
+            if plan is not self.plan_data:
+                self.plan_data, self.story = plan, {}
+            self.background = stage
 
     def _hear(self, _: Any, message: Any, __: Any) -> None:
         """One message of the page: a number, and intents in order."""
@@ -148,7 +219,8 @@ class Explorer(anywidget.AnyWidget):
         seq, client = message.get("seq"), message.get("client")
         if isinstance(seq, int) and isinstance(client, str):
             self._answer = {"seq": seq, "client": client[:40]}
-        with self.hold_sync():
+        self._follows = True
+        with self._sync, self.hold_sync():
             for intent in message["intents"][:100]:
                 if isinstance(intent, dict):
                     self._act(intent)
@@ -164,6 +236,8 @@ class Explorer(anywidget.AnyWidget):
             self._start(kind)
         elif kind == "cancel":
             self.cancel()
+        elif kind == "why":
+            self.story = story_view(self.plan, str(intent.get("value"))[:400])
         elif kind == "effects":
             self._effects.read(self.session.program, self.session.revision)
         elif kind == "observe":
@@ -172,11 +246,16 @@ class Explorer(anywidget.AnyWidget):
             self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 
     def _refresh(self) -> None:
-        with self.hold_sync():
-            self.devices, self.pictures = self._pictures.update(self.session)
-            self.view = {**session_view(self.session), **self._answer}
-            self.target = target_view(self.session)
+        session = self.session
+        with self._sync, self.hold_sync():
+            self.devices, self.pictures = self._pictures.update(session)
+            self.view = {**session_view(session), **self._answer}
+            self.target = target_view(
+                session.mesh, session.target, session.errors.get("target", "")
+            )
             self._refresh_report()
+        if self._follows:
+            self._ask_for_plan()
 
     def _refresh_report(self) -> None:
         stale = self._report_revision != self.session.revision
@@ -200,6 +279,11 @@ class Explorer(anywidget.AnyWidget):
                 still = self.session.program._repr_mimebundle_()
             bundle_ = {**bundle_, **still}
         return (bundle_, *metadata) if metadata else bundle_
+
+
+_SAVED = (
+    "view", "pictures", "devices", "report_data", "target", "palette", "rungs_data",
+)  # fmt: skip
 
 
 def _as_tuple(value: Any) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from shardviz.core.program.report import Failure, Report
 
 # A Report, and what jax's own caches did not spare, in words.
 Outcome = tuple[Report, str]
-Work = Callable[[Callable[[str], None], Callable[[], bool]], Outcome]
+Work = Callable[[Callable[[str], None], Callable[[], bool], Callable[[Report], None]], Outcome]
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,8 @@ class Job:
 
     Args:
         kind: `"compile"` or `"run"`.
-        work: makes the Report; is given a progress callback and a cancelled check.
+        work: makes the Report; is given a progress callback, a cancelled check, and a callback
+            for what is known before the end.
         program: what is compiled or run.
         revision: the session's revision when it began.
         changed: called whenever the stage changes and once at the end, from the thread.
@@ -52,6 +53,8 @@ class Job:
         self.kind, self.program, self.revision = kind, program, revision
         self.progress = Progress(kind, "starting", time.time())
         self.report: Report | None = None
+        self.early: Report | None = None  # what is known while it still compiles
+        self.target = ""  # as it was typed, when it began
         self.jax_events = ""
         self._work, self._changed = work, changed
         self._cancel = threading.Event()
@@ -70,7 +73,7 @@ class Job:
         """Ends the job as far as anybody can see; a compile under way is dropped when it ends."""
         self._cancel.set()
         if self.report is None:
-            words = f"The {self.kind} was cancelled while {self.progress.stage}."
+            words = f"The {self.kind} was cancelled in the stage {self.progress.stage!r}."
             self.report = Report(self.program.name, "", error=Failure("cancelled", words))
             self._changed(self)
 
@@ -83,9 +86,14 @@ class Job:
             self.progress = Progress(self.kind, stage, self.progress.started)
             self._changed(self)
 
+    def _preview(self, report: Report) -> None:
+        if not self._cancel.is_set():
+            self.early = report
+            self._changed(self)
+
     def _go(self) -> None:
         try:
-            report, self.jax_events = self._work(self._stage, self._cancel.is_set)
+            report, self.jax_events = self._work(self._stage, self._cancel.is_set, self._preview)
         except ShardvizError as error:
             report = Report(self.program.name, "", error=Failure("program", str(error)))
         except Exception as error:  # noqa: BLE001  a thread must not end without a report
@@ -97,9 +105,13 @@ class Job:
 
 
 def work(kind: str, program: Program, target: str, cache: ExecutableCache) -> Work:
-    """What a job does: given a progress callback and a cancelled check, it makes a Report."""
+    """What a job does: given its three callbacks, it makes a Report."""
 
-    def go(progress: Callable[[str], None], cancelled: Callable[[], bool]) -> Outcome:
+    def go(
+        progress: Callable[[str], None],
+        cancelled: Callable[[], bool],
+        preview: Callable[[Report], None],
+    ) -> Outcome:
         # Here, and not at the top: only Compile and Run need jax.
         from shardviz.core.program import runner
         from shardviz.core.program.calls import jax_caches
@@ -107,7 +119,12 @@ def work(kind: str, program: Program, target: str, cache: ExecutableCache) -> Wo
         act = runner.compile_program if kind == "compile" else runner.run_program
         with jax_caches.jax_cache_events() as seen:
             report = act(
-                program, target=target or None, cache=cache, progress=progress, cancelled=cancelled
+                program,
+                target=target or None,
+                cache=cache,
+                progress=progress,
+                cancelled=cancelled,
+                preview=preview,
             )
         words = [plural(seen.traces, "trace"), plural(seen.lowerings, "lowering")]
         return report, ", ".join([*words, plural(seen.compiles, "compile")])

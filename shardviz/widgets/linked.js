@@ -18,6 +18,11 @@ export class Links {
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
+    /** The collective whose devices stand out. @type {{kind: string, axes: string[], groups: number[][]} | null} */
+    this.team = null;
+    /** Colours of groups in the theme that is on. @type {string[]} */
+    this.hues = [];
+    /** @type {string[]} */ this.axisNames = [];
     /** @type {Array<() => void>} */ this.listeners = [];
   }
 
@@ -97,6 +102,28 @@ export class Links {
       box.unshift(/** @type {[number, number]} */ ([at * array.shard[d], (at + 1) * array.shard[d]]));
     }
     return box;
+  }
+
+  /** @param {{kind: string, axes: string[], groups: number[][]} | null} team a collective; null lets go */
+  gather(team) {
+    this.team = team;
+    for (const f of this.listeners) f();
+  }
+
+  /** The devices that take part in the collective together with one, itself included; none where nobody knows.
+   * @param {number} at its position @returns {number[]} */
+  teammates(at) {
+    const team = this.team;
+    if (!team || at >= this.ids.length) return [];
+    if (team.groups.length) return team.groups.find((g) => g.includes(at)) ?? [];
+    const moving = team.axes.map((name) => this.axisNames.indexOf(name));
+    if (!moving.length || moving.includes(-1)) return [];
+    let mates = [at];
+    for (const axis of moving) {
+      const stride = this.sizes.slice(axis + 1).reduce((a, b) => a * b, 1), size = this.sizes[axis];
+      mates = mates.flatMap((m) => Array.from({ length: size }, (_, c) => m + (c - (Math.floor(m / stride) % size)) * stride));
+    }
+    return mates.sort((a, b) => a - b);
   }
 
   /** @param {Pointing} pointing @param {boolean} pinned */

@@ -1,35 +1,42 @@
 // @ts-check
 // The bottom: the program, its rungs, and a tab for each thing one asks of it.
+import { CollectivesPanel, failureNote } from "./collectives.js";
 import { Choice, button, fill, h, setText, toggle } from "./dom.js";
+import { memoryBody } from "./memory.js";
 import { ShardRows } from "./rows.js";
+import { RungRow } from "./rungs.js";
+import { ValuesPanel } from "./values.js";
 
 /** @typedef {import("./linked.js").Links} Links */
 
-const TABS = ["Checks", "Collectives", "Memory", "Effects", "Cache", "Shards", "Code"];
+const TABS = ["Values", "Collectives", "Memory", "Checks", "Effects", "Cache", "Shards", "Code"];
 
 export class ProgramPanel {
-  /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act */
-  constructor(links, edit, act) {
+  /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act @param {{why: (name: string) => void, light: (names: string[] | null) => void}} calls */
+  constructor(links, edit, act, calls) {
     this.program = new Choice("Program", (v) => edit("program", v), "Program");
     this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
     this.run = button("Run", () => act("run"), { class: "sv-button sv-primary", "aria-label": "Run" });
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.error = h("div", { class: "sv-error", role: "alert" });
-    this.rungs = h("div", { class: "sv-rungs" });
-    this.requested = rung("Requested");
-    this.compiled = rung("Compiled");
-    fill(this.rungs, this.requested.node, this.compiled.node);
+    this.rungs = new RungRow({ rung: (i) => this.openRung(i ? String(i) : ""), mark: (from, to) => this.openRung(from ? `${from}-${to}` : "") });
+    this.collectives = new CollectivesPanel(links, { shown: () => this.refresh(), value: (name) => this.openValue(name) });
+    this.values = new ValuesPanel(calls);
+    this.links = links;
     this.tabs = h("div", { class: "sv-tabs", role: "tablist", on: { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) } });
     this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", "data-lm-suppress-shortcuts": "true" });
     this.rows = new ShardRows(links);
-    this.tab = "Checks";
+    this.tab = "Collectives";
     this.node = h("footer", { class: "sv-program" },
       h("div", { class: "sv-headrow" }, this.program.node, this.status, h("span", { class: "sv-space" }), this.cancel, this.compile, this.run),
-      this.error, this.rungs, this.tabs, this.body);
+      this.error, this.rungs.node, this.tabs, this.body);
     for (const name of TABS) this.tabs.append(h("button", { type: "button", role: "tab", class: "sv-tab", text: name, id: undefined, "data-lm-suppress-shortcuts": "true", on: { click: () => this.open(name) } }));
     /** @type {any} */ this.view = null;
     /** @type {any} */ this.report = null;
+    /** @type {any} */ this.data = null;
+    /** @type {any} */ this.background = null;
+    /** @type {any} */ this.target = null;
     this.act = act;
     this.live = false;
     this.asked = -1;
@@ -54,8 +61,27 @@ export class ProgramPanel {
   open(name) {
     this.tab = name;
     this.bodyKey = "";
-    this.showBody();
+    this.refresh();
     this.ask();
+  }
+
+  /** A rung or what changed between two, in the tab Collectives; what was requested is in Values. @param {string} what */
+  openRung(what) {
+    // Why there is no plan, and what would be accepted, stands in the tab Values.
+    if (what === "1" && this.data.rungs[0].state === "failed") what = "";
+    const again = this.tab === "Collectives" && this.collectives.shown === what;
+    this.open(what ? "Collectives" : "Values");
+    // A second click lets go: the rungs side by side again.
+    if (what) this.collectives.open(again ? "all" : what);
+    this.refresh();
+  }
+
+  /** @param {string} name */
+  openValue(name) {
+    this.open("Values");
+    const at = this.values.plan?.numbers.get(name);
+    if (at !== undefined) this.values.pick(at);
+    this.values.grid.focus();
   }
 
   /** Effects are read when somebody looks at them, and again when the program was edited. */
@@ -65,28 +91,27 @@ export class ProgramPanel {
     this.act("effects");
   }
 
-  /** @param {any} view @param {any} report @param {boolean} live whether there is a kernel */
-  show(view, report, live) {
-    this.view = view;
-    this.report = report;
-    this.live = live;
+  /** @param {{view: any, report: any, live: boolean, rungs: any, plan: any, story: any, background: any, target: any}} shown */
+  show({ view, report, live, rungs, plan, story, background, target }) {
+    Object.assign(this, { view, report, live, data: rungs, background, target });
     this.program.sync(view.program.options, view.program.value);
     setText(this.error, [view.program.error, ...view.notes].filter(Boolean).join(" "));
     const running = report.state === "running";
     for (const b of [this.compile, this.run]) b.disabled = running || !live;
     this.cancel.hidden = !running;
     this.tick(report);
-    setText(this.requested.text, view.program.requested);
-    setText(this.requested.more, view.program.requestedBytes);
-    toggle(this.requested.node, "sv-broken", view.program.problems.length > 0);
-    setText(this.compiled.title, report.rung.title);
-    setText(this.compiled.text, report.rung.text);
-    setText(this.compiled.more, report.rung.more);
-    toggle(this.compiled.node, "sv-on", report.state === "done");
-    toggle(this.compiled.node, "sv-broken", report.state === "failed");
-    toggle(this.compiled.node, "sv-old", Boolean(report.stale));
-    this.showBody();
+    this.values.show(plan);
+    this.values.showStory(story);
+    this.refresh();
     this.ask();
+  }
+
+  /** The rungs and the open tab, from what is known. */
+  refresh() {
+    if (!this.view) return;
+    const shown = this.tab === "Collectives" ? this.collectives.shown : "";
+    this.rungs.show(this.view, this.data, this.background, this.target.value, this.live, shown);
+    this.showBody();
   }
 
   /** The stage and a clock while something runs. @param {any} report */
@@ -94,7 +119,7 @@ export class ProgramPanel {
     window.clearInterval(this.clock);
     if (report.state !== "running") {
       this.began = 0;
-      setText(this.status, report.stale ? "stale: the program was edited since" : "");
+      setText(this.status, report.stale ? `${report.verdict ? `${report.verdict} · ` : ""}stale: the program was edited since` : report.verdict);
       toggle(this.status, "sv-warn", Boolean(report.stale));
       return;
     }
@@ -111,39 +136,38 @@ export class ProgramPanel {
       t.setAttribute("aria-selected", String(on));
       t.setAttribute("tabindex", on ? "0" : "-1");
     });
-    this.body.setAttribute("aria-label", this.tab);
-    if (this.tab === "Shards") {
-      if (this.body.firstChild !== this.rows.node) fill(this.body, this.rows.node);
-      this.rows.show(this.view);
+    this.body.setAttribute("aria-label", `Tab ${this.tab}`);
+    const panel = { Shards: this.rows, Values: this.values, Collectives: this.collectives }[this.tab];
+    if (panel) {
+      const fresh = this.body.firstChild !== panel.node;
+      if (fresh) fill(this.body, panel.node);
+      if (panel === this.rows) this.rows.show(this.view);
+      else if (panel === this.collectives) this.collectives.show(this.data, this.view, this.target.value);
+      else if (fresh) this.values.paint();
       return;
     }
-    const { code, ...rest } = this.report, key = this.tab + JSON.stringify(this.tab === "Code" ? code : { ...rest, stage: "" });
+    const { code, ...rest } = this.report, key = this.tab + JSON.stringify(this.tab === "Code" ? code : [{ ...rest, stage: "" }, this.tab === "Memory" ? this.data.memory : null]);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...(this.tab === "Code" ? codeBody(code) : reportBody(this.tab, this.report, this.act)));
+    fill(this.body, ...(this.tab === "Code" ? codeBody(code) : reportBody(this.tab, this.report, this.act, this.data)));
   }
 
   destroy() {
     window.clearInterval(this.clock);
+    this.rungs.destroy();
+    this.values.destroy();
   }
 }
 
-/** @param {string} name */
-function rung(name) {
-  const title = h("div", { class: "sv-rungtitle", text: name }), text = h("div", { class: "sv-rungtext" }), more = h("span", { class: "sv-rungmore" });
-  return { title, text, more, node: h("div", { class: "sv-rung" }, title, h("div", { class: "sv-line" }, text, more)) };
-}
-
-/** @param {string} tab @param {any} report @param {(kind: string) => void} act @returns {Node[]} */
-function reportBody(tab, report, act) {
-  const parts = [];
+/** @param {string} tab @param {any} report @param {(kind: string) => void} act @param {any} data the rungs @returns {Node[]} */
+function reportBody(tab, report, act, data) {
   if (tab === "Effects") return effectsBody(report.effects, act);
   if (tab === "Cache") return cacheBody(report.cache);
-  if (report.error) parts.push(h("div", { class: "sv-failure", role: "alert" }, h("b", { text: `${report.error.title}. ` }), h("span", { class: "sv-prewrap", text: report.error.message }), report.error.source ? h("code", { text: report.error.source }) : null));
-  if (report.state === "none" || (report.state === "running" && !report.rung.more)) parts.push(h("p", { class: "sv-muted", text: "Not compiled yet: press Compile, or Run to see it happen." }));
-  else if (tab === "Checks") parts.push(...checksBody(report));
-  else if (tab === "Collectives") parts.push(collectivesBody(report));
-  else parts.push(...memoryBody(report));
+  if (tab === "Memory") return memoryBody(data.memory, data.rungs[2].state !== "none");
+  const parts = [];
+  if (report.error) parts.push(failureNote(report.error.title, report.error.message, report.error.source));
+  if (report.state === "none" || (report.state === "running" && !report.times.length)) parts.push(h("p", { class: "sv-muted", text: "Not run yet: press Run to hold the prediction against what happens." }));
+  else parts.push(...checksBody(report));
   return parts;
 }
 
@@ -158,22 +182,6 @@ function checksBody(report) {
     return h("tr", null, h("td", { class: cls, text: sign, "aria-label": word }), h("td", { text: c.name }), h("td", { class: "sv-muted", text: c.detail }));
   }))));
   return parts;
-}
-
-/** @param {any} report */
-function collectivesBody(report) {
-  if (!report.collectives.length) return h("p", { class: "sv-muted", text: report.error ? "No compiled program to read." : "No collectives: no device needs another's data." });
-  const head = h("tr", null, ...["bytes a device", "kind", "over", "cause", "line"].map((t) => h("th", { text: t, scope: "col" })));
-  return h("table", { class: "sv-table" }, h("thead", null, head), h("tbody", null, ...report.collectives.map((/** @type {any} */ c) => h("tr", null,
-    h("td", null, bar(c.share), c.bytes), h("td", null, c.kind, ...c.tags.map((/** @type {string} */ t) => h("span", { class: "sv-tag", text: t }))),
-    h("td", null, ...c.axes.map((/** @type {string} */ a) => h("span", { class: "sv-tag", text: a }))), h("td", { class: "sv-cause", text: c.cause, title: c.op }), h("td", { class: "sv-mono sv-muted", text: c.source })))));
-}
-
-/** @param {any} report */
-function memoryBody(report) {
-  if (!report.memory.length) return [h("p", { class: "sv-muted", text: "The compiler gave no memory figures." })];
-  return [h("table", { class: "sv-table" }, h("tbody", null, ...report.memory.map((/** @type {any} */ m) => h("tr", null, h("td", null, bar(m.share), m.bytes), h("td", { text: m.name }), h("td", { class: "sv-muted", text: m.note }))))),
-    h("div", { class: "sv-times" }, ...report.cost.map((/** @type {any} */ c) => h("span", null, h("span", { class: "sv-muted", text: `${c[0]} ` }), c[1])))];
 }
 
 /** @param {string[]} titles @param {Array<Array<Node | string>>} rows */
@@ -217,11 +225,6 @@ function cacheBody(cache) {
   if (cache.rows.length) parts.push(table(["program", "key", "compiled in", "hits", "waited"], cache.rows.map((/** @type {any} */ r) => [r.name, h("code", { text: r.key }), r.compile, String(r.hits), String(r.waited)])));
   else parts.push(h("p", { class: "sv-muted", text: known.length ? "Nothing of it was kept." : "Nothing was compiled yet. What is compiled once is kept, and found again by its fingerprint." }));
   return parts;
-}
-
-/** @param {number} share of the longest bar */
-function bar(share) {
-  return h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style: { width: `${Math.max(2, share * 100)}%` } }));
 }
 
 /** @param {string} code @returns {Node[]} */

@@ -24,6 +24,7 @@ from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import rules as gallery_rules
 from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
+from shardviz.widgets.target_menu import checked_target, fitting_mesh
 
 MAX_ARRAYS = 200
 PLACE = "place the arrays"
@@ -84,8 +85,8 @@ class Session:
         """One edit, as a field or button sends it. Never raises for what a person typed.
 
         Args:
-            name: the field: `mesh`, `hosts`, `types`, `target`, `rules`, `dialect`, `program`,
-                `select`, `by`, `dims`, `at`, `add`, `remove`, or one of ARRAY_FIELDS.
+            name: the field: `mesh`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
+                `program`, `select`, `by`, `dims`, `at`, `add`, `remove`, or one of ARRAY_FIELDS.
             value: the text or choice.
             array: the index of the array, for its fields.
         """
@@ -196,7 +197,15 @@ class Session:
         self.program = self.program.replace(dialect=Dialect.of(value))
 
     def _edit_target(self, value: Any) -> None:
-        self.target = _text(value)
+        self.target = checked_target(_text(value))
+
+    def _edit_fit(self, value: Any) -> None:
+        """A mesh as large as the target, on as many hosts."""
+        if (fitting := fitting_mesh(self.mesh, self.target)) is not None:
+            self._take_mesh(fitting)
+            texts = program_texts(self.program)
+            self.texts.update(mesh=texts["mesh"], hosts=texts["hosts"])
+            self.errors.pop("mesh", None)
 
     def _edit_program(self, value: Any) -> None:
         name = _text(value)
@@ -288,7 +297,7 @@ class Session:
 _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (
-        "mesh", "hosts", "types", "target", "rules", "tidy", "dialect", "program", "preset",
+        "mesh", "hosts", "types", "target", "fit", "rules", "tidy", "dialect", "program", "preset",
         "select", "by", "colour", "dims", "at", "add", "remove",
     )
 }  # fmt: skip

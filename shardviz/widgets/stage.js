@@ -203,11 +203,13 @@ export class Stage {
     const links = this.links, p = links.pointing, pointed = new Set(links.pointed());
     const mine = links.groups(this.selected);
     const device = p && p.kind === "device" ? p.at : -1;
-    const siblings = new Set(device >= 0 && mine ? links.holders(this.selected, mine[device]) : []);
+    // A chosen collective shows who takes part in it; else those stand out who hold the same block.
+    const team = links.team ? links.teammates(Math.max(0, device)) : [];
+    const siblings = new Set(team.length ? team : device >= 0 && mine ? links.holders(this.selected, mine[device]) : []);
     /** @type {Set<number>} */ const strong = new Set();
     /** @type {Set<number>} */ const soft = new Set();
     let frame = -1;
-    if (p) {
+    if (p || team.length) {
       for (let t = 0; t < this.devicePicture.x.length; t++) {
         const position = this.positionOf(t);
         if (pointed.has(position)) {

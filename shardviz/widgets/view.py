@@ -27,7 +27,7 @@ from shardviz.widgets.session import PLACE, Session
 SHOWN_NAMES = 3
 # Edits without a field of their own: what they refuse stands in the program bar.
 NOTED = (
-    "select", "by", "colour", "dims", "at", "add", "remove", "dialect", "types", "target",
+    "select", "by", "colour", "dims", "at", "add", "remove", "dialect", "types", "fit",
 )  # fmt: skip
 MAX_HOSTS = 16  # how many hosts' parts of the mesh are looked at on an edit
 
@@ -244,14 +244,3 @@ def session_view(session: Session) -> dict[str, Any]:
         "look": {"by": session.look["by"], "colour": session.look["colour"]},
         "notes": [session.errors[name] for name in NOTED if name in session.errors],
     }
-
-
-def target_view(session: Session) -> dict[str, Any]:
-    """The target menu. What is attached is found out when it is used: asking starts a backend."""
-    count = session.mesh.size
-    options = [
-        {"value": "", "label": "automatic", "title": "Attached devices if enough, else simulated."},
-        {"value": "attached", "label": "attached devices", "title": "What this kernel's JAX has."},
-        {"value": "cpu", "label": f"simulated CPU × {count:,}", "title": "On this machine's CPU."},
-    ]
-    return {"options": options, "value": session.target, "note": ""}

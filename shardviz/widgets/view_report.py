@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from shardviz.core.errors import plural
 from shardviz.core.program.cache import ExecutableCache, cache_rows
-from shardviz.core.program.report import Collective, Memory, Report
-from shardviz.picture.units import bytes_text, count_text, seconds_text
+from shardviz.core.program.report import Collective, Report
+from shardviz.picture.units import seconds_text
 from shardviz.widgets.jobs import Job
 
 MAX_ROWS = 300
@@ -19,20 +20,10 @@ _EMPTY: dict[str, Any] = {
     "stale": False,
     "stage": "",
     "started": 0,
-    "rung": {"title": "Compiled", "text": "not yet: press Compile", "more": ""},
     "times": [],
-    "collectives": [],
-    "memory": [],
-    "cost": [],
     "checks": [],
+    "verdict": "",
     "error": None,
-}
-_MEMORY = {
-    "arguments": "arguments",
-    "outputs": "outputs",
-    "temporaries": "temporaries",
-    "aliased": "outputs that reuse an argument's memory",
-    "generated_code": "generated code",
 }
 
 
@@ -53,35 +44,36 @@ def _report(report: Report) -> dict[str, Any]:
     return {
         **_EMPTY,
         "state": "done" if report.error is None else "failed",
-        "rung": _rung(report),
         "times": _times(report),
-        "collectives": collective_rows(report.collectives or ()),
-        "memory": memory_rows(report.memory),
-        "cost": [[name, count_text(value)] for name, value in list(report.cost.items())[:12]],
+        "verdict": verdict(report),
         "checks": [dataclasses.asdict(c) for c in report.checks[:MAX_ROWS]],
-        "error": None
-        if report.error is None
-        else {
-            "title": "Cancelled"
-            if report.error.stage == "cancelled"
-            else f"Stopped at: {report.error.stage}",
-            "message": report.error.message,
-            "source": report.error.source,
-        },
+        "error": error_view(report),
     }
 
 
-def _rung(report: Report) -> dict[str, str]:
-    title = "Compiled"
-    if report.compile_s is not None:
-        took = seconds_text(report.compile_s)
-        title += " · from the cache" if report.cache_hit else f" · {took}"
-    if report.collectives is None:
-        text = "nothing: it did not get that far" if report.error else "not yet: press Compile"
-        return {"title": title, "text": text, "more": ""}
-    total = sum(c.bytes_per_device for c in report.collectives)
-    more = f"{bytes_text(total)} · {report.target}" if total else report.target
-    return {"title": title, "text": collective_summary(report.collectives), "more": more}
+def error_view(report: Report | None) -> dict[str, str] | None:
+    """Why a compile or run ended early; None where it did not."""
+    if report is None or report.error is None:
+        return None
+    error = report.error
+    title = "Cancelled" if error.stage == "cancelled" else f"Stopped at: {error.stage}"
+    return {"title": title, "message": error.message, "source": error.source}
+
+
+def verdict(report: Report) -> str:
+    """What came of a run, in a few words; `""` where nothing ran.
+
+    >>> verdict(Report("f", "cpu × 8", run_s=0.002)), verdict(Report("f", "cpu × 8"))
+    ('ran in 2 ms', '')
+    """
+    if report.run_s is None:
+        return ""
+    failed = sum(1 for c in report.checks if c.ok is False)
+    words = f"{failed} of {plural(len(report.checks), 'check')} failed"
+    if not failed:
+        held = {0: "", 1: "its check holds"}
+        words = held.get(len(report.checks), f"all {len(report.checks)} checks hold")
+    return " · ".join(filter(None, [f"ran in {seconds_text(report.run_s)}", words]))
 
 
 def collective_summary(collectives: Iterable[Collective]) -> str:
@@ -103,25 +95,6 @@ def _times(report: Report) -> list[list[str]]:
     if report.effects:
         times.append(["effects", ", ".join(report.effects)])
     return times
-
-
-def collective_rows(collectives: Iterable[Collective]) -> list[dict[str, Any]]:
-    """One row a collective, the most bytes first."""
-    rows = sorted(collectives, key=lambda c: -c.bytes_per_device)[:MAX_ROWS]
-    most = max((c.bytes_per_device for c in rows), default=0) or 1
-    return [
-        {
-            "bytes": bytes_text(c.bytes_per_device),
-            "share": c.bytes_per_device / most,
-            "kind": c.kind,
-            "axes": list(c.mesh_axes) or ["?"],
-            "cause": cause(c.op),
-            "op": c.op,
-            "source": c.source,
-            "tags": [t for t, on in (("async", c.is_async), ("in loop", c.in_loop)) if on],
-        }
-        for c in rows
-    ]
 
 
 _COMBINED = re.compile(r"^(jit\([^/]*\))/\((.*)\)$")
@@ -155,22 +128,6 @@ def cause(op: str) -> str:
 def _scope_name(scope: str) -> str:
     inner = scope.replace("transpose(", "").replace("jvp(", "").rstrip(")").strip("(")
     return "" if inner.startswith(("jit(", "while", "body", "checkpoint")) else inner
-
-
-def memory_rows(memory: Memory) -> list[dict[str, Any]]:
-    """One row a kind of memory, in bytes on each device."""
-    values = [(text, getattr(memory, name)) for name, text in _MEMORY.items()]
-    known = [(text, value) for text, value in values if value]
-    most = max((v for _, v in known), default=0) or 1
-    total = sum(v for t, v in known if not t.startswith("outputs that"))
-    rows = [
-        {"name": t, "bytes": bytes_text(v), "share": v / most, "note": "a device"} for t, v in known
-    ]
-    if rows and memory.capacity:
-        note = f"{bytes_text(total)} of {bytes_text(memory.capacity)} a device has"
-        rows.append({"name": "capacity", "bytes": bytes_text(memory.capacity),
-                     "share": 1.0, "note": note})  # fmt: skip
-    return rows
 
 
 def cache_view(cache: ExecutableCache) -> dict[str, Any]:

@@ -10,8 +10,17 @@ export function readPicture({ wire, buffers }) {
     x: spread(wire.tiles.x, buffers, n, Float32Array), y: spread(wire.tiles.y, buffers, n, Float32Array),
     w: spread(wire.tiles.width, buffers, n, Float32Array), h: spread(wire.tiles.height, buffers, n, Float32Array),
     group: spread(wire.tiles.group, buffers, n, Int32Array), device: spread(wire.tiles.device, buffers, n, Float64Array),
+    edges: readEdges(wire.edges, buffers),
     label: (/** @type {number} */ i) => worded(wire.tiles.text, tiles, i), hint: (/** @type {number} */ i) => worded(wire.tiles.hint, tiles, i),
   };
+}
+
+/** The strokes under the tiles, or null. @param {any} edges @param {DataView[]} buffers */
+export function readEdges(edges, buffers) {
+  if (!edges) return null;
+  const read = (/** @type {string} */ name) => spread(edges[name], buffers, edges.count, Float32Array);
+  return { count: edges.count, x0: read("x0"), y0: read("y0"), x1: read("x1"), y1: read("y1"),
+    width: read("width"), group: spread(edges.group, buffers, edges.count, Int32Array) };
 }
 
 /** A column as one typed array: what is painted often must not cost a call a tile.

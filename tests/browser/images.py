@@ -38,8 +38,13 @@ def pointed(page: Page, *keys: str) -> None:
 def run_and_point(page: Page) -> None:
     """Runs the program, shows its collectives, and points at a device."""
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector(".sv-rung.sv-on", timeout=RUN_MS)
+    page.wait_for_selector('.sv-rung:last-child[data-state="live"]', timeout=RUN_MS)
+    page.wait_for_function(
+        "() => document.querySelector('.sv-status').textContent.startsWith('ran in')",
+        timeout=RUN_MS,
+    )
     page.get_by_role("tab", name="Collectives").click()
+    page.locator(".sv-crow").first.click()
     pointed(page, "ArrowRight", "ArrowRight", "ArrowDown")
 
 

@@ -1,0 +1,90 @@
+"""The Memory tab as plain data: bytes on each device against its capacity, cost, roofline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardviz.core.program.report import Memory, Report
+from shardviz.picture.units import bytes_text, count_text, seconds_text
+
+# What takes memory at the same time, in the order in which the bar shows it.
+_PARTS = ("arguments", "outputs", "temporaries", "generated_code")
+_TITLES = {"generated_code": "generated code"}
+MOST_COSTS = 12
+MOST_TIMES = 60
+
+
+def memory_view(report: Report | None) -> dict[str, Any]:
+    """What the Memory tab shows of a report.
+
+    >>> view = memory_view(Report("f", "t", memory=Memory(arguments=1 << 30, capacity=4 << 30)))
+    >>> view["sentence"], [part["share"] for part in view["parts"]]
+    ('1 GiB of 4 GiB on each device: 25 %.', [0.25])
+    """
+    empty = {"parts": [], "sentence": "", "over": False, "cost": [], "times": [], "timesNote": ""}
+    if report is None:
+        return empty
+    memory = report.memory
+    sizes = [(name, getattr(memory, name) or 0) for name in _PARTS]
+    # Donated outputs stand where an argument stood: they take that memory once.
+    total = max(0, sum(size for _, size in sizes) - (memory.aliased or 0))
+    whole = max(total, memory.capacity or 0) or 1
+    return {
+        **empty,
+        "parts": [
+            {"name": _TITLES.get(n, n), "bytes": bytes_text(size), "share": size / whole}
+            for n, size in sizes
+            if size
+        ],
+        "capacity": (memory.capacity or 0) / whole,
+        "sentence": _sentence(memory, total) if total else "",
+        "over": bool(memory.capacity and total > memory.capacity),
+        "target": report.target,
+        "cost": [[n, _cost(n, v)] for n, v in list(report.cost.items())[:MOST_COSTS]],
+        **_roofline(report.roofline),
+    }
+
+
+def _cost(name: str, value: float) -> str:
+    if "bytes" in name:
+        return bytes_text(int(value))
+    return seconds_text(value) if "seconds" in name else count_text(value)
+
+
+def _least(seconds: float | None) -> str:
+    if seconds is not None and 0 < seconds < 1e-6:
+        return f"{seconds * 1e9:.0f} ns"
+    return seconds_text(seconds)
+
+
+def _sentence(memory: Memory, total: int) -> str:
+    reused = ""
+    if memory.aliased:
+        reused = f" {bytes_text(memory.aliased)} of outputs reuse donated arguments."
+    if not memory.capacity:
+        return f"{bytes_text(total)} on each device; its capacity is not known.{reused}"
+    share = total / memory.capacity
+    words = "less than 1 %" if share < 0.01 else f"{share:.0%}".replace("%", " %")
+    if share > 1:
+        words = f"{share:.3g} times what it has"
+    return f"{bytes_text(total)} of {bytes_text(memory.capacity)} on each device: {words}.{reused}"
+
+
+def _roofline(found: Any) -> dict[str, Any]:
+    """The least time of each part, the longest first; what is not known stays out of the bars."""
+    rows = list(getattr(found, "rows", ()) or ())
+    known = [row.seconds for row in rows if row.seconds is not None]
+    most = max(known, default=0.0) or 1.0
+    rows.sort(key=lambda row: -(row.seconds or 0.0))
+    return {
+        "times": [
+            {
+                "name": row.name,
+                "seconds": _least(row.seconds),
+                "share": (row.seconds or 0.0) / most,
+                "bound": row.bound,
+            }
+            for row in rows[:MOST_TIMES]
+        ],
+        "timesNote": str(found.words) if rows else "",
+    }

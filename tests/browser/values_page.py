@@ -1,0 +1,56 @@
+"""The panel Values alone on a page, and what stands in it."""
+
+from __future__ import annotations
+
+import json
+
+from playwright.sync_api import Locator, Page
+
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.widgets import bundle
+from shardviz.widgets.view_values import values_view
+
+PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
+<div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
+<script type="module">
+MODULE
+window.told = { why: [], light: [] };
+window.panel = new ValuesPanel({
+  why: (name) => told.why.push(name),
+  light: (names) => told.light.push(names),
+});
+document.getElementById("host").append(panel.node);
+panel.show(DATA);
+</script>"""
+
+
+def as_script(data: object) -> str:
+    return json.dumps(data).replace("<", "\\u003c")
+
+
+def opened(page: Page, plan: Plan | None, stories: int = 0) -> Locator:
+    """The panel alone on a page; its list is returned."""
+    data = as_script(values_view(plan, stories))
+    html = PAGE.replace("CSS", bundle.styles()).replace("DATA", data)
+    page.set_content(html.replace("MODULE", bundle.module("values")))
+    page.wait_for_function("window.panel !== undefined")
+    return page.get_by_role("treegrid", name="Values")
+
+
+def row(page: Page, name: str) -> Locator:
+    label = page.locator(".sv-vlabel").get_by_text(name, exact=True)
+    return page.get_by_role("row").filter(has=label)
+
+
+def sharding(page: Page, name: str) -> str | None:
+    return row(page, name).locator(".sv-vbars").get_attribute("aria-label")
+
+
+def said(page: Page) -> str:
+    return page.locator(".sv-steptext").inner_text()
+
+
+def press(page: Page, *keys: str) -> None:
+    page.get_by_role("treegrid", name="Values").focus()
+    for key in keys:
+        page.keyboard.press(key)

@@ -1,0 +1,74 @@
+"""Plans and reports made by hand, with every kind of change between two rungs."""
+
+from __future__ import annotations
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.propagation.plan import (
+    Choice,
+    Diagnosis,
+    Origin,
+    Plan,
+    PlannedOp,
+    Step,
+)
+from shardviz.core.program.report import Collective, Failure, Memory, Report
+from shardviz.widgets.view_rungs import Side
+
+MESH = make_mesh(data=4, model=2)
+BAD = "<img src=x onerror=alert(1)>"
+
+
+def collective(kind: str, axes: str, size: int, line: int, **more) -> Collective:
+    op = f"jit(f)/transpose(jvp(layer_{line}))/dot_general"
+    return Collective(kind, tuple(axes.split()), size, op, f"block.py:{line}", **more)
+
+
+SUMS = tuple(
+    collective("all-reduce", "data", 1 << (18 + i), 10 + i, cause=f"Layer {i} sums over rows.")
+    for i in range(3)
+)
+LOOP = collective("all-gather", "model", 4096, 20, in_loop=True, trips=12, value="dot_general")
+PLANNED = (*SUMS, LOOP, collective("all-to-all", "data model", 1 << 16, 30))
+FULL = collective(
+    "all-gather", "data model", 1 << 21, 30, rematerialises=True,
+    cause="The constraint swaps both axes.",
+)  # fmt: skip
+PARTITIONED = (*SUMS, LOOP, FULL)
+TOGETHER = Collective(
+    "all-reduce", ("data",), sum(c.bytes_per_device for c in SUMS),
+    "jit(f)/(transpose(jvp())/dot_general:transpose(jvp())/dot_general)", "block.py:10",
+    shape="(f32[65536], f32[131072], f32[262144])", is_async=True,
+)  # fmt: skip
+COMPILED = (TOGETHER, LOOP, FULL)
+
+OPS = (
+    PlannedOp("x", "argument", shape=(64, 512), dtype="float32", spec=Spec.parse("data, None")),
+    PlannedOp(
+        "dot_general", "op", "dot_general", "jit(f)/dot_general", "block.py:20",
+        shape=(64, 2048), dtype="float32", spec=Spec.parse("data, model"), operands=("x",),
+        origins={"data": Origin("data", "argument", "x")},
+        steps=(Step(0, "data", "dot_general", "x", ("dot_general",)),),
+    ),
+)  # fmt: skip
+PLAN = Plan("block", MESH, OPS, PLANNED, trace_s=0.01, lower_s=0.02, propagate_s=0.005)
+REPORT = Report(
+    "block", "TPU × 8, described", compile_s=41.5, partition_s=2.5,
+    partitioned=PARTITIONED, collectives=COMPILED, cost={"flops": 1.5e12, "bytes accessed": 3e9},
+    memory=Memory(arguments=3 << 30, outputs=1 << 30, temporaries=20 << 30, capacity=16 << 30),
+    notes=("The torus refuses this mesh: devices stand in plain order.",),
+)  # fmt: skip
+SIDE = Side(PLAN, 0, REPORT, 0, "")
+
+DIAGNOSIS = Diagnosis(
+    "dot_general", "block.py:20", f"Both sides contract over model {BAD}.",
+    ("float32[64, 512@model]", "float32[512@model, 2048]"),
+    (
+        Choice(Spec.parse("None, None"), (SUMS[0],), "All devices add their parts."),
+        Choice(Spec.parse("data, None"), (), "Nothing moves."),
+    ),
+)  # fmt: skip
+REFUSED = Plan(
+    "block", MESH, error=Failure("trace", "The result has no unambiguous sharding.", "block.py:20"),
+    diagnosis=DIAGNOSIS,
+)  # fmt: skip

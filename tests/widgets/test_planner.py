@@ -1,0 +1,220 @@
+import threading
+import time
+
+import pytest
+
+from shardviz.core.errors import TargetError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.gallery import programs
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.planner import Planner, why_not_by_itself
+from shardviz.widgets.session import PLACE, Session
+
+ONE = Collective("all-reduce", ("data",), 1024)
+
+
+def program(size: int = 8) -> Program:
+    return Program(abs, (), make_mesh(data=size), name=f"on {size}")
+
+
+def planned(asked: Program) -> Plan:
+    return Plan(asked.name, asked.mesh, (PlannedOp("x", "argument"),), (ONE,))
+
+
+def reported(asked: Program, target: str, cancelled, preview) -> Report:
+    return Report(asked.name, target, partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)
+
+
+def planner(make_plan=planned, partition=reported, **more) -> Planner:
+    return Planner(lambda: None, ExecutableCache(), make_plan, partition, settle_s=0.02, **more)
+
+
+def test_the_newest_program_is_planned_and_then_partitioned():
+    made = planner()
+    for size in (2, 4, 8):
+        made.ask(program(size), size, "")
+    assert made.wait(5)
+    assert made.answer.plan.program == made.answer.report.program == "on 8"
+    assert (made.answer.plan_revision, made.answer.report_revision) == (8, 8)
+    assert made.answer.stage == ""
+    made.close()
+
+
+def test_the_same_program_is_planned_once():
+    seen: list[str] = []
+    made = planner(lambda p: seen.append(p.name) or planned(p))
+    for _ in range(3):
+        made.ask(program(), 1, "")
+        assert made.wait(5)
+    assert seen == ["on 8"]
+
+
+def test_another_target_asks_the_partitioner_again_and_plans_nothing():
+    plans, targets = [], []
+    made = planner(
+        lambda p: plans.append(1) or planned(p),
+        lambda p, t, c, v: targets.append(t) or reported(p, t, c, v),
+    )
+    for target in ("", "cpu:16"):
+        made.ask(program(), 1, target)
+        assert made.wait(5)
+    assert (plans, targets) == ([1], ["", "cpu:16"])
+    assert made.answer.report_target == "cpu:16"
+
+
+@pytest.mark.parametrize(
+    ("size", "target", "why"),
+    [
+        (8, "", ""),
+        (512, "cpu", ""),
+        (1024, "", "an estimate only"),
+        (8, "tpu:v5e:2x4", "press Compile"),
+        (8, "attached", "press Compile"),
+    ],
+)
+def test_only_simulated_devices_up_to_512_are_asked_by_themselves(size, target, why):
+    words = why_not_by_itself(program(size), target)
+    assert words.startswith(why) if why else words == ""
+    asked: list[str] = []
+    made = planner(partition=lambda p, t, c, v: asked.append(t) or reported(p, t, c, v))
+    made.ask(program(size), 1, target)
+    assert made.wait(5)
+    assert asked == ([] if why else [target])
+    assert made.answer.reason == words
+
+
+def test_what_cannot_be_traced_is_not_compiled():
+    asked: list[str] = []
+    failure = Failure("trace", "The shapes do not fit.")
+    made = planner(
+        lambda p: Plan(p.name, p.mesh, error=failure),
+        lambda p, t, c, v: asked.append(t) or reported(p, t, c, v),
+    )
+    made.ask(program(), 1, "")
+    assert made.wait(5)
+    assert made.answer.plan.error == failure
+    assert made.answer.reason == "not asked: there is no plan"
+    assert asked == []
+
+
+@pytest.mark.parametrize(
+    ("error", "stage"),
+    [(TargetError("There is none."), "program"), (ZeroDivisionError("oh"), "propagate")],
+)
+def test_whatever_planning_raises_becomes_the_plans_error(error, stage):
+    def fail(asked: Program) -> Plan:
+        raise error
+
+    made = planner(fail)
+    made.ask(program(), 1, "tpu:v5e:2x4")
+    assert made.wait(5)
+    assert made.answer.plan.error.stage == stage
+    assert str(error) in made.answer.plan.error.message
+
+
+def test_whatever_the_partitioner_raises_becomes_the_reports_error():
+    def fail(*_) -> Report:
+        raise RuntimeError("the worker ended")
+
+    made = planner(partition=fail)
+    made.ask(program(), 1, "")
+    assert made.wait(5)
+    assert "the worker ended" in made.answer.report.error.message
+
+
+def test_an_edit_while_the_partitioner_works_gets_its_plan_at_once_and_drops_the_old_answer():
+    hold, began = threading.Event(), threading.Event()
+
+    def slow(asked: Program, target: str, cancelled, preview) -> Report:
+        began.set()
+        if asked.name == "on 2":
+            hold.wait(5)
+        return reported(asked, target, cancelled, preview)
+
+    made = planner(partition=slow)
+    made.ask(program(2), 1, "")
+    assert began.wait(5)
+    made.ask(program(4), 2, "")
+    until = time.monotonic() + 5
+    while made.answer.plan_revision != 2 and time.monotonic() < until:
+        time.sleep(0.005)
+    assert made.answer.plan_revision == 2
+    assert made.answer.report is None
+    hold.set()
+    assert made.wait(5)
+    assert made.answer.report.program == "on 4"
+
+
+def test_what_is_known_before_the_end_is_shown_before_the_end():
+    seen: list[tuple] = []
+
+    def slow(asked: Program, target: str, cancelled, preview) -> Report:
+        preview(Report(asked.name, target, partitioned=(ONE,)))
+        return reported(asked, target, cancelled, preview)
+
+    made = Planner(
+        lambda: seen.append((made.answer.stage, made.answer.report)),
+        ExecutableCache(), planned, slow, settle_s=0.0,
+    )  # fmt: skip
+    made.ask(program(), 1, "")
+    assert made.wait(5)
+    stages = [(s, r is not None, r is not None and r.collectives is not None) for s, r in seen]
+    assert ("compiling", True, False) in stages
+    assert stages[-1] == ("", True, True)
+
+
+def test_closing_cancels_what_is_under_way():
+    began, told = threading.Event(), []
+
+    def slow(asked: Program, target: str, cancelled, preview) -> Report:
+        began.set()
+        while not cancelled():
+            time.sleep(0.005)
+        told.append(True)
+        return reported(asked, target, cancelled, preview)
+
+    made = planner(partition=slow)
+    made.ask(program(), 1, "")
+    assert began.wait(5)
+    made.close()
+    assert told == [True]
+    assert not [t for t in threading.enumerate() if t.name.startswith("shardviz-p")]
+
+
+def test_an_explorer_plans_when_a_page_looks_and_not_before():
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    made.session.edit("mesh", "data=2, model=2")
+    assert made.wait(5) is None
+    assert made.plan is None
+    made._hear(made, {"client": "a", "seq": 1, "intents": [{"kind": "plan"}]}, [])
+    made.wait(120)
+    assert made.plan.ok
+    assert made.rungs_data["rungs"][0]["state"] == "estimate"
+    assert made.plan_data["count"] == len(made.plan.ops)
+    made.close()
+
+
+def test_the_story_of_a_value_is_told_when_somebody_asks():
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    made.follow()
+    made.wait(120)
+    name = made.plan.ops[-1].name
+    made._hear(made, {"client": "a", "seq": 1, "intents": [{"kind": "why", "value": name}]}, [])
+    assert made.story["value"] == name
+    assert made.story["lines"]
+    made.close()
+
+
+def test_a_program_that_only_places_arrays_has_a_plan_too():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("program", PLACE)
+    made = Explorer(session, ExecutableCache())
+    made.follow()
+    made.wait(120)
+    assert made.plan.ok, made.plan.error
+    assert made.plan.collectives == ()
+    made.close()

@@ -1,0 +1,85 @@
+import math
+
+import pytest
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.gallery import programs
+from shardviz.widgets.session import Session
+from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.target_menu import (
+    EXAMPLES,
+    checked_target,
+    fitting_mesh,
+    target_view,
+    topology_of,
+)
+
+WRONG = (
+    "moon", "cpu:0", "cpu:", "cpu:-1", "cpu:1.5", "cpu:99999999", "tpu:v5e", "tpu:v5e:4",
+    "tpu:v9:4x4", "tpu:v5e:4x4*0", "gpu:h100", "gpu:rtx:1x1", "tpu:v5e:4xtwo", "<b>", "cpu:8;",
+    "__import__('os')", "attached:8",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_what_is_no_target_is_refused_in_words_and_the_last_good_one_stays(text):
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("target", "tpu:v5e:4x4")
+    session.edit("target", text)
+    assert session.errors["target"]
+    assert session.target == "tpu:v5e:4x4"
+    with pytest.raises(ShardvizError):
+        checked_target(text)
+    session.edit("target", "")
+    assert "target" not in session.errors
+
+
+@pytest.mark.parametrize(
+    ("text", "read"),
+    [("", ""), (" CPU ", "cpu"), ("cpu: 64", "cpu:64"), ("Attached", "attached"), ("gpu", "gpu"),
+     ("TPU : v5e : 4 x 4", "tpu:v5e:4x4"), ("tpu:v5e:4x4*2", "tpu:v5e:4x4*2")],
+)  # fmt: skip
+def test_targets_are_read_as_people_write_them(text, read):
+    assert checked_target(text) == read
+
+
+@pytest.mark.parametrize("text", [*EXAMPLES, "cpu:4"])
+@pytest.mark.parametrize(
+    "shape", [{"data": 4, "model": 2}, {"x": 3, "y": 5}, {"x": 8}, {"a": 2, "b": 3, "c": 4}]
+)
+def test_the_offered_mesh_has_the_same_axes_and_fills_the_target(text, shape):
+    mesh = make_mesh(shape)
+    fitting = fitting_mesh(mesh, text)
+    if fitting is None:
+        return
+    topology = topology_of(text)
+    assert fitting.axis_names == mesh.axis_names
+    assert fitting.size == (topology.size if topology else int(text.partition(":")[2]))
+    if topology:
+        assert len(fitting.processes) == topology.hosts
+
+
+def test_one_click_takes_the_mesh_and_the_note_goes():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("target", "tpu:v5p:8x8x16")
+    view = target_view(session.mesh, session.target)
+    assert "1,024" in view["note"]
+    session.edit("fit", None)
+    assert math.prod(session.mesh.axis_sizes) == 1024
+    assert session.texts["mesh"] == "data=512, model=2"
+    assert session.texts["hosts"] == "256"
+    assert target_view(session.mesh, session.target)["note"] == ""
+    assert session.errors == {}
+
+
+def test_a_target_of_ones_own_stands_in_the_menu():
+    view = target_view(make_mesh(data=32), "tpu:v4:2x4x4")
+    assert view["value"] in [o["value"] for o in view["options"]]
+    assert len({o["value"] for o in view["options"]}) == len(view["options"])
+
+
+def test_the_target_is_part_of_the_state():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("target", "gpu:h100:2x8")
+    assert open_state(session_state(session)).target == "gpu:h100:2x8"

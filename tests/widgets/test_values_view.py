@@ -1,0 +1,204 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.propagation.plan import ORIGINS, Origin, Plan, PlannedOp
+from shardviz.core.program.report import Collective, Failure
+from shardviz.widgets.view_values import BACKWARD, NOT_COVERED, story_view, values_view
+from tests.widgets.plans import MESH, REFUSED, layers
+
+PLANS = {
+    "three layers": layers(3),
+    "no values": Plan("empty", MESH),
+    "parts of axes, marks and a scalar": Plan(
+        "odd",
+        MESH,
+        (
+            PlannedOp("s", "op", shape=(), dtype="key<fry>"),
+            PlannedOp(
+                "v", "op", shape=(8, 4), dtype="float32",
+                spec=Spec.of(("data:(1)2", "model"), None, unreduced=("data:(2)2",)),
+                origins={"data:(1)2": Origin("data:(1)2", "constraint", "v", "f.py:3")},
+                operands=("s", "gone"), note="Look.",
+            ),
+            PlannedOp("five", "result", shape=(2, 2, 2, 2, 2), spec=Spec.of(None, "model")),
+        ),
+    ),
+}  # fmt: skip
+
+
+def decoded(view: dict, number: int) -> dict:
+    """One value of a view, read as the page reads it."""
+    text, columns = view["text"], view["columns"]
+    spec, dims, unreduced = view["specs"][columns["spec"][number]]
+    return {
+        "name": text[columns["name"][number]],
+        "kind": view["kinds"][columns["kind"][number]],
+        "opcode": text[columns["opcode"][number]],
+        "shape": tuple(view["types"][columns["type"][number]][1:]),
+        "spec": spec,
+        "dims": tuple(tuple(cut[2] for cut in dim) for dim in dims),
+        "unreduced": set(unreduced),
+        "source": text[columns["source"][number]],
+        "region": text[columns["region"][number]],
+        "trips": view["trips"].get(number),
+        "backward": bool(columns["flags"][number] & BACKWARD),
+        "covered": not columns["flags"][number] & NOT_COVERED,
+        "note": text[view["valueNotes"][number]] if number in view["valueNotes"] else "",
+        "origins": {
+            axis: (view["originKinds"][kind], text[name], text[source])
+            for axis, kind, name, source in view["origins"][columns["origins"][number]]
+        },
+        "operands": [text[columns["name"][o]] for o in view["operands"][number]],
+    }
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_every_value_can_be_read_back(name):
+    plan = PLANS[name]
+    view = values_view(plan)
+    assert view["count"] == len(plan.ops)
+    for number, op in enumerate(plan.ops):
+        whole = [()] * (len(op.shape) - len(op.spec.dims))
+        assert decoded(view, number) == {
+            "name": op.name,
+            "kind": op.kind,
+            "opcode": op.opcode,
+            "shape": op.shape,
+            "spec": str(op.spec),
+            "dims": (*op.spec.dims, *whole),
+            "unreduced": set(op.spec.unreduced),
+            "source": op.source,
+            "region": op.region,
+            "trips": op.trips,
+            "backward": op.backward,
+            "covered": op.covered,
+            "note": op.note,
+            "origins": {a: (o.kind, o.name, o.source) for a, o in op.origins.items()},
+            "operands": [o for o in op.operands if o in plan.by_name],
+        }
+
+
+def test_every_step_can_be_read_back_in_order():
+    plan = layers(3)
+    view = values_view(plan)
+    names = [op.name for op in plan.ops]
+    found = {
+        (number, view["stepAxes"][axis], names[op], names[before], names[to])
+        for number, op, moves in view["steps"]
+        for axis, before, to in moves
+    }
+    assert found == {
+        (s.number, s.axis, s.op, s.origin, s.to[0]) for op in plan.ops for s in op.steps
+    }
+    numbers = [number for number, _, _ in view["steps"]]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == len({s.number for op in plan.ops for s in op.steps})
+
+
+def test_parts_of_an_axis_have_its_colour_and_their_own_count():
+    dims = values_view(PLANS["parts of axes, marks and a scalar"])["specs"][1][1]
+    assert dims == [[[0, 2, "data:(1)2"], [1, 2, "model"]], []]
+
+
+def test_a_view_is_json_that_an_answer_can_carry():
+    view = values_view(layers(3), stories=99)
+    assert json.loads(json.dumps(view))["stories"].keys() == {op.name for op in layers(3).ops}
+
+
+def test_two_thousand_values_stay_below_300_kb():
+    plan = layers(400)
+    assert len(plan.ops) > 2000
+    assert len(json.dumps(values_view(plan))) < 300_000
+
+
+def test_the_size_does_not_grow_with_the_devices():
+    small, large = (
+        json.dumps(values_view(layers(3, make_mesh(data=n, model=m))))
+        for n, m in ((2, 2), (1024, 1024))
+    )
+    assert len(large) - len(small) < 100
+
+
+def test_what_is_estimated_to_move_stands_at_the_value_that_causes_it():
+    plan = layers(2)
+    stray = Collective("all-gather", ("data", "model"), 2048)
+    view = values_view(plan.replace(collectives=(*plan.collectives, stray)))
+    text = view["text"]
+
+    def read(moves):
+        return [
+            (text[kind], [text[a] for a in axes], text[size], trips, text[cause])
+            for kind, axes, size, trips, cause in moves
+        ]
+
+    at = [op.name for op in plan.ops].index("reduce_1")
+    cause = "reduce_1 sums over dimension 1, which is split over model."
+    assert read(view["moves"][at]) == [("all-reduce", ["model"], "1 MiB", 12, cause)]
+    assert read(view["moves"][-1]) == [("all-gather", ["data", "model"], "2 KiB", 1, "")]
+    assert len(view["moves"]) == 3
+
+
+def test_axes_bring_their_size_and_a_colour_of_their_own():
+    axes = values_view(layers(1))["axes"]
+    assert [(a["name"], a["size"]) for a in axes] == [("data", 4), ("model", 2)]
+    assert len({a["colour"] for a in axes}) == 2
+
+
+def test_without_a_plan_the_page_waits():
+    assert values_view(None) == {"count": 0, "error": "", "waiting": True}
+
+
+def test_a_plan_that_failed_says_why():
+    plan = Plan("f", MESH, error=Failure("trace", "Shapes do not fit.", "f.py:3"))
+    assert values_view(plan)["error"] == "trace: Shapes do not fit. (f.py:3)"
+
+
+def test_a_diagnosis_has_its_choices_and_their_price():
+    found = values_view(REFUSED)["diagnosis"]
+    assert found["problem"] == "Both sides contract over model."
+    assert [(c["spec"], c["cost"]) for c in found["choices"]] == [
+        ("P('data', None)", "4 KiB"),
+        ("P(None, None)", "nothing moves"),
+    ]
+
+
+def test_many_notes_are_cut_and_counted():
+    view = values_view(layers(1).replace(notes=tuple(f"Note {n}." for n in range(50))))
+    assert (len(view["notes"]), view["moreNotes"]) == (20, 30)
+
+
+def test_a_story_is_that_of_the_plan():
+    plan = layers(3)
+    story = story_view(plan, "dot_general_1")
+    assert story["lines"] == list(plan.why("dot_general_1").lines)
+    assert story["rule"] == "rows (64) from x"
+    assert story["stack"] == ["block.py:31", "train.py:9"]
+    assert story["error"] == ""
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [(None, "There is no plan yet."), (layers(1), "none is 'nothing'")],
+    ids=["no plan", "no such value"],
+)
+def test_a_story_that_cannot_be_told_says_why(plan, words):
+    story = story_view(plan, "nothing")
+    assert words in story["error"]
+    assert story["lines"] == []
+
+
+def test_stories_come_along_with_small_plans_only():
+    plan = layers(1)
+    view = values_view(plan, stories=len(plan.ops))
+    told = view["stories"]["dot_general"]
+    assert [view["text"][line] for line in told["lines"]] == list(plan.why("dot_general").lines)
+    assert values_view(plan, stories=len(plan.ops) - 1)["stories"] == {}
+
+
+def test_origins_use_the_words_of_the_plan():
+    assert values_view(layers(1))["originKinds"] == list(ORIGINS)

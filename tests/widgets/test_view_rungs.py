@@ -1,0 +1,163 @@
+import dataclasses
+import json
+from collections import Counter
+
+import pytest
+
+from shardviz.core.program.report import Check, Failure, Memory, Report
+from shardviz.widgets.view_memory import memory_view
+from shardviz.widgets.view_report import verdict
+from shardviz.widgets.view_rungs import Side, rungs_view
+from tests.widgets.rung_examples import (
+    COMPILED,
+    FULL,
+    LOOP,
+    PARTITIONED,
+    PLAN,
+    PLANNED,
+    REFUSED,
+    REPORT,
+    SIDE,
+    SUMS,
+)
+
+FAILED = Report("f", "t", error=Failure("compile", "oh"))
+
+
+def rung(view: dict, name: str) -> dict:
+    return next(r for r in view["rungs"] if r["name"] == name)
+
+
+def mark(view: dict, *between: int) -> dict:
+    return next(m for m in view["marks"] if m["between"] == list(between))
+
+
+def test_every_rung_says_its_sum_its_time_and_its_state():
+    view = rungs_view(SIDE)
+    assert [r["state"] for r in view["rungs"]] == ["estimate", "live", "live"]
+    assert rung(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
+    assert rung(view, "propagated")["took"] == "35 ms"
+    # 256 + 512 + 1,024 KiB, 12 times 4 KiB in the loop, and 64 KiB.
+    assert rung(view, "propagated")["more"].startswith("1.9 MiB · 2 of 2 values split")
+    assert rung(view, "compiled")["took"] == "41.5 s"
+    assert rung(view, "partitioned")["more"].endswith("TPU × 8, described")
+
+
+def test_the_marks_say_what_changed():
+    view = rungs_view(SIDE)
+    assert mark(view, 0, 1)["tone"] == "more"
+    assert "3 combined into 1" in mark(view, 1, 2)["text"]
+    assert mark(view, -1, 0)["text"] == "1 value got axes"
+    same = rungs_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=PLANNED)))
+    assert mark(same, 0, 1) | {"title": ""} == {
+        "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",
+    }  # fmt: skip
+
+
+def test_every_collective_stands_in_exactly_one_row():
+    view = rungs_view(SIDE)
+    for i, known in enumerate((PLANNED, PARTITIONED, COMPILED)):
+        seen = Counter(k for row in view["rows"] for k in row["cells"][i])
+        assert seen == Counter(range(len(known)))
+    together = next(row for row in view["rows"] if row["cells"][2] == [0])
+    assert sorted(together["cells"][0]) == sorted(together["cells"][1]) == [0, 1, 2]
+
+
+def test_rows_stand_by_bytes_and_equal_collectives_are_told_apart():
+    twin = Side(PLAN.replace(collectives=(LOOP,) * 4), 0, None)
+    assert Counter(k for r in rungs_view(twin)["rows"] for k in r["cells"][0]) == Counter(range(4))
+    shares = [row["share"] for row in rungs_view(SIDE)["rows"]]
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] == 1.0
+
+
+def test_what_the_compiler_names_only_is_explained_in_the_words_of_the_plan():
+    view = rungs_view(SIDE)
+    together = next(c for c in view["collectives"][2] if c["number"] == 0)
+    assert sorted(together["causes"]) == [f"Layer {i} sums over rows." for i in range(3)]
+    assert together["tags"] == ["async", "combined"]
+
+
+def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked():
+    view = rungs_view(SIDE)
+    loop = next(c for c in view["collectives"][0] if c["number"] == PLANNED.index(LOOP))
+    assert (loop["bytes"], loop["total"], loop["tags"]) == ("4 KiB", "48 KiB", ["× 12"])
+    full = next(c for c in view["collectives"][1] if c["number"] == PARTITIONED.index(FULL))
+    assert full["full"]
+    assert full["phase"] == "backward"
+
+
+def test_an_estimate_of_another_program_is_compared_with_nothing():
+    view = rungs_view(dataclasses.replace(SIDE, plan_revision=1))
+    assert [m["between"] for m in view["marks"]] == [[-1, 0], [1, 2]]
+    assert {tuple(c["between"]) for c in view["changes"]} == {(1, 2)}
+    assert view["revisions"] == [1, 0, 0]
+
+
+def test_without_the_partitioners_answer_the_end_is_compared_with_the_estimate():
+    view = rungs_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=None)))
+    assert rung(view, "partitioned")["state"] == "none"
+    assert [m["between"] for m in view["marks"]] == [[-1, 0], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("side", "states"),
+    [
+        (Side(), ["none", "none", "none"]),
+        (Side(PLAN, 0), ["estimate", "none", "none"]),
+        (Side(REFUSED, 0), ["failed", "none", "none"]),
+        (Side(PLAN, 0, FAILED, 0), ["estimate", "failed", "failed"]),
+    ],
+    ids=["nothing", "a plan", "a refused plan", "a failed compile"],
+)
+def test_what_is_not_known_is_said(side, states):
+    view = rungs_view(side)
+    assert [r["state"] for r in view["rungs"]] == states
+    assert all(r["text"] for r in view["rungs"])
+
+
+def test_the_reason_why_the_partitioner_waits_stands_on_its_rung():
+    view = rungs_view(Side(PLAN, 0, reason="press Compile: it takes a while"))
+    assert rung(view, "partitioned")["text"] == "press Compile: it takes a while"
+
+
+def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
+    many = PLAN.replace(collectives=SUMS * 1000)
+    report = REPORT.replace(partitioned=SUMS * 1000, collectives=SUMS * 1000)
+    view = rungs_view(Side(many, 0, report, 0))
+    assert view["cut"] == [2700, 2700, 2700]
+    assert len(json.dumps(view)) < 900_000
+
+
+def test_memory_stands_against_what_the_device_has():
+    view = memory_view(REPORT)
+    assert view["over"]
+    assert view["sentence"] == "24 GiB of 16 GiB on each device: 1.5 times what it has."
+    assert [p["name"] for p in view["parts"]] == ["arguments", "outputs", "temporaries"]
+    assert sum(p["share"] for p in view["parts"]) == pytest.approx(1.0)
+    assert view["capacity"] == pytest.approx(16 / 24)
+
+
+@pytest.mark.parametrize(
+    ("memory", "words"),
+    [
+        (Memory(arguments=1 << 20), "its capacity is not known"),
+        (Memory(arguments=1 << 20, capacity=1 << 40), "less than 1 %"),
+        (Memory(arguments=1 << 30, outputs=1 << 30, aliased=1 << 30, capacity=2 << 30), "50 %"),
+        (Memory(), ""),
+    ],
+)
+def test_memory_is_put_into_words(memory, words):
+    said = memory_view(Report("f", "t", memory=memory))["sentence"]
+    assert words in said
+    assert bool(said) is bool(words)
+
+
+def test_a_run_is_summed_up_in_a_few_words():
+    checks = (Check("a", True, ""), Check("b", False, ""))
+    assert verdict(REPORT.replace(run_s=0.002, checks=checks)) == (
+        "ran in 2 ms · 1 of 2 checks failed"
+    )
+    assert verdict(REPORT.replace(run_s=0.002, checks=checks[:1])) == (
+        "ran in 2 ms · its check holds"
+    )
