@@ -6,13 +6,17 @@ import flax
 import pytest
 from flax.core import spmd
 
+from shardviz.core.layout.chip import SOURCES
+from shardviz.core.layout.chips import CHIPS
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.resolution import resolve, without_size_one
 from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.spec import Spec
 from shardviz.core.layout.verdicts import Outcome, Verdict
+from shardviz.core.program.rungs import CHANGES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, table
 
+RUNGS = (ROOT / "docs" / "rungs.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
@@ -74,3 +78,28 @@ def test_dialects_side_by_side_are_what_flax_resolves():
         # MaxText calls linen's and then drops axes of size 1.
         assert f"`{without_size_one(Spec.of(*theirs), mesh)}`" == maxtext
         assert f"`{spmd.get_pspec(logical, rules.pairs())}`" == nnx
+
+
+def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
+    fields = {
+        "memory": ("hbm_bytes", "GiB", 2**30),
+        "memory bandwidth": ("hbm_bandwidth", "TB/s", 1e12),
+        "bf16 peak": ("peak_bf16", "TFLOP/s", 1e12),
+        "link, one way": ("link_bandwidth", "GB/s", 1e9),
+        "network": ("network_bandwidth", "GB/s", 1e9),
+    }
+    rows = {row[0]: dict(zip(fields, row[1:], strict=True)) for row in table(RUNGS, "chip")}
+    assert set(rows) == set(CHIPS)
+    for chip in CHIPS.values():
+        for column, (field, unit, scale) in fields.items():
+            value, said = getattr(chip, field), rows[chip.name][column]
+            if value is None:
+                assert said == "not published", (chip.name, column)
+                continue
+            assert said == f"{value / scale:,.4g} {unit} [{chip.cited[field]}]"
+            assert f"- `{chip.cited[field]}`: {SOURCES[chip.cited[field]]}" in RUNGS
+
+
+def test_the_page_lists_every_kind_of_change_between_rungs():
+    rows = table(RUNGS, "between partitioned and compiled")
+    assert sorted(row[0] for row in rows) == sorted(CHANGES)
