@@ -5,10 +5,10 @@ from __future__ import annotations
 import jax
 import pytest
 
+from shardviz.core.layout.chips import chip_of_kind
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.runner import run_program
-from shardviz.core.program.targets import choose
+from shardviz.core.program.runner import compile_program, run_program
 from shardviz.gallery import programs
 
 NAME = "transformer block, gradient"
@@ -55,10 +55,9 @@ def test_a_bigger_mesh_runs_on_simulated_devices_beside_it(gpu):
     count = len(jax.devices("gpu"))
     if made.mesh.size <= count:
         pytest.skip(f"{count} GPUs are enough for the whole mesh")
-    assert str(choose(None, made.mesh.size)) == f"CPU × {made.mesh.size}, simulated"
     report = run_program(made, cache=ExecutableCache())
     assert report.ok, report
-    assert {d.platform for d in jax.tree.leaves(report.outputs)[0].devices()} == {"cpu"}
+    assert report.target == f"CPU × {made.mesh.size}, simulated"
 
 
 @pytest.mark.gpu
@@ -70,3 +69,25 @@ def test_what_the_gpu_does_not_hold_is_refused(gpu):
     assert report.error is not None
     assert report.error.stage in ("compile", "place")  # XLA itself refuses some of them
     assert gpu.memory_stats()["bytes_in_use"] < 1 << 40
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [NAME, "MLP, gradient", "mixture of experts"])
+def test_a_described_gpu_agrees_with_the_attached_one(gpu, name):
+    chip = chip_of_kind(gpu.device_kind)
+    if chip is None:
+        pytest.skip(f"there are no figures of {gpu.device_kind}")
+    count = len(jax.devices("gpu"))
+    mesh = make_mesh(data=1, model=count)
+    made = programs.get(name).replace(mesh=mesh)
+    here = compile_program(made, "attached", cache=ExecutableCache())
+    there = compile_program(made, f"gpu:{chip.name}:1x{count}", cache=ExecutableCache())
+    assert (here.error, there.error) == (None, None)
+    told = [
+        sorted((c.kind, c.mesh_axes, c.bytes_per_device) for c in report.collectives)
+        for report in (here, there)
+    ]
+    assert told[0] == told[1]
+    assert here.memory.arguments == there.memory.arguments
+    assert here.memory.outputs == there.memory.outputs
+    assert there.memory.temporaries == pytest.approx(here.memory.temporaries, rel=0.05)
