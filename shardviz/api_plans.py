@@ -32,7 +32,7 @@ def plan(program: Program) -> Plan:
 
     >>> import shardviz as sv
     >>> w = sv.array("w", (512, 2048), spec="None, model")
-    >>> x = sv.array("x", (64, 512), spec="data, None")
+    >>> x = sv.array("x", (4096, 512), spec="data, None")
     >>> made = plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=1024, model=1024"))
     >>> str(made.op("dot_general").spec)
     "P('data', 'model')"

@@ -175,7 +175,8 @@ explorer
 def test_a_program_that_fails_says_where_and_the_kernel_lives(screen):
     type_into(screen, "Array shape", "256, 2048")
     screen.get_by_role("button", name="Run", exact=True).click()
-    expect(screen.locator(".sv-failure")).to_contain_text("trace", timeout=RUN_MS)
+    stopped = screen.locator(".sv-failure", has_text="Stopped at")  # beside the plan that failed
+    expect(stopped).to_contain_text("trace", timeout=RUN_MS)
     assert ask_kernel(screen, "1 + 1") == 2
 
 
