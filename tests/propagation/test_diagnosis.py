@@ -342,6 +342,15 @@ def test_a_sum_may_be_put_off():
     assert last.words.endswith("; by its type the sum over x is still due.")
 
 
+def test_a_cost_names_the_operand_that_causes_it():
+    case = REFUSED["contracting dimensions apart"]
+    found = diagnosed(program(case.fn, *case.arrays))
+    assert found is not None
+    causes = [k.cause for choice in found.choices for k in choice.collectives]
+    assert any("left operand" in c or "right operand" in c for c in causes), causes
+    assert not any("values[" in c for c in causes), causes
+
+
 def test_operands_as_jax_writes_them():
     case = REFUSED["contracting dimensions alike"]
     found = diagnosed(program(case.fn, *case.arrays))

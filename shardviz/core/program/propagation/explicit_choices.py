@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -63,7 +64,7 @@ def choices(refused: Refused) -> tuple[Choice, ...]:
     names = _names(refused)
     specs = [spec_of(o) for o in refused.operands]
     return tuple(
-        Choice(one.out, one.collectives, _words(one, names, specs))
+        Choice(one.out, _named(one.collectives, names), _words(one, names, specs))
         for one in list(best.values())[:SHOWN]
     )
 
@@ -253,6 +254,16 @@ def _mesh_of(operands: Sequence[jax.ShapeDtypeStruct]) -> AbstractMesh | None:
         if isinstance(mesh, AbstractMesh) and AxisType.Explicit in mesh.axis_types:
             return mesh
     return None
+
+
+def _named(found: Iterable[Collective], names: Sequence[str]) -> tuple[Collective, ...]:
+    """Their causes with the operands' names: the functions that were tried call them `values`."""
+
+    def cause(text: str) -> str:
+        named = re.sub(r"\bvalues\[(\d+)\]", lambda found: names[int(found[1])], text)
+        return named if text[:1] == named[:1] else named[:1].upper() + named[1:]
+
+    return tuple(replace(c, cause=cause(c.cause)) for c in found)
 
 
 def _names(refused: Refused) -> tuple[str, ...]:
