@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import jaxlib.version
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,6 +17,12 @@ from shardviz.core.program import capacity
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.runner import compile_program
 from tests.program.helpers import array, program, run
+
+# jaxlib 0.11.2 alone ends the process when a callback raises on several CPU devices: the device
+# that it raised on never joins the others. 0.11.1 and 0.12.0 tell the error.
+failing_callbacks_are_told = pytest.mark.skipif(
+    jaxlib.version.__version__ == "0.11.2", reason="jaxlib 0.11.2 aborts where a callback raises"
+)
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
 
@@ -94,7 +101,13 @@ FAILING = {
 
 
 @pytest.mark.parametrize(
-    ("made", "values", "options", "stage", "words", "has_line"), FAILING.values(), ids=FAILING
+    ("made", "values", "options", "stage", "words", "has_line"),
+    [
+        pytest.param(
+            *case, id=name, marks=[failing_callbacks_are_told] if "callback" in name else []
+        )
+        for name, case in FAILING.items()
+    ],
 )
 def test_every_failure_is_told_with_its_stage(made, values, options, stage, words, has_line):
     report = run(made, *values, **options)
@@ -116,6 +129,7 @@ def test_compiles_fail_as_runs_do(name):
     assert words in report.error.message
 
 
+@failing_callbacks_are_told
 def test_what_was_known_before_the_failure_is_kept():
     report = run(program(failing_callback, X))
     assert report.target == "CPU × 8, simulated"
@@ -126,6 +140,7 @@ def test_what_was_known_before_the_failure_is_kept():
     assert [c.ok for c in report.checks] == [True]
 
 
+@failing_callbacks_are_told
 def test_the_next_run_knows_nothing_of_a_failed_one():
     cache = ExecutableCache()
     assert run(program(failing_callback, X), cache=cache).error is not None
