@@ -82,8 +82,7 @@ def target_title(target: str) -> str:
     """
     topology = topology_of(target)
     if topology is not None:
-        slices = f" × {topology.slices} slices" if topology.slices > 1 else ""
-        return f"{topology.chip.title} {'×'.join(map(str, topology.shape))}{slices}"
+        return topology.title
     found = _SIMULATED.fullmatch(target)
     if found:
         return f"simulated CPU × {int(found[1]):,}" if found[1] else "simulated CPU"

@@ -12,6 +12,7 @@ from shardviz.core.program.targets import (
     backend_started,
     choose,
     decide,
+    described,
     device_mesh,
     targets,
 )
@@ -267,6 +268,15 @@ def test_what_nothing_can_be_compiled_for(text, size, words, monkeypatch):
     with pytest.raises(TargetError) as error:
         decide(text, size)
     assert words in str(error.value)
+
+
+def test_described_hardware_is_called_in_few_words():
+    told = [str(described(text)) for text in ("tpu:7x:4x4x4", "tpu:v5e:4x4*2", "gpu:b200:1x8")]
+    assert told == [
+        "TPU7x (Ironwood) 4×4×4, described",
+        "TPU v5e 4×4 × 2 slices, described",
+        "NVIDIA B200 (HGX) 1×8, described",
+    ]
 
 
 def test_examples_of_described_hardware_say_what_to_install(monkeypatch):

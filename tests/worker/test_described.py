@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 
@@ -14,7 +15,8 @@ from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.described import missing, target_config
+from shardviz.core.program.described import fits, missing, target_config
+from shardviz.core.program.roofline import roofline
 from shardviz.core.program.runner import compile_program, run_program
 from shardviz.core.program.targets import described
 from shardviz.core.program.worker.settings import Settings
@@ -43,6 +45,8 @@ TPUS = {
     "a pod": ("tpu:v5p:8x8x16", {"a": 64, "b": 16}, None),
     "two slices": ("tpu:v5e:4x4*2", {"a": 2, "b": 16}, None),
     "two slices along the second axis": ("tpu:v5e:4x4*2", {"a": 1, "b": 32}, None),
+    "four slices along two axes": ("tpu:v5e:2x2*4", {"a": 2, "b": 2, "c": 4}, None),
+    "one device a chip": ("tpu:v4:2x2x4", {"a": 4, "b": 4}, None),
     "own order": ("tpu:v5e:2x2", {"a": 4}, [3, 1, 0, 2]),
     "ids of elsewhere": ("tpu:v5e:2x2", {"a": 4}, [2051, 2048, 2050, 2049]),
     "a shape that the torus refuses": ("tpu:v5p:4x4x4", {"a": 2, "b": 32}, None),
@@ -89,6 +93,7 @@ def test_the_mesh_is_of_devices_that_are_where_the_topology_says(tpus, name):
 
 def test_slices_lie_along_an_axis_of_the_mesh(tpus):
     assert tpus["two slices"]["slices"] == [0] * 16 + [1] * 16
+    assert tpus["four slices along two axes"]["slices"] == [n // 4 for n in range(16)]
 
 
 def test_neighbours_in_the_mesh_are_neighbours_in_the_torus(tpus):
@@ -102,6 +107,7 @@ def test_a_shape_that_the_torus_refuses_is_told_with_its_reason(tpus):
     assert "jax does not lay a mesh of 2×32 over the torus of tpu:v5p:4x4x4: " in note
     assert "Devices stand in their own order instead" in note
     assert not tpus["a slice"]["notes"]
+    assert not tpus["one device a chip"]["notes"]
 
 
 def test_gpus_have_their_hosts():
@@ -148,6 +154,15 @@ def test_every_kind_of_chip_compiles(target, axes):
     assert report.memory.capacity == topology.chip.device_bytes
     assert [(c.kind, c.mesh_axes) for c in report.partitioned] == [("all-reduce", ("b",))]
     assert report.collectives
+    assert all(c.mesh_axes == ("b",) for c in report.collectives), report.collectives
+    assert sorted(report.mesh.device_ids.ravel()) == sorted(topology.device_ids)
+    assert report.mesh.process_indices.max() == topology.hosts - 1
+    found = pickle.loads(pickle.dumps(report)).roofline
+    assert found == roofline(report, topology, report.mesh)
+    assert found.chip == topology.chip
+    # Along b stand the two devices of a chip of TPU7x, which need no link.
+    assert (found.collective_s == 0) == (topology.chip.name == "7x")
+    assert not any("is not known" in note for note in found.notes)
 
 
 def test_nothing_runs_on_what_is_not_there():
@@ -177,6 +192,23 @@ def test_a_program_too_big_for_the_chip_is_refused_by_its_compiler():
     assert report.error is not None
     assert report.error.stage == "compile"
     assert "memory" in report.error.message
+
+
+@pytest.mark.parametrize(
+    ("target", "devices", "advice"),
+    [
+        ("tpu:v5e:4x4", 1024, "Use a mesh of 16 devices, or the target 'tpu:v5p:8x8x16'."),
+        ("tpu:v5e:4x4", 64, "Use a mesh of 16 devices, or the target 'tpu:v5e:8x8'."),
+        ("tpu:v5p:4x4x4", 1024, "Use a mesh of 64 devices, or the target 'tpu:v5p:8x8x16'."),
+        ("gpu:h100:2x8", 12, "Use a mesh of 16 devices, or the target 'gpu:h100:2x6'."),
+        ("gpu:h100:2x4", 16, "Use a mesh of 8 devices, or the target 'gpu:h100:2x8'."),
+        ("tpu:v5e:4x4", 7, "Use a mesh of 16 devices."),
+    ],
+)
+def test_a_mesh_of_another_size_is_told_a_target_that_fits(target, devices, advice):
+    with pytest.raises(TargetError) as refused:
+        fits(Topology.parse(target), devices)
+    assert str(refused.value).endswith(advice)
 
 
 def test_described_targets_are_checked_before_anything_starts():

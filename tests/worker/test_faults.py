@@ -16,6 +16,7 @@ import pytest
 
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.runner import compile_program
+from shardviz.core.program.worker import pool
 from shardviz.core.program.worker.pool import workers
 from tests.worker.faults import FAULTS, LONG, SHORT, Faults, children, compiled, inject
 
@@ -73,11 +74,16 @@ def test_a_job_that_waits_for_the_worker_survives_the_cancel_of_another():
     assert reports["second"].ok  # type: ignore[attr-defined]
 
 
-def test_one_worker_of_a_kind_and_few_kinds():
-    for count in (2, 4, 8, 16, 16):
+def test_one_worker_of_a_kind_and_few_kinds(monkeypatch):
+    monkeypatch.setattr(pool, "MOST_WORKERS", 2)
+    newest = []
+    for count in (2, 8, 64, 65, 600):
         made = SHORT.replace(mesh=type(SHORT.mesh)(("a",), (2,)))
         assert compile_program(made, f"cpu:{count}", cache=ExecutableCache()).ok
-        assert len(workers.pids) == len(children() & set(workers.pids)) <= 3
+        assert len(workers.pids) == len(children() & set(workers.pids)) <= 2
+        newest.append(workers.pids[-1])
+    assert newest[0] == newest[1] == newest[2]
+    assert len(set(newest)) == 3
 
 
 KERNEL = """

@@ -44,6 +44,7 @@ class Chip:
         pod: the chips along each axis of the largest machine; `()` where there is no limit.
         pod_chips: how many chips that machine has; None where there is no limit.
         devices: how many devices jax makes of one chip.
+        config: libtpu's name of the configuration in which it does, where it has several.
         hbm_bytes: memory of the chip, in bytes.
         hbm_bandwidth: bytes a second between memory and cores.
         peak_bf16, peak_int8, peak_fp32: operations a second; dense, without sparsity.
@@ -71,6 +72,7 @@ class Chip:
     pod: tuple[int, ...] = ()
     pod_chips: int | None = None
     devices: int = 1
+    config: str = ""
     hbm_bytes: int | None = None
     hbm_bandwidth: float | None = None
     peak_bf16: float | None = None

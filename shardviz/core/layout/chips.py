@@ -29,10 +29,7 @@ def _cited(text: str) -> dict[str, str]:
 
 
 _CORES = "jax sees its two cores as two devices; the memory and the rates of the chip are shared."
-_MEGACORE = (
-    "On a real TPU v4 jax joins the two cores of a chip to one device; described for a compiler,"
-    " they are two."
-)
+_MEGACORE = "jax joins the two cores of a chip to one device, which is called a megacore."
 
 _CHIPS = (
     _tpu(
@@ -73,7 +70,7 @@ _CHIPS = (
         axes=3,
         pod=(16, 16, 16),
         pod_chips=4096,
-        devices=2,
+        config="megacore",
         hbm_bytes=32 << 30,
         hbm_bandwidth=1200e9,
         peak_bf16=275e12,
@@ -81,7 +78,7 @@ _CHIPS = (
         link_bandwidth=4.5e10,
         network_bandwidth=6.25e9,  # 2.5e10 a host of 4 chips
         wrap="cube",
-        notes=(_CORES, _MEGACORE),
+        notes=(_MEGACORE,),
     ),
     _tpu(
         "v5e",

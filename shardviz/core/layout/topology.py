@@ -147,9 +147,21 @@ class Topology(Displayed):
         )
         if self.slices > 1:
             options["num_slices"] = self.slices
+        if self.chip.config:
+            options["chip_config_name"] = self.chip.config
         if math.prod(self.shape) == 1:
             options["chips_per_host_bounds"] = (1, 1, 1)
         return options
+
+    @property
+    def title(self) -> str:
+        """What people call it.
+
+        >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
+        ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
+        """
+        slices = f" × {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.chip.title} {'×'.join(map(str, self.shape))}{slices}"
 
     def words(self) -> str:
         """What it is, in one sentence.

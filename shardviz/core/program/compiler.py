@@ -17,6 +17,8 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.effects.names import has_callbacks
 from shardviz.core.program.hlo.collectives import read_collectives
+from shardviz.core.program.hlo.comparison import inherited
+from shardviz.core.program.hlo.sources import source_lines
 from shardviz.core.program.partitioner import compile_with_dump
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
@@ -31,7 +33,7 @@ class Lowered:
         traced: where it comes from.
         stage: jax's own `Lowered`.
         text: StableHLO, without source lines.
-        sources: a digest of the text with source lines.
+        sources: a digest of the source lines in it, without those that asked for it.
         effects: the effects of the program, in words.
         cacheable: whether the text says all there is to know: no effects, no callbacks, no
             constants beside it.
@@ -59,7 +61,7 @@ class Executable:
         collectives: what its final text holds.
         memory: bytes on each device, as the compiler says.
         cost: the compiler's cost analysis.
-        sources: the digest of the text that it was compiled from, source lines included.
+        sources: the digest of the source lines that it was compiled from.
         partitioned: what its text held straight after XLA's partitioner; None where XLA left none.
         partition_s: seconds until the partitioner was done; None as above.
         partition_note: why there is no text of the partitioner, in one sentence; else `""`.
@@ -113,7 +115,7 @@ def lower(
         traced,
         stage,
         text,
-        hashlib.sha256(stage.as_text(debug_info=True).encode()).hexdigest(),
+        hashlib.sha256(repr(source_lines(stage.as_text(debug_info=True))).encode()).hexdigest(),
         traced.effects,
         cacheable=not traced.effects and not has_callbacks(text) and not hoisted,
         manual="manual_computation" in text or "SPMDFullToShardShape" in text,
@@ -136,14 +138,19 @@ def compile_lowered(
     """
     dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
     stage, text = dumped.compiled, dumped.partitioned_text
+    there = lowered.traced.mesh
+    ids = tuple(d.id for d in there.devices.flat) if isinstance(there, Mesh) else ()
     if mesh.size == 1:
         partitioned: tuple[Collective, ...] | None = ()  # nothing to partition, nothing put in
     else:
-        partitioned = None if text is None else _collectives(clean(text), mesh)
+        partitioned = None if text is None else _collectives(clean(text), mesh, ids)
+    collectives = _collectives(clean(stage.as_text() or ""), mesh, ids)
+    if partitioned is not None:
+        collectives = inherited(partitioned, collectives)
     return Executable(
         stage,
         dumped.seconds,
-        _collectives(clean(stage.as_text() or ""), mesh),
+        collectives,
         _memory(stage),
         _cost(stage),
         lowered.sources,
@@ -179,8 +186,8 @@ def compiler_options(program: Program) -> dict[str, Any]:
     return {k: v for k, v in program.options.items() if k != "donate"}
 
 
-def _collectives(text: str, mesh: MeshSpec) -> tuple[Collective, ...]:
-    return read_collectives(text, mesh.axis_names, mesh.axis_sizes)
+def _collectives(text: str, mesh: MeshSpec, ids: Sequence[int]) -> tuple[Collective, ...]:
+    return read_collectives(text, mesh.axis_names, mesh.axis_sizes, ids)
 
 
 def _given(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:

@@ -15,11 +15,14 @@ import numpy as np
 from jax.sharding import Mesh
 
 from shardviz.core.errors import TargetError, plural
+from shardviz.core.layout.chip import Chip
+from shardviz.core.layout.chips import CHIPS
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.topology import Topology
 from shardviz.core.program.attached import mesh_of
 
 _PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
+_OTHERS = ("v5p", "7x", "h100")  # with the largest machines
 _CUDNN = "dnn_version_info { major: 9 minor: 10 }"
 _CUDA = {"jax_cuda13_plugin": 13, "jax_cuda12_plugin": 12}
 
@@ -159,15 +162,12 @@ def _torus_order(mesh: MeshSpec, topology: Topology, devices: list[Any]) -> np.n
     sizes = mesh.axis_sizes
     if topology.slices == 1:
         return mesh_utils.create_device_mesh(sizes, devices)
-    for axis, size in enumerate(sizes):  # slices are joined along the first axis they divide
-        if size % topology.slices == 0:
-            across = tuple(topology.slices if i == axis else 1 for i in range(len(sizes)))
-            inside = tuple(n // a for n, a in zip(sizes, across, strict=True))
-            return mesh_utils.create_hybrid_device_mesh(inside, across, devices)
-    raise ValueError(
-        f"no axis of the mesh is a multiple of its {topology.slices} slices, and an axis has to"
-        " run across them"
-    )
+    left, across = topology.slices, []
+    for size in sizes:  # slices are joined along the first axes, which carry the least
+        across.append(math.gcd(size, left))
+        left //= across[-1]
+    inside = tuple(n // a for n, a in zip(sizes, across, strict=True))
+    return mesh_utils.create_hybrid_device_mesh(inside, across, devices)
 
 
 def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
@@ -180,11 +180,21 @@ def _by_id(devices: list[Any], mesh: MeshSpec) -> list[Any]:
 
 
 def _of_size(topology: Topology, needed: int) -> Topology | None:
-    """A target of the same chips with as many devices: the most even shape there is."""
-    chip, each = topology.chip, topology.chip.devices
+    """A target with as many devices: of the same chips where there is one, else of others."""
+    platform = topology.chip.platform
+    others = [CHIPS[name] for name in _OTHERS if CHIPS[name].platform == platform]
+    for chip in (topology.chip, *others):
+        if found := _most_even(chip, needed):
+            return found
+    return None
+
+
+def _most_even(chip: Chip, needed: int) -> Topology | None:
+    """One slice of such chips with as many devices: the most even shape there is."""
+    each = chip.devices
     if chip.platform == "gpu":
-        per_host = topology.shape[1]
-        shapes = [(needed // per_host, per_host)] if needed % per_host == 0 else [(1, needed)]
+        hosts = range(math.prod(chip.host_shape), 0, -1)
+        shapes = [(needed // gpus, gpus) for gpus in hosts if needed % gpus == 0]
     elif needed % each:
         return None
     else:

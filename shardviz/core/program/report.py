@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.display import Displayed
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.shards import Layout
 
 COLLECTIVE_KINDS = (
@@ -32,7 +33,8 @@ class Collective:
         op: where it comes from, as jax names it: `jit(f)/dot_general`.
         source: file and line, `block.py:31`, or `""` where the compiler kept none.
         groups: the replica groups, as tuples of flat mesh positions; `()` where unknown.
-        is_async: whether it was split into a start and a done.
+        is_async: whether other work can run meanwhile: it was split into a start and a done, and
+            is no pair that GPU's compiler marks as waited for at once (`is_sync`).
         in_loop: whether it stands inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
@@ -43,6 +45,8 @@ class Collective:
         cause: why it is there, in one sentence; `""` where that is not known.
         rematerialises: whether it belongs to a full rematerialisation: the partitioner knew no
             better way than to make the whole array on every device and cut it anew.
+        between_slices: whether it is the part of a collective that goes from slice to slice over
+            the data-center network, which TPU's compiler writes as a send and a receive.
 
     >>> Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2).sent_bytes
     4096
@@ -64,6 +68,7 @@ class Collective:
     value: str = ""
     cause: str = ""
     rematerialises: bool = False
+    between_slices: bool = False
 
     @property
     def phase(self) -> str:
@@ -88,8 +93,8 @@ class Collective:
         return rounds * self.bytes_per_device * (size - 1) // size
 
     def moved(self) -> Collective:
-        """The same collective without its source: the code stands on other lines by now."""
-        return replace(self, source="")
+        """The same collective without its places: the code stands on other lines by now."""
+        return replace(self, source="", stack=())
 
 
 @dataclass(frozen=True)
@@ -188,6 +193,8 @@ class Report(Displayed):
         roofline: the least time each part can take on the target's chips; None where the chips'
             figures are not known.
         notes: what a person should know about the target, such as a mesh that its torus refuses.
+        mesh: the program's mesh with the devices that it was really laid over, in mesh order; None
+            before the target's devices were chosen.
     """
 
     program: str
@@ -213,6 +220,7 @@ class Report(Displayed):
     partition_s: float | None = None
     roofline: Any = None
     notes: tuple[str, ...] = ()
+    mesh: MeshSpec | None = None
 
     @property
     def ok(self) -> bool:

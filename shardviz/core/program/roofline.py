@@ -69,7 +69,8 @@ def roofline(
     ops = op_costs(plan) if plan is not None else ()
     found = report.collectives if report.collectives is not None else report.partitioned
     rows = [*_totals(report, chip, ops)]
-    moves = [_priced(c, chip, placed, mesh) for c in found or ()]
+    links: dict[Any, Links | None] = {}  # many collectives take the same way
+    moves = [_priced(c, chip, placed, mesh, links) for c in found or ()]
     rows += sorted(moves, key=lambda row: -(row.seconds or 0.0))
     timed = sorted((_op_bound(op, chip) for op in ops), key=lambda row: -(row.seconds or 0.0))
     needed = _needed(report.memory)
@@ -112,7 +113,11 @@ def collective_name(collective: Collective) -> str:
 
 
 def _priced(
-    collective: Collective, chip: Chip, topology: Topology | None, mesh: MeshSpec | None
+    collective: Collective,
+    chip: Chip,
+    topology: Topology | None,
+    mesh: MeshSpec | None,
+    known: dict[Any, Links | None],
 ) -> Bound:
     size = collective.bytes_per_device
     row = Bound(
@@ -129,7 +134,10 @@ def _priced(
     if topology is None or mesh is None:
         times = _anywhere(collective, chip)
     else:
-        links = collective_links(collective, mesh, topology)
+        way = collective.kind, collective.groups or collective.mesh_axes
+        if way not in known:
+            known[way] = collective_links(collective, mesh, topology)
+        links = known[way]
         if links is None:
             return replace(row, note="Its groups of devices are not known.")
         times = links.times(size)

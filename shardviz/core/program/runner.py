@@ -14,10 +14,9 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.targets import Target, decide, device_mesh
-from shardviz.core.program.tracing import trace
 from shardviz.core.program.values import value_leaves
 from shardviz.core.program.walk import Walk
-from shardviz.core.program.worker.parcel import abstract_mesh, keeps_home
+from shardviz.core.program.worker.parcel import stays_here
 from shardviz.core.program.worker.route import Route
 
 MAX_REPEAT = 1_000_000
@@ -125,14 +124,6 @@ def _run(
 
 def _target(walk: Walk, target: Target | str | None) -> Target:
     walk.enter("target")
-    chosen = decide(target, walk.program.mesh.size, lambda: _stays(walk.program))
+    chosen = decide(target, walk.program.mesh.size, lambda: stays_here(walk.program))
     walk.note(target=str(chosen))
     return chosen
-
-
-def _stays(program: Program) -> bool:
-    """Whether a program cannot leave this kernel."""
-    try:
-        return keeps_home(program, trace(program, abstract_mesh(program.mesh))) is not None
-    except Exception:  # noqa: BLE001  a function may raise anything: it will again, when traced
-        return False

@@ -88,8 +88,8 @@ class Target:
         return found[: self.count]
 
     def __str__(self) -> str:
-        if self.text:
-            return f"{self.platform.upper()} × {self.count}, described: {self.text}"
+        if self.topology is not None:
+            return f"{self.topology.title}, described"
         if self.count is not None:
             how = "attached" if self.kind == "attached" else "simulated"
             return f"{self.platform.upper()} × {self.count}, {how}"
@@ -130,7 +130,7 @@ def described(text: str) -> Target:
         TargetError: with what could not be read, and how it is written.
 
     >>> str(described("tpu:v5p:8x8x16"))
-    'TPU × 1024, described: tpu:v5p:8x8x16'
+    'TPU v5p 8×8×16, described'
     """
     topology = Topology.parse(text)
     kind = topology.chip.platform

@@ -9,13 +9,17 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.array import DTYPE_BITS
+from shardviz.core.layout.chips import chip_of_kind
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program import reference
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.capacity import capacity_of, refusal
@@ -35,6 +39,7 @@ from shardviz.core.program.layouts import output_layouts, spec_checks
 from shardviz.core.program.placing import Inputs
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Failure, Report
+from shardviz.core.program.roofline import roofline
 from shardviz.core.program.tracing import Traced, trace
 
 
@@ -117,6 +122,7 @@ class Walk:
     def compile_on(self, mesh: Mesh, cache: ExecutableCache) -> tuple[Lowered, Executable]:
         """From the program to an executable for the devices of a jax mesh."""
         self.mesh, self.devices = mesh, list(mesh.devices.flat)
+        self.note(mesh=_with_devices(self.program.mesh, self.devices))
         names = self.program.mesh.device_ids.ravel().tolist()
         self.ids = dict(zip(self.devices, names, strict=True))
         self.enter("trace")
@@ -124,7 +130,7 @@ class Walk:
         self.note(effects=traced.effects)
         self.refuse_effects(traced)
         self.enter("lower")
-        lowered = lower(traced)
+        lowered = self.lowered(traced)
         self.note(lower_s=lowered.lower_s)
         executable = self._executable(lowered, cache)
         self.note_executable(lowered, executable)
@@ -133,6 +139,10 @@ class Walk:
     def traced(self) -> Traced:
         """The program, traced on the mesh."""
         return trace(self.program, self.mesh)
+
+    def lowered(self, traced: Traced) -> Lowered:
+        """The program, lowered for the mesh."""
+        return lower(traced)
 
     def refuse_effects(self, traced: Traced) -> None:
         """Refuses effects that jax orders on one device only."""
@@ -184,7 +194,14 @@ class Walk:
             cost=executable.cost,
             out_layouts=layouts,
         )
+        self.note_least_times()
         self.check(*without, *spec_checks(outputs, self.program.out_specs, mesh, layouts))
+
+    def note_least_times(self) -> None:
+        """Adds the roofline, where the figures of the devices are published."""
+        chip = chip_of_kind(self.devices[0].device_kind)
+        if chip is not None:
+            self.note(roofline=roofline(self.report, chip))
 
     def run_on(
         self, mesh: Mesh, leaves: list[Any] | None, repeat: int, cache: ExecutableCache
@@ -266,3 +283,11 @@ class Walk:
             for output, array in zip(lowered.traced.outputs, results, strict=True)
             if output.name in layouts
         ]
+
+
+def _with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
+    """A mesh with the ids and processes of the devices that it stands on."""
+    shape = mesh.axis_sizes
+    ids = np.array([d.id for d in devices], np.int64).reshape(shape)
+    processes = np.array([d.process_index for d in devices], np.int64).reshape(shape)
+    return replace(mesh, device_ids=ids, process_indices=processes)

@@ -13,13 +13,13 @@ from dataclasses import replace
 from typing import Any
 
 import jax
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.errors import ProgramError, TargetError, shown
 from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.program.arguments import program_arrays
+from shardviz.core.program.attached import ROOM, backend_started, chosen_cpus
 from shardviz.core.program.bridge import jax_dtype
 from shardviz.core.program.building import build_program
 from shardviz.core.program.effects.names import effect_word
@@ -46,6 +46,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.reference import unsharded
 from shardviz.core.program.targets import MOST, choose, device_mesh
 from shardviz.core.program.tracing import in_context, trace
+from shardviz.core.program.worker.parcel import abstract_mesh, stays_here
 
 _HOST_CALLS = ("pure_callback",)
 _RETURNING = ("pure_callback", "io_callback")
@@ -94,7 +95,7 @@ def _of_program(program: Program) -> Effects:
     known = Effects(program.name, mesh_size=program.mesh.size)
     if program.problems:
         return replace(known, refused=Refusal("program", program.problems[0]))
-    mesh = _mesh_to_trace_on(program.mesh)
+    mesh = _mesh_to_trace_on(program)
     try:
         traced = trace(program, mesh)
     except Exception as error:  # noqa: BLE001  a user's function may raise anything
@@ -108,7 +109,7 @@ def _of_program(program: Program) -> Effects:
     # Not lowered on this mesh: jax refuses, or lacks its devices. One device tells the tokens.
     alone = unsharded(program)
     with contextlib.suppress(Exception):  # a function may be made for many devices alone
-        one = _mesh_to_trace_on(alone.mesh)
+        one = _mesh_to_trace_on(alone)
         stage = trace(alone, one).stage
         return _with_tokens(known, lambda: _lower(stage, one), 1, lone)
     return known
@@ -204,15 +205,22 @@ def _lower(stage: Any, mesh: Mesh | AbstractMesh) -> Any:
         return stage.lower()
 
 
-def _mesh_to_trace_on(mesh: MeshSpec) -> Mesh | AbstractMesh:
+def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
+    mesh = program.mesh
     try:
-        if mesh.size <= MOST:
+        if mesh.size <= MOST and not _runs_elsewhere(program):
             return device_mesh(mesh, choose(None, mesh.size))
     except TargetError:
         pass  # the devices are not there: tracing needs none
     _start_backend(1)
-    types = tuple(AxisType[t] for t in mesh.axis_types)
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+    return abstract_mesh(mesh)
+
+
+def _runs_elsewhere(program: Program) -> bool:
+    """Whether the devices of a program will be another process's, so none are asked for here."""
+    if program.mesh.size <= ROOM or backend_started() or chosen_cpus() >= program.mesh.size:
+        return False
+    return not stays_here(program)
 
 
 def _start_backend(devices: int) -> None:

@@ -142,6 +142,11 @@ def _hoisted(before: Collective, after: Collective, at: str) -> str:
 
 
 def _split(before: Collective, after: Sequence[Collective], what: str) -> str:
+    if any(c.between_slices for c in after):
+        return (
+            f"Split: {what} became {phrase(after)}: what goes from slice to slice is a step of its"
+            " own."
+        )
     copies = {(c.mesh_axes, c.bytes_per_device) for c in after}
     if copies == {(before.mesh_axes, before.bytes_per_device)}:
         return f"Unrolled: {what} stands {len(after)} times, since its loop was unrolled."

@@ -9,15 +9,22 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 from shardviz.core.program.hlo.loops import Loops
 from shardviz.core.program.hlo.module import HEAD, Module
 from shardviz.core.program.hlo.origins import origin
 from shardviz.core.program.hlo.rematerialise import Rematerialised
-from shardviz.core.program.hlo.replica_groups import Replicas, read_replicas
+from shardviz.core.program.hlo.replica_groups import (
+    Groups,
+    Replicas,
+    read_pairs,
+    read_replicas,
+    replicas_of,
+)
 from shardviz.core.program.hlo.shapes import SHAPE, shape_bytes, without_layout
+from shardviz.core.program.hlo.slices import Crossing, branch_of, find_crossings, slices_of
 from shardviz.core.program.hlo.sources import Sources
 from shardviz.core.program.report import Collective
 
@@ -46,21 +53,30 @@ class _Found(NamedTuple):
 
 
 def read_collectives(
-    text: str, axis_names: Sequence[str], axis_sizes: Sequence[int]
+    text: str,
+    axis_names: Sequence[str],
+    axis_sizes: Sequence[int],
+    device_ids: Sequence[int] = (),
 ) -> tuple[Collective, ...]:
     """Every collective of a compiled module, each counted once, in the order of the text.
 
     Args:
         text: what `compiled.as_text()` gave, or a dump of a compiler pass.
         axis_names, axis_sizes: the mesh the module was compiled for, in its order.
+        device_ids: the devices of the mesh, in its order; needed for several slices of TPUs, whose
+            text is that of one slice.
 
     >>> line = "  %r = f32[16,32]{1,0} all-reduce(%p), replica_groups={{0,1},{2,3}}, to_apply=%add"
     >>> found, = read_collectives(line, ("data", "model"), (2, 2))
     >>> found.kind, found.mesh_axes, found.bytes_per_device, found.group_size
     ('all-reduce', ('model',), 2048, 2)
     """
-    reader = _Reader(Module(text), axis_names, axis_sizes)
-    return tuple(map(reader.collective, reader.each_once(_find(text))))
+    reader = _Reader(Module(text), axis_names, axis_sizes, device_ids)
+    found = [(f.start, reader.collective(f)) for f in reader.each_once(_find(text))]
+    if crossings := find_crossings(text):
+        found += [(c.start, reader.crossing(c)) for c in crossings]
+        found.sort(key=lambda pair: pair[0])
+    return tuple(collective for _, collective in found)
 
 
 def _find(text: str) -> list[_Found]:
@@ -80,12 +96,16 @@ def _find(text: str) -> list[_Found]:
 class _Reader:
     """Reads the collectives of one module."""
 
-    def __init__(self, module: Module, names: Sequence[str], sizes: Sequence[int]) -> None:
+    def __init__(
+        self, module: Module, names: Sequence[str], sizes: Sequence[int], ids: Sequence[int]
+    ) -> None:
         self.module = module
         self.sources = Sources(module.text)
         self.loops = Loops(module)
         self.rematerialised = Rematerialised(module)
         self.names, self.sizes = names, sizes
+        self.slices = slices_of(module.text, ids)
+        self.by_slice: dict[int, Groups] = {}
         self.replicas: dict[tuple[str, str], Replicas] = {}
 
     def each_once(self, found: list[_Found]) -> list[_Found]:
@@ -98,7 +118,26 @@ class _Reader:
             if not chain or chain not in seen:
                 result.append(one)
             seen.add(chain)
-        return result
+        return self._of_all_slices(result) if self.slices else result
+
+    def _of_all_slices(self, found: list[_Found]) -> list[_Found]:
+        """A permutation that the compiler wrote for each slice by itself stands once; where it
+        moves nothing inside of any, the send between slices is all there is of it."""
+        result, first = [], {}
+        for one in found:
+            branch = branch_of(self.module, self.module.computation_at(one.start))
+            pairs = _PAIRS.search(one.line)
+            if branch is None or self.slices is None or one.kind != "collective-permute":
+                result.append(one)
+                continue
+            if branch[0] not in first:
+                first[branch[0]] = one
+                result.append(one)
+            start = first[branch[0]].start
+            here = self.slices.spread(read_pairs(pairs[1]) if pairs else (), branch[1])
+            self.by_slice[start] = self.by_slice.get(start, ()) + here
+        still = {s for s, pairs in self.by_slice.items() if all(a == b for a, b in pairs)}
+        return [one for one in result if one.start not in still]
 
     def _chain(self, found: _Found) -> tuple[str, ...]:
         if "chain_id=" not in found.line or (match := _CHAIN.search(found.line)) is None:
@@ -147,11 +186,45 @@ class _Reader:
 
     def replicas_of(self, found: _Found) -> Replicas:
         paired = found.kind == "collective-permute"
+        if found.start in self.by_slice:
+            return replicas_of(self.by_slice[found.start], paired, self.names, self.sizes)
         match = (_PAIRS if paired else _GROUPS).search(found.line)
         key = ("pairs" if paired else "groups", match[1] if match else "")
         if key not in self.replicas:
-            self.replicas[key] = read_replicas(key[1], paired, self.names, self.sizes)
+            read = partial(read_replicas, key[1], paired, self.names, self.sizes)
+            slices = self.slices
+            self.replicas[key] = read(slices.size, slices.spread) if slices else read()
         return self.replicas[key]
+
+    def crossing(self, found: Crossing) -> Collective:
+        """A collective between slices, which the hosts carry out."""
+        computation = self.module.computation_at(found.start)
+        groups = self.slices.crossing(found.target) if self.slices else ()
+        paired = found.kind == "collective-permute"
+        replicas = replicas_of(groups, paired, self.names, self.sizes)
+        sums = found.kind in ("all-reduce", "reduce-scatter")
+        size = shape_bytes(found.shape)
+        if found.kind == "reduce-scatter":
+            size *= replicas.size or math.prod(self.sizes)
+        turns = self.loops.turns(computation)
+        at = found.sends if sums else found.start
+        place = origin(self.module, self.sources, at, found.kind, computation)
+        return Collective(
+            kind=found.kind,
+            mesh_axes=replicas.axes,
+            bytes_per_device=size,
+            op=place.op,
+            source=place.source,
+            groups=replicas.groups,
+            is_async=True,
+            in_loop=turns.in_loop,
+            name=found.name,
+            shape=without_layout(found.shape),
+            trips=turns.trips,
+            stack=place.stack,
+            group_size=replicas.size,
+            between_slices=True,
+        )
 
     def is_async(self, found: _Found, computation: str) -> bool:
         """Whether other work can run meanwhile. GPU's compiler makes pairs of all collectives and

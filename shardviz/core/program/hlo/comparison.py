@@ -174,7 +174,9 @@ def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tupl
     result = list(after)
     for found in match(before, after):
         for j in found.after:
-            old = [before[i] for i in found.before if before[i].kind == after[j].kind]
+            old = [before[i] for i in found.before]
+            if found.kind != "split":  # every step of what was split is for the same
+                old = [c for c in old if c.kind == after[j].kind]
             result[j] = _with(after[j], old)
     return tuple(result)
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 from shardviz.core.program.report import Collective
 
 _PART = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
+_SUMS = ("all-reduce", "reduce-scatter")
 Key = Callable[[Collective], Hashable]
 
 
@@ -42,6 +43,8 @@ def match(before: Sequence[Collective], after: Sequence[Collective]) -> list[Mat
     [Match(kind='kept', before=(0,), after=(0,))]
     """
     sides = _Sides(before, after)
+    if any(c.between_slices for c in after):
+        sides.sliced()
     sides.pair(lambda c: (_what(c), c.trips, c.op, c.source), "kept")
     sides.unrolled()
     sides.pair(lambda c: (_what(c), c.op, c.source), "kept")
@@ -121,6 +124,40 @@ class _Sides:
         for i, c in list(self.before.items()):
             if (same := waiting.get(key(c))) is not None and same:
                 self.take(kind, [i], [same.pop(0)])
+
+    def sliced(self) -> None:
+        """What several slices do together became steps: some inside of a slice, one across."""
+        for i, c in list(self.before.items()):
+            find = self._moves if c.kind == "collective-permute" else self._sums
+            if not c.between_slices and (steps := find(c)):
+                self.take("split", [i], steps)
+
+    def _moves(self, c: Collective) -> list[int]:
+        """The steps of a permutation: each moves some of its pairs, and together all."""
+        pairs = set(c.groups)
+        steps = [
+            j
+            for j, d in self.after.items()
+            if (d.kind, d.bytes_per_device) == (c.kind, c.bytes_per_device)
+            and d.groups
+            and pairs > set(d.groups)
+        ]
+        moved = [pair for j in steps for pair in self.after[j].groups]
+        return steps if len(steps) > 1 and sorted(moved) == sorted(pairs) else []
+
+    def _sums(self, c: Collective) -> list[int]:
+        """The steps of a sum: in each slice, then across, and where need be gathered again."""
+        free = {j: d for j, d in self.after.items() if d.source in ("", c.source)}
+        for j, across in free.items():
+            if not (across.between_slices and c.kind in _SUMS and across.kind in _SUMS):
+                continue
+            for k, d in reversed(free.items()):
+                axes = {*across.mesh_axes, *d.mesh_axes} == {*c.mesh_axes}
+                size = across.group_size * d.group_size == c.group_size > across.group_size
+                whole = d.bytes_per_device >= c.bytes_per_device  # padded to tiles
+                if k < j and d.kind in _SUMS and not d.between_slices and axes and size and whole:
+                    return [k, j, *_gathered(free, j, d)]
+        return []
 
     def unrolled(self) -> None:
         """One in a loop became several, whose turns sum up to its own."""
@@ -234,6 +271,16 @@ class _Sides:
     def rest(self) -> list[Match]:
         removed = [Match("removed", (i,), ()) for i in self.before]
         return removed + [Match("added", (), (j,)) for j in self.after]
+
+
+def _gathered(free: dict[int, Collective], behind: int, scattered: Collective) -> list[int]:
+    """The first gather of what was scattered inside of slices; none where nothing was."""
+    wanted = scattered.mesh_axes, scattered.group_size, scattered.bytes_per_device
+    for j, d in free.items():
+        found = d.mesh_axes, d.group_size, d.bytes_per_device
+        if j > behind and d.kind == "all-gather" and found == wanted:
+            return [j]
+    return []
 
 
 def _alike(c: Collective, whole: Collective) -> bool:

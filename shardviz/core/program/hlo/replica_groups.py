@@ -16,7 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -43,7 +43,14 @@ class Replicas(NamedTuple):
     size: int
 
 
-def read_replicas(text: str, paired: bool, names: Sequence[str], sizes: Sequence[int]) -> Replicas:
+def read_replicas(
+    text: str,
+    paired: bool,
+    names: Sequence[str],
+    sizes: Sequence[int],
+    devices: int | None = None,
+    spread: Callable[[Groups], Groups] = lambda groups: groups,
+) -> Replicas:
     """Groups, mesh axes and size of what stands behind `replica_groups=`.
 
     Args:
@@ -51,16 +58,32 @@ def read_replicas(text: str, paired: bool, names: Sequence[str], sizes: Sequence
         paired: whether it is the pairs of a permutation; its size is that of the axes it moves
             along.
         names, sizes: the axes of the mesh.
+        devices: how many devices the text counts; those of the mesh where not given.
+        spread: makes groups of these devices groups of mesh positions.
 
     >>> read_replicas("[2,4]<=[4,2]T(1,0)", False, ("a", "b"), (4, 2)).axes
     ('a',)
     """
+    groups = read_pairs(text) if paired else read_groups(text, devices or math.prod(sizes))
+    return replicas_of(spread(groups), paired, names, sizes)
+
+
+def replicas_of(
+    groups: Groups, paired: bool, names: Sequence[str], sizes: Sequence[int]
+) -> Replicas:
+    """Groups of flat mesh positions, with their mesh axes and size.
+
+    Args:
+        groups, paired, names, sizes: as for `read_replicas`.
+
+    >>> replicas_of(((0, 2), (1, 3)), False, ("a", "b"), (2, 2))[1:]
+    (('a',), 2)
+    """
     if paired:
-        pairs = read_pairs(text)
+        pairs = groups
         axes = axes_of_pairs(pairs, names, sizes)
         moved = math.prod(s for n, s in zip(names, sizes, strict=True) if n in axes)
         return Replicas(pairs, axes, moved if pairs else 0)
-    groups = read_groups(text, math.prod(sizes))
     lengths = {len(g) for g in groups}
     size = lengths.pop() if len(lengths) == 1 else 0
     return Replicas(groups, axes_of_groups(groups, names, sizes), size)

@@ -10,15 +10,19 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import sys
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
+from types import FrameType
 
 _NAME = re.compile(r'^(\d+) "(.*)"$', re.M)
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) function_name_id=\d+ line=(\d+)", re.M)
 _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?", re.M)
 _FRAME_ID = re.compile(r"stack_frame_id=(\d+)")
 _DIRECT = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
+
+_PLACE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 _OWN = str(Path(__file__).parents[3]) + os.sep
 _GALLERY = _OWN + "gallery" + os.sep
@@ -44,6 +48,33 @@ def place_in_words(path: str, line: int | str) -> str:
     """
     in_cell = "ipykernel_" in path or path.startswith("<ipython-input")
     return f"{'cell' if in_cell else os.path.basename(path)}:{line}"
+
+
+def source_lines(text: str) -> list[tuple[str, str]]:
+    """File and line of the user's code in a lowered module, in the order of the text.
+
+    Without the calls that are running now: they asked for the module, and are no part of what it
+    computes. Compiled in one cell and run from the next, a program has the same lines. A function
+    written inside of such a call stands at another column, and stays.
+
+    Args:
+        text: StableHLO with its locations.
+
+    >>> source_lines('#loc1 = loc("/home/me/model.py":12:4 to :9)')
+    [('/home/me/model.py', '12')]
+    """
+    frame, asking = sys._getframe(), set()
+    while frame is not None:
+        asking.add((frame.f_code.co_filename, *_running(frame)))
+        frame = frame.f_back
+    return [p[:2] for p in _PLACE.findall(text) if p not in asking and is_user_file(p[0])]
+
+
+def _running(frame: FrameType) -> tuple[str, str]:
+    """Line and column of what a frame is at, as jax writes them."""
+    places = frame.f_code.co_positions()  # one for each two bytes of code
+    line, _, column, _ = next(itertools.islice(places, frame.f_lasti // 2, None))
+    return str(line or 0), str(column or 0)
 
 
 class Sources:

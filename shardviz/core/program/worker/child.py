@@ -157,6 +157,10 @@ class _ChildWalk(Walk):
         named = zip(traced.outputs, self.parcel.outputs, strict=True)
         return replace(traced, outputs=tuple(replace(o, name=name) for o, name in named))
 
+    def lowered(self, traced: Traced) -> Lowered:
+        """The program, lowered; only the kernel can tell its lines from those that asked for it."""
+        return replace(super().lowered(traced), sources=self.parcel.sources)
+
     def key(self, lowered: Lowered) -> str:
         """The kernel's own fingerprint, and how often it asked for a new compile."""
         return f"{self.parcel.key}/{_TURNS.get(self.parcel.key, 0)}"
@@ -167,6 +171,9 @@ class _ChildWalk(Walk):
         found = compile_lowered(lowered, self.program.mesh, at_home)
         self._done = begun + found.compile_s
         return found
+
+    def note_least_times(self) -> None:
+        """Leaves the roofline to the kernel, which knows where described devices stand."""
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
         """Adds what the compiler says; the memory of a described device is the chip's."""

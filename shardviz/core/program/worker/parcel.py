@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,7 @@ from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.failures import in_words
-from shardviz.core.program.hlo.sources import is_user_file
+from shardviz.core.program.hlo.sources import source_lines
 from shardviz.core.program.program import Program
 from shardviz.core.program.reference import unsharded
 from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace
@@ -32,7 +31,6 @@ _NO_PROMISE = "no compatibility guarantees"
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([\w.$\-]+)")
 _LOCATIONS = re.compile(r"^#loc\d* = .*\n", re.M)
 _LOCATION = re.compile(r' ?loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)')
-_PLACE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+)')
 _PLAIN = (str, bool, int, float)
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "callback")
 
@@ -53,7 +51,7 @@ class Parcel:
         module: the serialised export.
         alone: the unsharded function, serialised; None where it is not asked for.
         key: the fingerprint of the compile.
-        sources: a digest of the module with its source lines.
+        sources: a digest of its source lines, without those that asked for it.
         x64: whether jax is set to 64 bits.
         capacity: bytes of memory on each device; None where the device itself says.
     """
@@ -119,7 +117,7 @@ def pack(
         target,
         bytes(exported.serialize()),
         _key(without_lines(text), asked, program, options, platform, target),
-        hashlib.sha256(repr(_lines(text)).encode()).hexdigest(),
+        hashlib.sha256(repr(source_lines(text)).encode()).hexdigest(),
         alone,
         bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         capacity,
@@ -143,6 +141,20 @@ def keeps_home(program: Program, traced: Traced) -> str | None:
                 " another process. Give text, a number or a truth value."
             )
     return None
+
+
+def stays_here(program: Program) -> bool:
+    """Whether a program cannot travel, found out by tracing it; starts no backend.
+
+    >>> import jax.numpy as jnp
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> stays_here(Program(jnp.sin, (ArraySpec("x", (8,)),), make_mesh(data=8)))
+    False
+    """
+    try:
+        return keeps_home(program, trace(program, abstract_mesh(program.mesh))) is not None
+    except Exception:  # noqa: BLE001  a function may raise anything: it will again, when traced
+        return False
 
 
 def callbacks_in(jaxpr: Any) -> tuple[str, ...]:
@@ -249,15 +261,6 @@ def without_lines(text: str) -> str:
     '%0 = add %a, %b : f32\\n'
     """
     return _LOCATION.sub("", _LOCATIONS.sub("", text))
-
-
-def _lines(text: str) -> list[tuple[str, str]]:
-    """File and line of the user's code in a module, without who asked for the module."""
-    frame, asking = sys._getframe(), set()
-    while frame is not None:
-        asking.add((frame.f_code.co_filename, str(frame.f_lineno)))
-        frame = frame.f_back
-    return [p for p in _PLACE.findall(text) if p not in asking and is_user_file(p[0])]
 
 
 def _inner(params: Mapping[str, Any]) -> list[Any]:

@@ -12,10 +12,12 @@ import jax
 from jax.sharding import NamedSharding
 
 from shardviz.core.errors import TargetError
-from shardviz.core.program.attached import count_of
+from shardviz.core.layout.topology import Topology
+from shardviz.core.program.attached import MOST, count_of
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.partitioner import partitioned_text, read_partitioned
 from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import roofline
 from shardviz.core.program.targets import Target, choose, device_mesh, only_described
 from shardviz.core.program.tracing import Traced, trace
 from shardviz.core.program.walk import Failed, Walk
@@ -35,9 +37,10 @@ class Compiled:
 
     Attributes:
         report: the worker's report.
-        sources: a digest of the program with its source lines.
+        sources: a digest of its source lines.
         compile_s: seconds to compile.
-        read_s: seconds to read what the compiler wrote, and to make the report.
+        read_s: seconds to read what the compiler wrote, and to make the report, least times
+            included.
     """
 
     report: Report
@@ -57,8 +60,7 @@ class Route:
 
     def __init__(self, walk: Walk, target: Target, pool: Pool = workers) -> None:
         self.walk, self.target, self.pool = walk, target, pool
-        devices = target.count or 1
-        self.settings = Settings(target.platform, devices if target.platform == "cpu" else 1)
+        self.settings = Settings.of(target.platform, target.count or 1, MOST)
         self.traced: Traced
 
     def compile(self, cache: ExecutableCache) -> None:
@@ -69,11 +71,13 @@ class Route:
 
         def make() -> Compiled:
             answer = self._ask(child.compile_parcel, parcel, True)
-            made.append(_compiled(answer, parcel))
+            made.append(_compiled(answer, parcel, self.target.topology))
             return made[0]
 
         found = cache.get_or_make(parcel.key, make, walk.program.name)
-        report = found.report if found.sources == parcel.sources else _moved(found.report)
+        report = found.report
+        if found.sources != parcel.sources:
+            report = _priced(_moved(report), self.target.topology)
         self._note(report)
         walk.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
 
@@ -141,7 +145,7 @@ class Route:
     def _note(self, report: Report) -> None:
         names = (
             *("partition_s", "place_s", "run_s", "runs_s", "out_layouts"),
-            *("partitioned", "collectives", "memory", "cost", "checks"),
+            *("partitioned", "collectives", "memory", "cost", "checks", "mesh", "roofline"),
         )
         self.walk.note(notes=(*self.walk.report.notes, *report.notes))
         self.walk.note(**{name: getattr(report, name) for name in names})
@@ -189,12 +193,22 @@ class _Dump:
         self.walk.preview(self.walk.report)
 
 
-def _compiled(answer: child.Answer, parcel: Parcel) -> Compiled:
+def _compiled(answer: child.Answer, parcel: Parcel, topology: Topology | None = None) -> Compiled:
+    begun = time.perf_counter()
     # What a run did is not what a compile gave.
     report = answer.report.replace(
         checks=answer.compile_checks, run_s=None, runs_s=(), place_s=None
     )
-    return Compiled(report, parcel.sources, answer.report.compile_s or 0.0, answer.read_s)
+    report = _priced(report, topology)
+    read_s = answer.read_s + time.perf_counter() - begun
+    return Compiled(report, parcel.sources, answer.report.compile_s or 0.0, read_s)
+
+
+def _priced(report: Report, topology: Topology | None) -> Report:
+    """The report with its least times, where it is known what the devices are."""
+    if topology is None:
+        return report
+    return report.replace(roofline=roofline(report, topology, report.mesh))
 
 
 def _moved(report: Report) -> Report:

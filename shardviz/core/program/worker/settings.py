@@ -24,6 +24,7 @@ _TPU = {
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
 }
 _GPU = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+_COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,25 @@ class Settings:
 
     kind: str
     devices: int = 1
+
+    @classmethod
+    def of(cls, platform: str, needed: int, most: int) -> Settings:
+        """The worker for so many devices of a platform.
+
+        Workers differ by a few numbers of CPU devices alone, so that another mesh finds one that
+        is warm.
+
+        Args:
+            platform: `"cpu"`, `"tpu"` or `"gpu"`.
+            needed: how many devices the program is for.
+            most: how many CPU devices one process simulates.
+
+        >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
+        [64, 512, 1024]
+        """
+        if platform != "cpu":
+            return cls(platform)
+        return cls(platform, next(n for n in (*_COUNTS, max(most, needed)) if needed <= n))
 
     @property
     def name(self) -> str:

@@ -1,0 +1,114 @@
+"""What a report says of the devices it was compiled for, and of the lines it was compiled from."""
+
+from __future__ import annotations
+
+import functools
+import pickle
+import sys
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from shardviz.core.layout.chips import find_chip
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program import compiler, walk
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.hlo.sources import source_lines
+from shardviz.core.program.roofline import roofline
+from shardviz.core.program.runner import compile_program, run_program
+from tests.program.helpers import array, in_new_python, program
+
+X, W = array("x", (16, 8), "None, b"), array("w", (8, 4), "b")
+WORKER, KERNEL = "cpu:8", None
+
+
+def matmul(x, w):
+    return jnp.tanh(x @ w)
+
+
+@pytest.mark.parametrize("target", [KERNEL, WORKER], ids=["kernel", "worker"])
+@pytest.mark.usefixtures("eight_devices")
+def test_compiled_and_then_run_from_another_line_keeps_its_sources(target):
+    cache, made = ExecutableCache(), program(matmul, X, W)
+    compiled = compile_program(made, target, cache=cache)
+    ran = run_program(made, target=target, cache=cache)
+    assert (compiled.cache_hit, ran.cache_hit) == (False, True)
+    assert ran.error is None, ran.error
+    for rung in ("partitioned", "collectives"):
+        places = [[c.source for c in getattr(r, rung)] for r in (compiled, ran)]
+        assert places[0] == places[1]
+        assert places[0][0].startswith("test_targets_reports.py:")
+
+
+def lines_of(fn):
+    fresh = functools.partial(fn)  # jax remembers a function that it has traced, lines and all
+    return source_lines(jax.jit(fresh).lower(jnp.ones(8)).as_text(debug_info=True))
+
+
+def test_lines_are_those_of_people_and_not_of_who_asks():
+    here = sys._getframe().f_lineno
+    made = lambda x: x * jnp.tanh(x)  # noqa: E731
+    inline = lines_of(lambda x: x * jnp.tanh(x))
+    assert lines_of(made) == lines_of(made)
+    tracing = (__file__, str(lines_of.__code__.co_firstlineno + 2))  # no call that still runs
+    assert set(lines_of(made)) == {tracing, (__file__, str(here + 1))}
+    assert set(inline) == {tracing, (__file__, str(here + 2))}
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_a_report_names_the_devices_it_is_for_in_mesh_order():
+    ids = [7, 6, 5, 4, 3, 2, 1, 0]
+    mesh = make_mesh(a=4, b=2, device_ids=ids)
+    for target in (KERNEL, WORKER):
+        report = compile_program(program(matmul, X, W, mesh=mesh), target, cache=ExecutableCache())
+        assert report.mesh.device_ids.ravel().tolist() == ids
+        assert report.mesh.shape == mesh.shape
+        assert report.roofline is None  # nobody publishes what a simulated device can do
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkeypatch):
+    chip = find_chip("h100")
+    monkeypatch.setattr(walk, "chip_of_kind", lambda kind: chip)
+    report = compile_program(program(matmul, X, W), cache=ExecutableCache())
+    assert report.error is None, report.error
+    assert report.roofline == roofline(report.replace(roofline=None), chip)
+    assert report.roofline.chip is chip
+    assert report.roofline.collective_s > 0
+    assert pickle.loads(pickle.dumps(report)).roofline.rows == report.roofline.rows
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_what_only_the_partitioner_tells_is_told_of_the_compiled_collectives_too(monkeypatch):
+    read, rungs = compiler.read_collectives, iter(["Told by the partitioner.", ""])
+
+    def telling(*given):
+        cause = next(rungs)
+        return tuple(replace(c, cause=cause) for c in read(*given))
+
+    monkeypatch.setattr(compiler, "read_collectives", telling)
+    report = compile_program(program(matmul, X, W), cache=ExecutableCache())
+    assert [c.cause for c in report.collectives] == ["Told by the partitioner."]
+
+
+LOOKS = """
+import jax
+import shardviz as sv
+def plain(x):
+    return x + 1
+def talks(x):
+    jax.debug.callback(print, x.sum())
+    return x + 1
+fn = {which}
+found = sv.effects(sv.program(fn, jax.ShapeDtypeStruct((1024,), "float32"), mesh="a=128"))
+print(found.names, jax.device_count())
+"""
+
+
+@pytest.mark.parametrize(
+    ("which", "said"), [("plain", "() 64"), ("talks", "('debug callback',) 128")]
+)
+def test_looking_at_effects_asks_for_many_devices_only_where_the_program_stays(which, said):
+    assert in_new_python(LOOKS.format(which=which)).strip().endswith(said)
