@@ -161,7 +161,7 @@ def test_narrow_types_run_or_say_why_not():
     report = run(program(lambda x: x, X.replace(dtype="int4")))
     if report.error is not None:
         assert report.error.stage == "run"
-        assert "jax 0.10" in report.error.message
+        assert f"jax {jax.__version__} cannot" in report.error.message
         assert "or take int8" in report.error.message
 
 

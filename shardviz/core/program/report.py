@@ -237,4 +237,5 @@ class Report(Displayed):
 
     def __repr__(self) -> str:
         state = f"failed at {self.error}" if self.error else "ok" if self.ok else "a check failed"
-        return f"Report({self.program} on {self.target}: {state})"
+        where = f" on {self.target}" if self.target else ""
+        return f"Report({self.program}{where}: {state})"

@@ -124,6 +124,7 @@ def _run(
 
 def _target(walk: Walk, target: Target | str | None) -> Target:
     walk.enter("target")
+    walk.note(target=target if isinstance(target, str) else "")
     chosen = decide(target, walk.program.mesh.size, lambda: stays_here(walk.program))
     walk.note(target=str(chosen))
     return chosen

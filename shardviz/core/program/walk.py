@@ -88,7 +88,7 @@ class Walk:
             self.note(error=Failure("cancelled", f"Cancelled {words}."))
         except Failed as elsewhere:
             self.note(error=elsewhere.failure)
-        except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
             self.note(error=failure(self.stage, error))
 
     def enter(self, stage: str) -> None:

@@ -98,7 +98,7 @@ def _of_program(program: Program) -> Effects:
     mesh = _mesh_to_trace_on(program)
     try:
         traced = trace(program, mesh)
-    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         return replace(known, refused=Refusal("trace", in_our_words(error)))
     known = _read(known, traced.stage.jaxpr)
     lone = program.out_specs is None and _from_host_alone(traced.stage.jaxpr)
@@ -127,7 +127,7 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
     args = structs if tree is None else tree.unflatten(structs)
     try:
         stage = jax.jit(fresh).trace(*args)
-    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         return replace(known, refused=Refusal("trace", in_our_words(error)))
     known = replace(_read(known, stage.jaxpr), fixed=named_devices(stage.jaxpr))
     count = known.fixed or 1

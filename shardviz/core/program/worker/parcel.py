@@ -153,7 +153,7 @@ def stays_here(program: Program) -> bool:
     """
     try:
         return keeps_home(program, trace(program, abstract_mesh(program.mesh))) is not None
-    except Exception:  # noqa: BLE001  a function may raise anything: it will again, when traced
+    except (Exception, SystemExit):  # noqa: BLE001  it will be raised again, when traced
         return False
 
 
