@@ -80,8 +80,14 @@ def _is_constant(op: PlannedOp) -> bool:
 
 
 def _call_sites(ops: Sequence[PlannedOp], inner: Sequence[int]) -> list[Path]:
-    """The lines that call, outermost first, with loops where they begin."""
-    sites = [tuple(dict.fromkeys(reversed(op.stack)))[:-1] for op in ops]
+    """The functions that are called, outermost first, with loops where they begin.
+
+    Where a plan does not know their names, it is the lines that call.
+    """
+    if any(ops[i].calls for i in inner):
+        sites = _functions(ops)
+    else:
+        sites = [tuple(dict.fromkeys(reversed(op.stack)))[:-1] for op in ops]
     loops: dict[Path, list[Path]] = {}
     for i in inner:
         for _, scope in _loops(ops[i]):
@@ -94,6 +100,26 @@ def _call_sites(ops: Sequence[PlannedOp], inner: Sequence[int]) -> list[Path]:
         for name, scope in reversed(_loops(op)):
             path.insert(begins.get(scope, 0), name)
         paths.append(tuple(path))
+    return paths
+
+
+def _functions(ops: Sequence[PlannedOp]) -> list[Path]:
+    """The functions around every value; one that is called from several lines is counted."""
+    callers: dict[Path, list[str]] = {}
+    paths = []
+    for op in ops:
+        path: Path = ()
+        for i, name in enumerate(op.calls):
+            if name.endswith("comp>") or name == "<genexpr>":
+                continue  # Python's own functions, of which the text says nothing
+            above = len(op.calls) - i  # the line of the caller, counted from the innermost
+            line = op.stack[above] if above < len(op.stack) else ""
+            lines = callers.setdefault((*path, name), [])
+            if line not in lines:
+                lines.append(line)
+            number = lines.index(line) + 1
+            path = (*path, name if number == 1 else f"{name} ({number})")
+        paths.append(path)
     return paths
 
 

@@ -207,6 +207,22 @@ def test_calls_of_a_program_without_names_are_the_lines_that_call():
     assert value_paths([constant, *inside, outside]) == [("f.py:17",)] * 5 + [()]
 
 
+def test_calls_of_a_program_without_names_are_its_functions():
+    def called(name, count, stack, calls):
+        return [PlannedOp(f"{name}{i}", "op", stack=stack, calls=calls, operands=("x",))
+                for i in range(count)]  # fmt: skip
+
+    first = called("a", 4, ("mlp.py:9", "f.py:17", "f.py:3"), ("f", "block", "mlp"))
+    second = called("b", 4, ("mlp.py:9", "f.py:18", "f.py:3"), ("f", "block", "mlp"))
+    listed = called("c", 4, ("n.py:2", "f.py:19", "f.py:3"),
+                    ("block", "<listcomp>", "norm"))  # fmt: skip
+    outside = called("d", 1, ("f.py:20", "f.py:3"), ("f", "block"))
+    assert value_paths([*first, *second, *outside]) == [("mlp",)] * 4 + [("mlp (2)",)] * 4 + [()]
+    assert value_paths([*listed, *called("e", 1, ("f.py:20",), ("block",))]) == [
+        *[("norm",)] * 4, ()
+    ]  # fmt: skip
+
+
 def test_loops_begin_where_all_in_them_was_called():
     stacks = [("mlp.py:9", "f.py:30", "f.py:17", "f.py:3"), ("f.py:31", "f.py:17", "f.py:3")]
     looped = [

@@ -7,7 +7,7 @@ import pytest
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation import attributes, factors
 from shardviz.core.program.propagation.draft import base_name
-from shardviz.core.program.propagation.locations import place
+from shardviz.core.program.propagation.locations import Place, place
 
 # name: rule, operands, what it does with reductions, words
 RULES = {
@@ -194,3 +194,54 @@ NAMES = {
 @pytest.mark.parametrize(("path", "opcode"), NAMES)
 def test_values_are_named_as_jax_names_their_operation(path, opcode):
     assert base_name(path, opcode) == NAMES[path, opcode]
+
+
+INNER = (("relu.py:3", "relu"), ("f.py:10", "f"), ("main.py:5", "<module>"))
+CALLS = {
+    "the lines of the first call": (
+        INNER, (("f.py:20", "f"), ("main.py:5", "<module>")),
+        ("relu.py:3", "f.py:20", "main.py:5"), ("f", "relu"),
+    ),
+    "the same call": (
+        INNER, INNER[1:], ("relu.py:3", "f.py:10", "main.py:5"), ("f", "relu"),
+    ),
+    "a body of a loop": (
+        (("scan.py:12", "scan.<locals>.body"), ("scan.py:14", "scan")), (("scan.py:14", "scan"),),
+        ("scan.py:12", "scan.py:14"), ("scan", "body"),
+    ),
+    "two functions on a line": (
+        (("f.py:3", "f.<locals>.<lambda>"), ("f.py:3", "f")), (("f.py:3", "f"),),
+        ("f.py:3",), ("f", "<lambda>"),
+    ),
+    "another function": (
+        INNER, (("g.py:2", "g"),),
+        ("relu.py:3", "f.py:10", "main.py:5", "g.py:2"), ("g", "f", "relu"),
+    ),
+    "no lines inside": ((), (("f.py:20", "f"),), ("f.py:20",), ("f",)),
+    "no names": (
+        (("a.py:1", ""), ("b.py:2", "")), (("b.py:2", ""), ("c.py:3", "")),
+        ("a.py:1", "b.py:2", "c.py:3"), (),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_each_line_of_a_call_is_told_once(name):
+    inner, outer, stack, calls = CALLS[name]
+    found = Place("jit(g)", outer).inner(Place("add", inner))
+    assert (found.stack, found.calls) == (stack, calls)
+
+
+FUNCTIONS = {
+    'loc("jit(f)/sin"("f"("/me/a.py":3:1 to :5)))': ("f",),
+    'loc("sin"("/me/a.py":3:1))': (),
+    'loc("sin"(callsite("M.__call__"("/me/a.py":3:1) at "<module>"("/me/b.py":4:1))))': (
+        "M.__call__",
+    ),
+    'loc(callsite("f.<locals>.g"("/me/a.py":3:1) at "f"("/me/b.py":4:1)))': ("f", "g"),
+}
+
+
+@pytest.mark.parametrize("text", FUNCTIONS)
+def test_functions_around_an_operation(text):
+    assert place(text).calls == FUNCTIONS[text]

@@ -47,7 +47,11 @@ class Entry:
 
 
 # Beside the text, which the package reads, the same modules as protocol buffers.
-OPTIONS = {"xla_dump_hlo_as_proto": True, "xla_dump_hlo_as_text": True}
+OPTIONS = {
+    "xla_dump_hlo_as_proto": True,
+    "xla_dump_hlo_as_text": True,
+    "xla_backend_optimization_level": 0,  # none of it runs, and the partitioner is long done
+}
 
 
 def entry(case: Any, mesh: str) -> Entry:

@@ -35,6 +35,24 @@ def pooling_gradient(x):
     return jax.grad(lambda x: jnp.sum(pooling(x) ** 2))(x)
 
 
+def pooling_of_neighbours(x):
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 3, 3, 1), (1, 1, 1, 1), "SAME")
+
+
+def patches(x, k):
+    return jax.lax.conv_general_dilated(
+        x, k, k.shape[:2], "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC")
+    )
+
+
+def every_other(x):
+    return x[:, ::2] * 2
+
+
+def cummax(x):
+    return jax.lax.cummax(x, 1) + 1
+
+
 def argsort(x):
     return jnp.argsort(x, axis=0)
 
@@ -138,6 +156,10 @@ def sort(x):
 
 def top_k(x):
     return jax.lax.top_k(x, 4)
+
+
+def index(x):
+    return x[:, 40] * 2
 
 
 def argmax(x):

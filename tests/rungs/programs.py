@@ -91,6 +91,7 @@ _LAYERS = (
     ("w_in", (4, 64, 128), "None, None, model"),
     ("w_out", (4, 128, 64), "None, model, None"),
 )
+_IMAGE = ("x", (8, 32, 16, 8), "data, model")
 _TABLE = ("table", (256, 64), "model, None")
 _IDS = ("ids", (16, 32), "data, None", "int32")
 
@@ -192,6 +193,8 @@ CASES: tuple[Case, ...] = (
     Case("cumulative sum over a split axis", f.cumsum, (_ROWS,)),
     Case("sort a split axis", f.sort, (_ROWS,)),
     Case("top_k over a split axis", f.top_k, (_ROWS,)),
+    Case("top_k of split rows", f.top_k, (_X,)),
+    Case("index of a split axis", f.index, (_ROWS,)),
     Case("argmax over a split axis", f.argmax, (_ROWS,)),
     Case("gather rows of a split array", f.take, (_ROWS, ("ids", (16,), "data", "int32"))),
     Case(
@@ -205,6 +208,11 @@ CASES: tuple[Case, ...] = (
     Case("Fourier transform", f.fourier, (_X,)),
     Case("pooling", f.pooling, (("x", (16, 16, 16, 8), "data, model"),)),
     Case("pooling, gradient", f.pooling_gradient, (("x", (16, 16, 16, 8), "data"),)),
+    Case("pooling of neighbours", f.pooling_of_neighbours, (_IMAGE,)),
+    Case("one number a window", f.convolution, (_IMAGE, ("k", (1, 1, 8, 32), ""))),
+    Case("patches", f.patches, (_IMAGE, ("k", (4, 4, 8, 32), ""))),
+    Case("every other of a split axis", f.every_other, (_ROWS,)),
+    Case("cumulative maximum over a split axis", f.cummax, (_ROWS,)),
     Case("argsort of a split axis", f.argsort, (_ROWS,)),
     Case("triangle of a product with itself", f.triangular, (_ROWS,)),
     # Movement that is asked for.

@@ -22,6 +22,7 @@ _ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
 _STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
 _EDGE = re.compile(_AXIS + r" = (\w+)-(\d+) -> \[([^\]]*)\]")
 _END = re.compile(r"(operand|result)-(\d+)")
+_PART = re.compile(r":\(\d+\)\d+$")
 _TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]+?)(?:, .*)?>")
 
 _DTYPES = {
@@ -88,13 +89,14 @@ def axes(text: str) -> tuple[str, ...]:
     return tuple(unescaped(name) + part for name, part in _ONE_AXIS.findall(text))
 
 
+@lru_cache(maxsize=4096)
 def parent(axis: str) -> str:
     """The mesh axis that an axis is a part of, or itself.
 
     >>> parent("data:(1)2"), parent("data")
     ('data', 'data')
     """
-    return re.sub(r":\(\d+\)\d+$", "", axis)
+    return _PART.sub("", axis)
 
 
 @lru_cache(maxsize=16384)

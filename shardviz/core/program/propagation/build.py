@@ -22,6 +22,7 @@ from shardviz.core.program.propagation.explicit_types import note_types
 from shardviz.core.program.propagation.lowering import Planned, abstract_mesh, lower_to_plan
 from shardviz.core.program.propagation.plan import Origin, Plan, PlannedOp
 from shardviz.core.program.propagation.reading import Reader, argument_names
+from shardviz.core.program.propagation.texts import Texts
 from shardviz.core.program.propagation.uneven import note_uneven
 from shardviz.core.program.report import Failure
 from shardviz.core.program.tracing import Traced, placed_spec, trace
@@ -51,7 +52,7 @@ def plan_program(program: Program) -> Plan:
     walk = _Walk(program)
     try:
         walk.follow()
-    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         walk.fail(error)
     return walk.plan
 
@@ -91,16 +92,18 @@ class _Walk:
         return refusal_on(single, self.program.mesh.size) or ""
 
     def _propagate(self, lowered: Planned) -> None:
-        traced = lowered.traced
+        traced, mesh = lowered.traced, self.program.mesh
         copy = pipeline.propagate(lowered.module, per_call=True)
         asked = {r.array.name: placed_spec(r.spec) for r in self.program.requests if r.spec}
         results = [o.name for o in traced.outputs]
+        texts = Texts()
         with copy.context:
-            ops = Reader(copy, self._arguments(traced, copy), results, asked).read()
-        ops = note_uneven(self._with_unused(ops), self.program.mesh)
-        if "Explicit" in self.program.mesh.axis_types:
+            names = self._arguments(traced, copy)
+            ops = Reader(copy, names, results, asked, mesh, texts).read()
+        ops = note_uneven(self._with_unused(ops), mesh)
+        if "Explicit" in mesh.axis_types:
             ops = note_types(ops, traced.stage.jaxpr)
-        collectives = read_estimate(pipeline.planned_on(copy), ops, self.program.mesh)
+        collectives = read_estimate(pipeline.planned_on(copy), ops, mesh, texts)
         notes = self._notes(ops, lowered.note)
         self.plan = self.plan.replace(ops=ops, collectives=tuple(collectives), notes=notes)
 

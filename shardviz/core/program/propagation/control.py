@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 from shardviz.core.program.propagation import attributes, factors
 from shardviz.core.program.propagation.draft import Draft, Where, all_axes, ends_of, scope_of
-from shardviz.core.program.propagation.locations import place
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"dense<(-?\d+)>")
@@ -22,7 +21,7 @@ _NUMBER = re.compile(r"dense<(-?\d+)>")
 def read_while(reader: Any, op: Any, where: Where) -> None:
     """A loop: its carried values first, then condition and body."""
     inits = reader.named(op.operands)
-    made = reader.add(op, where, _specs(op, "sdy.sharding"), operands=())
+    made = reader.add(op, where, _specs(reader, op, "sdy.sharding"), operands=())
     names = [d.op.name for d in made]
     rounds = trip_count(op)
     trips = None if rounds is None or where.trips is None else rounds * where.trips
@@ -36,7 +35,7 @@ def read_while(reader: Any, op: Any, where: Where) -> None:
 
 def read_branches(reader: Any, op: Any, where: Where) -> None:
     """A choice between branches: its results first, then every branch."""
-    made = reader.add(op, where, _specs(op, "sdy.sharding"), operands=())
+    made = reader.add(op, where, _specs(reader, op, "sdy.sharding"), operands=())
     inside = replace(where, region="branch")
     returned = [reader.block(region.blocks[0], inside) for region in op.regions]
     _join(reader, op, made, list(zip(*returned, strict=True)))
@@ -45,12 +44,12 @@ def read_branches(reader: Any, op: Any, where: Where) -> None:
 def read_manual(reader: Any, op: Any, where: Where) -> None:
     """A shard_map: its results first, then its body, whose shapes are those of one block."""
     operands = reader.named(op.operands)
-    over = ", ".join(attributes.axes(_text(op, "manual_axes"))) or "no axis"
+    over = ", ".join(attributes.axes(reader.texts.attribute(op, "manual_axes"))) or "no axis"
     note = f"A shard_map over {over}: its body says itself what is sent."
-    specs = _specs(op, "out_shardings")
+    specs = _specs(reader, op, "out_shardings")
     made = reader.add(op, where, specs, operands=operands, opcode="shard_map", note=note)
     key, source = (
-        _text(op, "sdy.sharding_origin_name").strip('"'),
+        reader.texts.attribute(op, "sdy.sharding_origin_name").strip('"'),
         made[0].op.source if made else "",
     )
     base = made[0].op.name.partition("[")[0] if made else "shard_map"
@@ -63,7 +62,7 @@ def read_manual(reader: Any, op: Any, where: Where) -> None:
     block = op.regions[0].blocks[0]
     reader.alias(block.arguments, operands)
     local = f"Inside of a shard_map over {over}: the shape is that of one device's block."
-    at = where.call.inner(place(str(op.location)))
+    at = where.call.inner(reader.texts.place(op))
     scope = scope_of(where, f"{at.op}/")
     inside = replace(where, call=at, scope=scope, region="manual", note=local)
     returned = reader.block(block, inside)
@@ -73,30 +72,30 @@ def read_manual(reader: Any, op: Any, where: Where) -> None:
 def read_barrier(reader: Any, op: Any, where: Where) -> None:
     """An optimization barrier, such as remat sets: what goes in comes out."""
     operands = reader.named(op.operands)
-    made = reader.add(op, where, _specs(op, "sdy.sharding"), operands=operands)
+    made = reader.add(op, where, _specs(reader, op, "sdy.sharding"), operands=operands)
     _join(reader, op, made, [(name,) for name in operands])
 
 
 def read_constraint(reader: Any, op: Any, where: Where) -> None:
     """A sharding that was asked for in the middle of a program, or a reshard between functions."""
     operands = reader.named(op.operands)
-    specs = _specs(op, "sharding")
-    key = _text(op, "sdy.sharding_origin_name").strip('"')
-    at = where.call.inner(place(str(op.location)))
+    specs = _specs(reader, op, "sharding")
+    key = reader.texts.attribute(op, "sdy.sharding_origin_name").strip('"')
+    at = where.call.inner(reader.texts.place(op))
     asked = reader.value(operands[0])
     if key and asked is not None and specs == (asked.spec,) and _made_there(asked.op, at.op):
         # With Explicit axes every operation is followed by the sharding of its type.
         reader.origin(key, "op", asked.name, asked.source)
         reader.alias(op.results, operands)
         return
-    rule = _text(op, "sdy.sharding_rule")
+    rule = reader.texts.attribute(op, "sdy.sharding_rule")
     told = {"rule": factors.words(rule, operands), "factors": rule, "operands": operands}
     opcode = "sharding_constraint" if key else "reshard"
     (draft,) = reader.add(op, where, specs, opcode=opcode, **told)
     if key:
         for name in (key, f"{draft.op.name}: self"):
             reader.origin(name, "constraint", operands[0] or draft.op.name, draft.op.source)
-    steps = attributes.edges(_text(op, "sdy.propagation_edges"))
+    steps = attributes.edges(reader.texts.attribute(op, "sdy.propagation_edges"))
     reader.cross(draft, steps, ends_of(operands, (draft.op.name,)))
 
 
@@ -173,10 +172,10 @@ def _last(block: Any) -> Any:
 
 def _join(reader: Any, op: Any, made: list[Draft], sources: Sequence[Sequence[str]]) -> None:
     """Says what each result of such an operation comes from, and which steps crossed there."""
-    origins = attributes.origins(_text(op, "sdy.result_sharding_origins"))
+    origins = attributes.origins(reader.texts.attribute(op, "sdy.result_sharding_origins"))
     for draft, found in zip(made, _aligned(origins, made, set), strict=True):
         draft.origins = dict(found or {})
-    lists = attributes.edge_lists(_text(op, "sdy.result_propagation_edges"))
+    lists = attributes.edge_lists(reader.texts.attribute(op, "sdy.result_propagation_edges"))
     steps = _aligned(lists, made, lambda edges: {e.axis for e in edges})
     for number, draft in enumerate(made):
         names = tuple(sources[number]) if number < len(sources) else ()
@@ -205,9 +204,5 @@ def _aligned(
     return aligned
 
 
-def _specs(op: Any, name: str) -> tuple[Any, ...]:
-    return attributes.specs(_text(op, name))
-
-
-def _text(op: Any, name: str) -> str:
-    return str(op.attributes[name]) if name in op.attributes else ""
+def _specs(reader: Any, op: Any, name: str) -> tuple[Any, ...]:
+    return attributes.specs(reader.texts.attribute(op, name))

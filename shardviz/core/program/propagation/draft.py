@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation.attributes import Edge, parent
@@ -24,6 +25,8 @@ _HELPERS = {
     "transpose": {"transpose"},
     "slice": {"slice", "split", "dynamic_slice"},
 }
+
+_CALL = re.compile(r"\w+\(.*\)")
 
 
 @dataclass(frozen=True)
@@ -87,6 +90,7 @@ class Names:
         return name in self._taken or (count > 1 and f"{name}[0]" in self._taken)
 
 
+@lru_cache(maxsize=4096)
 def base_name(path: str, opcode: str) -> str:
     """What jax calls an operation; where it is only a helper of that, what StableHLO calls it.
 
@@ -94,16 +98,16 @@ def base_name(path: str, opcode: str) -> str:
     ('max', 'broadcast_in_dim')
     """
     last = path.rsplit("/", 1)[-1].rstrip(":")  # jax's callbacks end with a colon
-    if not last or re.fullmatch(r"\w+\(.*\)", last):
+    if not last or _CALL.fullmatch(last):
         return opcode
     known = _HELPERS.get(opcode)
     return opcode if known is not None and last not in known else last
 
 
-def step_of(edge: Edge, op: str, ends: dict[tuple[str, int], str]) -> Step | None:
+def step_of(edge: Edge, op: str, ends: Mapping[tuple[str, int], str]) -> Step | None:
     """An edge with names for numbers; None where it led from a value to itself."""
     origin = ends.get(edge.origin, "")
-    to = tuple(dict.fromkeys(n for e in edge.to if (n := ends.get(e, "")) and n != origin))
+    to = tuple(dict.fromkeys([n for e in edge.to if (n := ends.get(e, "")) and n != origin]))
     return Step(edge.number, edge.axis, op, origin, to) if origin and to else None
 
 
@@ -124,12 +128,8 @@ def finished(drafts: list[Draft], known: dict[str, Origin]) -> tuple[PlannedOp, 
         axes = all_axes(draft.op.spec)
         origins = {a: o for a in axes if (o := _origin(a, draft, known)) is not None}
         numbers = [n for a in axes if (n := _number(draft.op.name, a, brought)) is not None]
-        parts = draft.op.__dict__ | {
-            "origins": origins,
-            "steps": draft.crossed,
-            "step": max(numbers, default=None),
-        }
-        made.append(PlannedOp(**parts))
+        steps = {"steps": draft.crossed, "step": max(numbers, default=None)}
+        made.append(PlannedOp.trusted({**draft.op.__dict__, "origins": origins, **steps}))
     return tuple(made)
 
 
@@ -146,16 +146,26 @@ def _origin(axis: str, draft: Draft, known: dict[str, Origin]) -> Origin | None:
     if name is None:
         return None
     found = known.get(f"{draft.op.name}: self" if name == "self" else name)
-    return None if found is None else Origin(axis, found.kind, found.name, found.source)
+    return None if found is None else _of_axis(axis, found)
+
+
+@lru_cache(maxsize=4096)
+def _of_axis(axis: str, found: Origin) -> Origin:
+    return Origin(axis, found.kind, found.name, found.source)
 
 
 def _number(name: str, axis: str, brought: dict[tuple[str, str], int]) -> int | None:
     return brought.get((name, axis), brought.get((name, parent(axis))))
 
 
+@lru_cache(maxsize=4096)
+def _whole(rank: int) -> Spec:
+    return Spec.trusted(((),) * rank)
+
+
 def whole(shape: Sequence[int]) -> Spec:
     """The spec of an array that nothing splits."""
-    return Spec.trusted(((),) * len(shape))
+    return _whole(len(shape))
 
 
 def ends_of(operands: Sequence[str], results: Sequence[str]) -> dict[tuple[str, int], str]:

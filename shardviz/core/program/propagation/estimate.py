@@ -36,6 +36,7 @@ from shardviz.core.program.propagation.estimate_module import (
 from shardviz.core.program.propagation.estimate_walk import Site
 from shardviz.core.program.propagation.locations import Place
 from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.texts import Texts
 from shardviz.core.program.report import Collective
 
 # The collectives of `jax.lax` that users write inside of shard_map.
@@ -87,17 +88,28 @@ def estimate(lowered: Any, ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[Co
     return read_estimate(pipeline.planned(module), ops, mesh)
 
 
-def read_estimate(planned: Any, ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[Collective, ...]:
-    """The collectives of a module that `pipeline.planned` made."""
-    return tuple(_Reader(planned, ops, mesh).collectives())
+def read_estimate(
+    planned: Any, ops: Sequence[PlannedOp], mesh: MeshSpec, texts: Texts | None = None
+) -> tuple[Collective, ...]:
+    """The collectives of a module that `pipeline.planned` made.
+
+    Args:
+        planned: the module.
+        ops: the values of the plan, to name causes by.
+        mesh: the mesh.
+        texts: what was read already of a module that this one is a copy of.
+    """
+    return tuple(_Reader(planned, ops, mesh, texts or Texts()).collectives())
 
 
 class _Reader:
     """The collectives of one planned module."""
 
-    def __init__(self, planned: Any, ops: Sequence[PlannedOp], mesh: MeshSpec) -> None:
-        self.mesh = mesh
-        self.module = PlannedModule(planned, ops)
+    def __init__(
+        self, planned: Any, ops: Sequence[PlannedOp], mesh: MeshSpec, texts: Texts
+    ) -> None:
+        self.mesh, self.texts = mesh, texts
+        self.module = PlannedModule(planned, ops, texts)
         self.values = self.module.values
 
     def collectives(self) -> Iterator[Collective]:
@@ -128,7 +140,7 @@ class _Reader:
             return []  # to one device or to others in another order: each has the whole already
         axes = self._axes(site.op, before, after)
         if site.name == "sdy.all_gather":
-            return _gathers(str(site.op.attributes[_AXES[site.name]]), before)
+            return _gathers(self.texts.attribute(site.op, _AXES[site.name]), before)
         made = self.module.site(start, site.caller)
         if site.name != "sdy.all_reduce" or made is None or made.opcode not in _SUMS:
             return [(axes, after)]
@@ -146,7 +158,7 @@ class _Reader:
             axes = parents(axes, self.mesh)
         size, total, shapes = group_size(axes, self.mesh), 0, []
         for result, spec in zip(site.op.results, specs, strict=True):
-            shape, dtype = attributes.tensor(str(result.type)) or ((), "")
+            shape, dtype = self.texts.tensor(result) or ((), "")
             local = local_shape(shape, spec, self.mesh)
             total += bytes_of(local, dtype) * (size if kind == "reduce-scatter" else 1)
             shapes.append(shape_text(local, dtype))
@@ -167,7 +179,7 @@ class _Reader:
 
     def _axes(self, op: Any, before: Spec, after: Spec) -> tuple[str, ...]:
         if op.name in _AXES:
-            return tuple(dict.fromkeys(attributes.axes(str(op.attributes[_AXES[op.name]]))))
+            return tuple(dict.fromkeys(attributes.axes(self.texts.attribute(op, _AXES[op.name]))))
         moved = moved_axes(before, after)
         # Another order of the same axes over other devices moves along all of them.
         return moved or tuple(self.mesh.axis_names)
@@ -194,7 +206,7 @@ class _Reader:
         served = Served(self.module.name(start, site.caller), before, after, name, kind, constraint)
         cause = why_moved(_KINDS[site.name], axes, served)
         if constraint is not None:
-            return constraint.name, Place(constraint.op, constraint.stack), cause
+            return constraint.name, Place.of_lines(constraint.op, constraint.stack), cause
         made = self.module.site(start, site.caller)
         own = made.place if made else site.place
         place = target.place if target is not None and kind == "op" else own

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation import attributes, locations
+from shardviz.core.program.propagation import attributes
 from shardviz.core.program.propagation.estimate_values import Values
 from shardviz.core.program.propagation.estimate_walk import (
     Site,
@@ -18,6 +18,7 @@ from shardviz.core.program.propagation.estimate_walk import (
 )
 from shardviz.core.program.propagation.locations import Place
 from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.texts import Texts
 
 # What moves data between devices, by Shardy's names, and our word for it.
 SHARDY = {
@@ -41,13 +42,15 @@ class PlannedModule:
         at: operation and caller to site.
         functions: its functions, by name.
         values: the values of the plan.
+        texts: what the module says, read once.
     """
 
-    def __init__(self, planned: Any, ops: Sequence[PlannedOp]) -> None:
+    def __init__(self, planned: Any, ops: Sequence[PlannedOp], texts: Texts) -> None:
+        self.texts = texts
         self.functions = functions_of(planned)
-        self.sites = list(walk(planned))
+        self.sites = list(walk(planned, texts))
         self.at = {(site.op, site.caller): site for site in self.sites}
-        self.values = Values(ops, self.sites)
+        self.values = Values(ops, self.sites, texts)
 
     def start(self, op: Any) -> Any:
         """The value that a chain of collectives begins with."""
@@ -101,7 +104,7 @@ class PlannedModule:
         made = self.site(value, caller) or caller
         if made is not None:
             return last_part(made.place) or made.opcode
-        return locations.place(str(value.location)).op or "its operand"
+        return self.texts.place(value).op or "its operand"
 
     def _resolved(self, value: Any, caller: Site | None) -> tuple[Any, Site | None]:
         """The same value where it is made: through calls, and before any collective."""
@@ -128,22 +131,18 @@ class PlannedModule:
             block = value.owner.owner.operation
             number = argument_number(value)
             if block.name == "func.func":
-                text = str(block.attributes["arg_attrs"][number])
+                text = self.texts.text(block.attributes["arg_attrs"][number])
                 found = attributes.specs(text)[:1]
             else:
-                found = attributes.specs(_attribute(block, "sdy.sharding"))[number:][:1]
+                found = attributes.specs(self.texts.attribute(block, "sdy.sharding"))[number:][:1]
         elif made.name in MOVERS:
-            found = attributes.specs(_attribute(made, "out_sharding"))[:1]
+            found = attributes.specs(self.texts.attribute(made, "out_sharding"))[:1]
         else:
             number = value.maybe_downcast().result_number
-            found = attributes.specs(_attribute(made, "sdy.sharding"))[number:][:1]
+            found = attributes.specs(self.texts.attribute(made, "sdy.sharding"))[number:][:1]
         spec = found[0] if found else Spec()
-        rank = len((attributes.tensor(str(value.type)) or ((), ""))[0])
+        rank = len((self.texts.tensor(value) or ((), ""))[0])
         return Spec.trusted((spec.dims + ((),) * rank)[:rank])
-
-
-def _attribute(op: Any, name: str) -> str:
-    return str(op.attributes[name]) if name in op.attributes else ""
 
 
 def last_part(place: Place) -> str:

@@ -11,20 +11,21 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.program.propagation import attributes, locations
 from shardviz.core.program.propagation.estimate_walk import Site, argument_number
 from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.texts import Texts
 
 # An operation with several results is matched by its first.
 _LATER = re.compile(r"\[[1-9]\d*\]$")
 
-Key = tuple[str, str, tuple[int, ...]]
+Key = tuple[str, tuple[int, ...]]
 
 
 class Values:
     """The values of a plan, found by sites of the planned module."""
 
-    def __init__(self, ops: Sequence[PlannedOp], sites: Sequence[Site]) -> None:
+    def __init__(self, ops: Sequence[PlannedOp], sites: Sequence[Site], texts: Texts) -> None:
+        self._texts = texts
         self.by_name = {op.name: op for op in ops}
         self._arguments = [op for op in ops if op.kind == "argument"]
         self._by_label = {_label(op.name): op for op in self._arguments}
@@ -32,11 +33,16 @@ class Values:
         for op in ops:
             for name in op.operands:
                 self._readers[name].append(op)
-        self._of_op = _matched(ops, sites)
+        self._planned, self._sites = _by_opcode(ops), sites
+        self._of_op: dict[str, dict[int, PlannedOp]] = {}
 
     def of(self, site: Site, number: int = 0) -> PlannedOp | None:
         """A result of an operation, or None where the plan has no such."""
-        first = self._of_op.get(id(site))
+        opcode = site.opcode
+        if opcode not in self._of_op:
+            same = [s for s in self._sites if s.opcode == opcode]
+            self._of_op[opcode] = _matched(self._planned[opcode], same)
+        first = self._of_op[opcode].get(id(site))
         if first is None or not first.name.endswith("[0]"):
             return first
         return self.by_name.get(f"{first.name.removesuffix('[0]')}[{number}]")
@@ -47,24 +53,30 @@ class Values:
 
     def argument(self, value: Any) -> PlannedOp | None:
         """The argument of the program that a value of `main` is."""
-        found = locations.place(str(value.location)).op
+        found = self._texts.place(value).op
         number = argument_number(value)
         if found in self._by_label:
             return self._by_label[found]
         return self._arguments[number] if number < len(self._arguments) else None
 
 
+def _by_opcode(ops: Sequence[PlannedOp]) -> dict[str, list[PlannedOp]]:
+    """The operations by what they are called, for those of which anybody asks."""
+    found: dict[str, list[PlannedOp]] = defaultdict(list)
+    for op in ops:
+        if op.kind == "op" and op.opcode != "constant" and not _LATER.search(op.name):
+            found[op.opcode.rpartition(".")[2]].append(op)
+    return found
+
+
 def _matched(ops: Sequence[PlannedOp], sites: Sequence[Site]) -> dict[int, PlannedOp]:
+    """Site to value, for one kind of operation."""
     planned: dict[Key, list[PlannedOp]] = defaultdict(list)
     for op in ops:
-        if op.kind == "op" and not _LATER.search(op.name):
-            planned[op.opcode.rpartition(".")[2], op.source, op.shape].append(op)
-    opcodes = {opcode for opcode, *_ in planned} - {"constant"}  # of which nobody asks
+        planned[op.source, op.shape].append(op)
     seen: dict[Key, int] = defaultdict(int)
     found = {}
-    for site in sites:
-        if site.opcode not in opcodes:
-            continue
+    for site in sites if planned else ():
         key = _key(site)
         if key in planned:
             same = planned[key]
@@ -75,9 +87,8 @@ def _matched(ops: Sequence[PlannedOp], sites: Sequence[Site]) -> dict[int, Plann
 
 
 def _key(site: Site) -> Key:
-    first = site.op.results[0].type if len(site.op.results) else None
-    tensor = attributes.tensor(str(first))
-    return site.opcode, site.place.source, tensor[0] if tensor else ()
+    tensor = site.texts.tensor(site.op.results[0]) if len(site.op.results) else None
+    return site.place.source, tensor[0] if tensor else ()
 
 
 def _label(name: str) -> str:

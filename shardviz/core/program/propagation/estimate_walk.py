@@ -8,64 +8,80 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
-from shardviz.core.program.propagation import locations
 from shardviz.core.program.propagation.control import trip_count
 from shardviz.core.program.propagation.locations import Place
+from shardviz.core.program.propagation.texts import Texts
 
 _INSIDE = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation")
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False)
 class Site:
     """One operation where it runs.
 
     Attributes:
         op: the operation.
+        texts: what the module says, read once.
+        name: what MLIR calls it: `sdy.all_gather`.
         caller: the call, loop, branch or manual region that it stands in; None in `main`.
         trips: how often it runs, loops around it multiplied; None where one has no known length.
         in_loop: whether a loop is around it.
     """
 
     op: Any
+    texts: Texts
+    name: str
     caller: Site | None = None
     trips: int | None = 1
     in_loop: bool = False
+    _place: Place | None = None
 
-    @cached_property
-    def name(self) -> str:
-        """`sdy.all_gather`."""
-        return self.op.name
-
-    @cached_property
+    @property
     def opcode(self) -> str:
         """The name without its dialect: `all_gather`."""
         return self.name.rpartition(".")[2]
 
-    @cached_property
+    @property
     def place(self) -> Place:
         """Its name in jax and the user's lines, told from `main`."""
-        own = locations.place(str(self.op.location))
+        if self._place is None:
+            self._place = self._placed()
+        return self._place
+
+    def _placed(self) -> Place:
+        own = self.texts.place(self.op)
         # Inside of a function names are relative; in a loop's body they are already whole.
         outer = self.caller
         while outer is not None and own.op.startswith(outer.place.op + "/"):
             outer = outer.caller
         if outer is None or own.op.startswith("jit("):
-            return _by_a_person(own)
-        return outer.place.inner(_by_a_person(own))
+            return own
+        return outer.place.inner(own)
 
 
-def walk(module: Any) -> Iterator[Site]:
+@dataclass(frozen=True)
+class _Around:
+    """What holds for all operations of a region."""
+
+    texts: Texts
+    functions: dict[str, Any]
+    caller: Site | None = None
+    trips: int | None = 1
+    in_loop: bool = False
+
+
+def walk(module: Any, texts: Texts | None = None) -> Iterator[Site]:
     """Every operation of `main` and of what it calls, in program order.
 
     Args:
         module: an MLIR module with a public function `main`.
+        texts: where what the module says is read, for who reads it too.
     """
     functions = functions_of(module)
     if "main" in functions:
-        yield from _walk_regions(functions["main"], None, 1, False, functions)
+        yield from _regions(functions["main"], _Around(texts or Texts(), functions))
 
 
 def functions_of(module: Any) -> dict[str, Any]:
@@ -80,28 +96,29 @@ def callee(call: Any, functions: dict[str, Any]) -> Any:
     return found if found is not None and found.regions[0].blocks else None
 
 
-def _walk_regions(
-    owner: Any, caller: Site | None, trips: int | None, in_loop: bool, functions: dict[str, Any]
-) -> Iterator[Site]:
+def _regions(owner: Any, around: _Around) -> Iterator[Site]:
     for region in owner.regions:
         for block in region.blocks:
             for view in block.operations:
-                site = Site(view.operation, caller, trips, in_loop)
+                op = view.operation
+                name = op.name
+                caller, trips = around.caller, around.trips
+                site = Site(op, around.texts, name, caller, trips, around.in_loop)
                 yield site
-                yield from _inside(site, functions)
+                if name == "func.call" or name in _INSIDE:
+                    yield from _inside(site, around)
 
 
-def _inside(site: Site, functions: dict[str, Any]) -> Iterator[Site]:
+def _inside(site: Site, around: _Around) -> Iterator[Site]:
+    owner, trips, in_loop = site.op, site.trips, site.in_loop
     if site.name == "func.call":
-        called = callee(site.op, functions)
-        if called is not None:
-            yield from _walk_regions(called, site, site.trips, site.in_loop, functions)
+        owner = callee(site.op, around.functions)
     elif site.name == "stablehlo.while":
         known = trip_count(site.op)
-        trips = None if known is None or site.trips is None else known * site.trips
-        yield from _walk_regions(site.op, site, trips, True, functions)
-    elif site.name in _INSIDE:
-        yield from _walk_regions(site.op, site, site.trips, site.in_loop, functions)
+        trips = None if known is None or trips is None else known * trips
+        in_loop = True
+    if owner is not None:
+        yield from _regions(owner, _Around(around.texts, around.functions, site, trips, in_loop))
 
 
 def maker(value: Any) -> Any:
@@ -113,8 +130,3 @@ def maker(value: Any) -> Any:
 def argument_number(value: Any) -> int:
     """Which argument of its block a value is."""
     return value.maybe_downcast().arg_number
-
-
-def _by_a_person(place: Place) -> Place:
-    """Without the lines of the module's own text, which MLIR falls back to."""
-    return Place(place.op, tuple(line for line in place.stack if not line.startswith("-:")))

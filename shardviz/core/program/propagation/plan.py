@@ -77,7 +77,8 @@ class PlannedOp:
         opcode: the operation, as StableHLO names it: `dot_general`; `""` for an argument.
         op: the operation as jax names it: `jit(f)/transpose(jvp(mlp))/dot_general`.
         source: the user's file and line, `block.py:31`, or `""`.
-        stack: every frame of the user's code, innermost first.
+        stack: every frame of the user's code, innermost first, each once.
+        calls: the user's functions around the value by name, outermost first.
         shape: the global shape.
         dtype: as numpy names it.
         spec: the sharding that the propagation settled on; axes that were split into parts keep
@@ -123,11 +124,26 @@ class PlannedOp:
     backward: bool = False
     covered: bool = True
     note: str = ""
+    calls: tuple[str, ...] = ()
+
+    @staticmethod
+    def trusted(parts: Mapping[str, Any]) -> PlannedOp:
+        """A value from its fields, unchecked; several times faster than the class.
+
+        >>> PlannedOp.trusted({"name": "x", "kind": "argument"}) == PlannedOp("x", "argument")
+        True
+        """
+        made = object.__new__(PlannedOp)
+        object.__setattr__(made, "__dict__", {**_DEFAULTS, **parts})
+        return made
 
     @property
     def short(self) -> str:
         """Type and shape: `float32[64, 2048]`."""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+
+_DEFAULTS = dict(PlannedOp("", "").__dict__)
 
 
 @dataclass(frozen=True)

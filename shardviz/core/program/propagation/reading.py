@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation import attributes, control, factors, standins
 from shardviz.core.program.propagation.draft import (
@@ -19,8 +20,11 @@ from shardviz.core.program.propagation.draft import (
     step_of,
     whole,
 )
+from shardviz.core.program.propagation.estimate_limits import LIMITS, limit_note
 from shardviz.core.program.propagation.locations import place
 from shardviz.core.program.propagation.plan import Origin, PlannedOp
+from shardviz.core.program.propagation.texts import Texts
+from shardviz.core.program.propagation.windows import windows_of
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
 _SUMS = {"dot_general", "convolution", "dot"}
@@ -37,6 +41,8 @@ class Reader:
         arguments: the names of the arguments of the lowered program, in order.
         results: the names of its results, in order.
         asked: argument name to the spec that was asked for.
+        mesh: the mesh.
+        texts: where what the module says is read, for who reads it too.
     """
 
     def __init__(
@@ -45,8 +51,11 @@ class Reader:
         arguments: Sequence[str],
         results: Sequence[str],
         asked: Mapping[str, Spec],
+        mesh: MeshSpec,
+        texts: Texts | None = None,
     ) -> None:
-        self._module, self._asked = module, asked
+        self._module, self._asked, self._mesh = module, asked, mesh
+        self.texts = texts or Texts()
         self._arguments, self._results = arguments, results
         self._names = Names([*arguments, *results])
         self._calls: dict[tuple[str, ...], int] = {}
@@ -84,7 +93,7 @@ class Reader:
 
     def named(self, values: Any) -> tuple[str, ...]:
         """The names of some values."""
-        return tuple(self._by_value.get(v, "") for v in values)
+        return tuple([self._by_value.get(v, "") for v in values])
 
     def alias(self, values: Any, names: Sequence[str]) -> None:
         """Values that are other names for values."""
@@ -96,8 +105,8 @@ class Reader:
 
     def cross(self, draft: Draft, edges: Sequence[attributes.Edge], ends: Mapping) -> None:
         """Gives a value the steps that crossed its operation."""
-        steps = (step_of(edge, draft.op.name, dict(ends)) for edge in edges)
-        draft.crossed += tuple(s for s in steps if s is not None)
+        steps = [step_of(edge, draft.op.name, ends) for edge in edges]
+        draft.crossed += tuple([s for s in steps if s is not None])
 
     def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
         """Says what Shardy means by the name of an origin."""
@@ -105,35 +114,36 @@ class Reader:
 
     def add(self, op: Any, where: Where, specs: Sequence[Spec], **parts: Any) -> list[Draft]:
         """A value for each result of an operation."""
-        at = where.call.inner(place(str(op.location)))
+        at = where.call.inner(self.texts.place(op))
         opcode = parts.pop("opcode", None) or standins.name_of(op)
         results = list(op.results)
         name = self._names.take(base_name(at.op, opcode), len(results))
         operands = parts.pop("operands", None)
-        parts.setdefault("note", where.note)
-        shared = PlannedOp(
-            name,
-            "op",
-            opcode,
-            at.op,
-            at.source,
-            at.stack,
-            operands=self.named(op.operands) if operands is None else operands,
-            scope=scope_of(where, at.op),
-            region=where.region,
-            trips=where.trips if where.looped else None,
-            backward="transpose(" in at.op,
+        shared = {
+            "kind": "op",
+            "opcode": opcode,
+            "op": at.op,
+            "source": at.source,
+            "stack": at.stack,
+            "calls": at.calls,
+            "operands": self.named(op.operands) if operands is None else operands,
+            "scope": scope_of(where, at.op),
+            "region": where.region,
+            "trips": where.trips if where.looped else None,
+            "backward": "transpose(" in at.op,
+            "note": where.note,
             **parts,
-        )
-        origins = _origins(op)
+        }
+        origins = self._origins(op)
         made = []
         for number, value in enumerate(results):
             own = name if len(results) == 1 else f"{name}[{number}]"
-            shape, dtype = attributes.tensor(str(value.type)) or ((), "token")
+            shape, dtype = self.texts.tensor(value) or ((), "token")
             spec = specs[number] if number < len(specs) else Spec()
             spec = spec if spec.dims or spec.unreduced else whole(shape)
-            op_ = replace(shared, name=own, shape=shape, dtype=dtype, spec=spec)
-            draft = Draft(op_, origins[number] if number < len(origins) else {})
+            shared |= {"name": own, "shape": shape, "dtype": dtype, "spec": spec}
+            found = origins[number] if number < len(origins) else {}
+            draft = Draft(PlannedOp.trusted(shared), found)
             self._keep(draft, value)
             made.append(draft)
         return made
@@ -145,28 +155,36 @@ class Reader:
             self._by_value[value] = draft.op.name
 
     def _read_op(self, op: Any, where: Where) -> None:
-        rule = _text(op, "sdy.sharding_rule")
+        rule = self.texts.attribute(op, "sdy.sharding_rule")
         operands = self.named(op.operands)
         opcode = standins.name_of(op)
-        told = {"rule": factors.words(rule, operands, _reduces(op, opcode)), "factors": rule}
-        specs = attributes.specs(_text(op, "sdy.sharding"))
+        words = factors.words(rule, operands, _reduces(op, opcode)) if rule else ""
+        told = {"opcode": opcode, "rule": words, "factors": rule}
+        specs = attributes.specs(self.texts.attribute(op, "sdy.sharding"))
         if opcode == "custom_call":
             told |= _called(_symbol(op.attributes["call_target_name"]), rule)
-        elif (
-            not rule
-            and len(op.operands)
-            and any(attributes.tensor(str(v.type)) for v in op.results)
-        ):
+        elif not rule and len(op.operands) and any(self.texts.tensor(v) for v in op.results):
             told |= {"covered": False, "note": _NO_RULE}
         made = self.add(op, where, specs, operands=operands, **told)
-        if text := _text(op, "sdy.propagation_edges"):
+        if opcode in LIMITS and operands:
+            self._note_limits(op, made, self.value(operands[0]))
+        if text := self.texts.attribute(op, "sdy.propagation_edges"):
             ends = ends_of(operands, [d.op.name for d in made])
             for draft in made:
                 self.cross(draft, attributes.edges(text), ends)
 
+    def _note_limits(self, op: Any, made: list[Draft], operand: PlannedOp | None) -> None:
+        if op.name == "stablehlo.slice" and _joined(op):
+            return  # a rotation, say: the concatenation tells of it
+        windows = windows_of(op, self.texts)
+        for draft in made:
+            if words := limit_note(draft.op, operand, self._mesh, windows):
+                note = " ".join(filter(None, (draft.op.note, words)))
+                draft.op = replace(draft.op, note=note)
+
     def _read_call(self, op: Any, where: Where) -> None:
         callee = self._functions.get(_symbol(op.attributes["callee"]))
-        at = where.call.inner(place(str(op.location)))
+        at = where.call.inner(self.texts.place(op))
         if callee is None or not callee.regions[0].blocks:
             self.add(op, where, (), covered=False, note="The function it calls has no body here.")
             return
@@ -179,13 +197,25 @@ class Reader:
         returned = self.block(block, replace(where, call=at, scope=scope))
         self.alias(op.results, returned)
 
+    def _origins(self, op: Any) -> tuple[dict[str, str], ...]:
+        for name in ("sdy.sharding_origins", "sdy.result_sharding_origins"):
+            if text := self.texts.attribute(op, name):
+                return attributes.origins(text)
+        return ()
+
+    def _entry(self, given: Sequence[Any], number: int, name: str) -> str:
+        """The text of one entry of the dictionary of one argument or result."""
+        found = given[number] if number < len(given) else {}
+        return self.texts.text(found[name]) if name in found else ""
+
     def _read_arguments(self, main: Any) -> None:
         given = _dictionaries(main, "arg_attrs")
         for number, value in enumerate(main.regions[0].blocks[0].arguments):
             name = self._arguments[number] or self._names.take("token")
-            shape, dtype = attributes.tensor(str(value.type)) or ((), "token")
-            spec = next(iter(attributes.specs(_entry(given, number, "sdy.sharding"))), whole(shape))
-            found = attributes.origins(_entry(given, number, "sdy.sharding_origins"))
+            shape, dtype = self.texts.tensor(value) or ((), "token")
+            specs = attributes.specs(self._entry(given, number, "sdy.sharding"))
+            spec = specs[0] if specs else whole(shape)
+            found = attributes.origins(self._entry(given, number, "sdy.sharding_origins"))
             origins = dict(found[0]) if found else {}
             asked = self._asked.get(name, Spec())
             # What was asked for came first, though something else may have asked for it as well.
@@ -202,10 +232,10 @@ class Reader:
             source = self._index[returned[number]]
             self.origin(f"output: {number}", "result", name)
             self.origin(f"{name}: self", "result", name)
-            found = attributes.origins(_entry(given, number, "sdy.sharding_origins"))
+            found = attributes.origins(self._entry(given, number, "sdy.sharding_origins"))
             # A result that is another value as it stands says nothing of its own.
             inherited = {a: _outside(o, source.op.name) for a, o in source.origins.items()}
-            spec = next(iter(attributes.specs(_entry(given, number, "sdy.sharding"))), None)
+            spec = next(iter(attributes.specs(self._entry(given, number, "sdy.sharding"))), None)
             op = PlannedOp(
                 name,
                 "result",
@@ -216,7 +246,7 @@ class Reader:
             )
             draft = Draft(op, inherited | (dict(found[0]) if found else {}))
             self._keep(draft)
-            steps = attributes.edges(_entry(given, number, "sdy.propagation_edges"))
+            steps = attributes.edges(self._entry(given, number, "sdy.propagation_edges"))
             self.cross(draft, steps, ends_of((source.op.name,), (name,)))
 
 
@@ -247,16 +277,10 @@ def _is_main(item: Any) -> bool:
     return item.operation.name == "func.func" and _symbol(item.attributes["sym_name"]) == "main"
 
 
-def _origins(op: Any) -> tuple[dict[str, str], ...]:
-    for name in ("sdy.sharding_origins", "sdy.result_sharding_origins"):
-        if text := _text(op, name):
-            return attributes.origins(text)
-    return ()
-
-
-def _text(op: Any, name: str) -> str:
-    found = op.attributes
-    return str(found[name]) if name in found else ""
+def _joined(op: Any) -> bool:
+    """Whether a concatenation reads an operation's result."""
+    users = (use.owner.operation.name for use in op.results[0].uses)
+    return any(name == "stablehlo.concatenate" for name in users)
 
 
 def _symbol(attribute: Any) -> str:
@@ -274,9 +298,3 @@ def _reduces(op: Any, opcode: str) -> str:
 
 def _dictionaries(function: Any, name: str) -> list[Any]:
     return list(function.attributes[name]) if name in function.attributes else []
-
-
-def _entry(given: Sequence[Any], number: int, name: str) -> str:
-    """The text of one entry of the dictionary of one argument or result."""
-    found = given[number] if number < len(given) else {}
-    return str(found[name]) if name in found else ""

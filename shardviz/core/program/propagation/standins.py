@@ -18,6 +18,8 @@ STANDS_FOR = "shardviz.stands_for"
 _CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
 # The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding crosses it.
 _LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
+_ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
+_STAND_INS = frozenset({"stablehlo.custom_call", _ONE, _TWO, _TEST})
 
 
 def stand_in(module: Any) -> None:
@@ -31,9 +33,10 @@ def stand_in(module: Any) -> None:
 
 def name_of(op: Any) -> str:
     """What an operation is called, without its dialect; what it stands for, where it does."""
-    if STANDS_FOR in op.attributes:
+    name = op.name
+    if name in _STAND_INS and STANDS_FOR in op.attributes:
         return op.attributes[STANDS_FOR].value
-    return op.name.partition(".")[2]
+    return name.partition(".")[2]
 
 
 def _collect(op: Any, found: list[Any]) -> None:
@@ -74,7 +77,7 @@ def _elementwise(op: Any) -> str:
     if len(results) != 1 or len(set(operands)) != 1 or len(operands) > 2 or len(op.regions):
         return ""
     if operands[0] == results[0]:
-        return "stablehlo.tanh" if len(operands) == 1 else "stablehlo.atan2"
+        return _ONE if len(operands) == 1 else _TWO
     same_shape = operands[0].rpartition("x")[0] == results[0].rpartition("x")[0]
     is_test = results[0].endswith(("xi1>", "<i1>"))
-    return "stablehlo.is_finite" if is_test and same_shape and len(operands) == 1 else ""
+    return _TEST if is_test and same_shape and len(operands) == 1 else ""

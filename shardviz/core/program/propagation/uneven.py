@@ -6,6 +6,7 @@ on every device, and nobody says so (jax#26946). Pure: values of a plan in, the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -40,8 +41,8 @@ def _lost(result: PlannedOp, made: PlannedOp, mesh: MeshSpec) -> str:
     """What is said of a result that lost an axis because it did not divide."""
     for dim, axes in enumerate(made.spec.dims[: len(made.shape)]):
         kept = result.spec.dims[dim] if dim < result.spec.rank else ()
-        misfit = _misfit(made, dim, mesh)
-        if misfit is not None and kept != axes:
+        misfit = _misfit(made, dim, mesh) if kept != axes else None
+        if misfit is not None:
             return (
                 f"{made.name} is split over {' × '.join(axes)} along dimension {dim}, and as a"
                 " result it is whole on every device: results must divide evenly, and"
@@ -51,8 +52,8 @@ def _lost(result: PlannedOp, made: PlannedOp, mesh: MeshSpec) -> str:
 
 
 def _padded(op: PlannedOp, mesh: MeshSpec) -> str:
-    for dim in range(min(op.spec.rank, len(op.shape))):
-        misfit = _misfit(op, dim, mesh)
+    for dim, axes in enumerate(op.spec.dims[: len(op.shape)]):
+        misfit = _misfit(op, dim, mesh) if axes else None
         if misfit is not None:
             block = -(-misfit.size // misfit.parts)
             full, rest = divmod(misfit.size, block)
@@ -69,7 +70,10 @@ def _padded(op: PlannedOp, mesh: MeshSpec) -> str:
 def _misfit(op: PlannedOp, dim: int, mesh: MeshSpec) -> Misfit | None:
     axes = op.spec.dims[dim]
     # Parts of an axis, `data:(1)2`, are the compiler's own choice, and it chose what fits.
-    if not axes or any(a not in mesh.shape for a in axes):
+    sizes = mesh.shape
+    if not axes or any(a not in sizes for a in axes):
+        return None
+    if op.shape[dim] % math.prod(sizes[a] for a in axes) == 0:
         return None
     used = {a for other in op.spec.dims for a in other}
     free = tuple(a for a in mesh.axis_names if a not in used)

@@ -1,0 +1,197 @@
+"""Where the estimate is known to miss: values of which XLA's partitioner makes something else.
+
+Shardy lets an axis cross a shift, a window or a cumulative sum, and plans nothing for what must be
+exchanged there; XLA's partitioner does not. Pure: a value of a plan in, a sentence out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.propagation import factors
+from shardviz.core.program.propagation.estimate_axes import group_size
+from shardviz.core.program.propagation.plan import PlannedOp
+
+
+@dataclass(frozen=True)
+class Window:
+    """What an operation reads along a dimension of its first operand, to make each number.
+
+    Number `o` of the result reads the numbers from `o * stride - low` on, `size` of them, of an
+    operand whose numbers stand `spread` apart.
+
+    >>> Window(3, low=1).crosses(16, 16, parts=4), Window(4, stride=4).crosses(16, 4, parts=4)
+    (True, False)
+    """
+
+    size: int = 1
+    stride: int = 1
+    low: int = 0
+    spread: int = 1
+
+    def crosses(self, read: int, made: int, parts: int) -> bool:
+        """Whether a block of the result needs what another device holds.
+
+        Args:
+            read: the size of the dimension of the operand.
+            made: the size of the dimension of the result.
+            parts: how many blocks both are split into.
+        """
+        block, own = -(-made // parts), -(-read // parts)
+        device = np.arange(-(-made // block) if block else 0)
+        # Windows in the padding alone, before or after the numbers, read nothing.
+        before = -((self.size - 1 - self.low) // self.stride)
+        after = ((read - 1) * self.spread + self.low) // self.stride
+        first = np.maximum(device * block, before)
+        last = np.minimum(np.minimum((device + 1) * block, made) - 1, after)
+        start = -((self.low - first * self.stride) // self.spread)
+        stop = (last * self.stride - self.low + self.size - 1) // self.spread
+        start, stop = np.maximum(start, 0), np.minimum(stop, read - 1)
+        outside = (start < device * own) | (stop >= (device + 1) * own)
+        return bool(np.any(outside & (first <= last) & (start <= stop)))
+
+
+@dataclass(frozen=True)
+class Limit:
+    """One known difference.
+
+    Attributes:
+        what: what the value is, in words, before "along a split dimension".
+        shardy: what Shardy plans.
+        kind: the collective that XLA's partitioner puts in.
+        partitioner: what it does, in words.
+
+    >>> LIMITS["reverse"].kind
+    'collective-permute'
+    """
+
+    what: str
+    shardy: str
+    kind: str
+    partitioner: str
+
+    def sentence(self, dim: int, axes: Sequence[str]) -> str:
+        """The note for a value whose operand is split over `axes` along `dim`."""
+        return (
+            f"The estimate misses here: Shardy plans {self.shardy} for {self.what} along dimension"
+            f" {dim}, split over {' × '.join(axes)}; XLA's partitioner {self.partitioner}: expect"
+            f" {'an' if self.kind.startswith('a') else 'a'} {self.kind}."
+        )
+
+
+_EDGES = "exchanges what crosses the edges of blocks"
+_GATHERS = "puts the dimension together"
+_NOTHING, _KEYED = "nothing", "two all-reduces"
+LIMITS: Mapping[str, Limit] = {
+    "pad": Limit("a padding", _NOTHING, "collective-permute", _EDGES),
+    "slice": Limit("a slice", _NOTHING, "collective-permute", _EDGES),
+    "slice of one": Limit("an index", _NOTHING, "all-reduce", "adds what one block alone holds"),
+    "reverse": Limit("a reversal", _NOTHING, "collective-permute", "swaps the blocks"),
+    "concatenate": Limit("a shift", _NOTHING, "collective-permute", _EDGES),
+    "convolution": Limit("a convolution", _NOTHING, "collective-permute", _EDGES),
+    "reduce_window": Limit("a sliding window", _NOTHING, "collective-permute", _EDGES),
+    "cumulative": Limit("a cumulative operation", _NOTHING, "all-gather", _GATHERS),
+    "dynamic_slice": Limit("a dynamic slice", "an all-to-all", "all-gather", _GATHERS),
+    "top_k": Limit("top_k", "an all-to-all", "all-gather", _GATHERS),
+    "rows of top_k": Limit("the rows of top_k", _NOTHING, "all-gather", _GATHERS),
+    "reduce": Limit("a reduction of pairs", _KEYED, "all-gather", "gathers each device's pick"),
+}
+_NONE: Mapping[int, Window] = {}
+
+
+def limit_note(
+    op: PlannedOp,
+    operand: PlannedOp | None,
+    mesh: MeshSpec,
+    windows: Mapping[int, Window] = _NONE,
+) -> str:
+    """What a person should know of a value where XLA is known to do otherwise; else `""`.
+
+    Args:
+        op: the value.
+        operand: the first that it reads.
+        mesh: the mesh.
+        windows: dimension of that operand to window, where the operation has any.
+
+    >>> from shardviz.core.layout.spec import Spec
+    >>> split, rule = Spec.parse("data"), "<([i])->([i]) {i=8} permutation={i}>"
+    >>> x = PlannedOp("x", "argument", shape=(8,), spec=split)
+    >>> y = PlannedOp("y", "op", "reverse", shape=(8,), spec=split, operands=("x",), factors=rule)
+    >>> print(limit_note(y, x, MeshSpec(("data",), (4,))))
+    The estimate misses here: Shardy plans nothing for a reversal along dimension 0, split ...
+    """
+    found = limits_of(op, operand, mesh, windows)
+    return " ".join(limit.sentence(dim, axes) for limit, dim, axes in found)
+
+
+def limits_of(
+    op: PlannedOp,
+    operand: PlannedOp | None,
+    mesh: MeshSpec,
+    windows: Mapping[int, Window] = _NONE,
+) -> list[tuple[Limit, int, tuple[str, ...]]]:
+    """The known differences at a value: each with the dimension of its operand, and its axes."""
+    if op.opcode not in LIMITS or operand is None or op.region == "manual":
+        return []
+    rule = factors.parse(op.factors)
+    if rule is None or not rule.operands or not rule.results:
+        return []
+    found = []
+    for dim, (names, axes) in enumerate(zip(rule.operands[0], operand.spec.dims, strict=False)):
+        parts = group_size(axes, mesh)
+        # Parts of an axis are the compiler's own choice, which it makes again.
+        if names and parts > 1 and all(axis in mesh.shape for axis in axes):
+            split = _Split(op, operand, rule, dim, names[0], parts, windows.get(dim))
+            if kind := split.kind():
+                found.append((LIMITS[kind], dim, axes))
+    return found
+
+
+@dataclass(frozen=True)
+class _Split:
+    """A split dimension of an operand, and what is done along it."""
+
+    op: PlannedOp
+    operand: PlannedOp
+    rule: factors.Rule
+    dim: int
+    factor: str
+    parts: int
+    window: Window | None
+
+    def kind(self) -> str:
+        """Which of the limits this is; `""` where it is none."""
+        opcode, blocked = self.op.opcode, self.factor in self.rule.blocked
+        if opcode == "top_k" and not blocked:
+            return "rows of top_k"
+        if opcode in ("top_k", "dynamic_slice"):
+            # Along another dimension, if there is one, Shardy's all-to-all splits it instead.
+            return opcode if blocked and self.operand.spec.rank > 1 else ""
+        if opcode == "reduce":  # of values with their places: argmax
+            pairs = len(self.rule.results) > 1
+            return opcode if pairs and self.factor in self.rule.reduction else ""
+        return self._moved()
+
+    def _moved(self) -> str:
+        """The limit of an operation that moves numbers along the dimension."""
+        results, spec = self.rule.results[0], self.op.spec
+        own = next((n for n, names in enumerate(results) if self.factor in names), None)
+        if self.factor not in self.rule.moving or own is None or own >= spec.rank:
+            return ""
+        # Where it is not split afterwards, Shardy gathers it before.
+        if not set(spec.dims[own]) & set(self.operand.spec.dims[self.dim]):
+            return ""
+        read, made, opcode = self.operand.shape[self.dim], self.op.shape[own], self.op.opcode
+        if opcode == "slice" and made == 1:
+            return "slice of one"
+        if self.window is not None and not self.window.crosses(read, made, self.parts):
+            return ""
+        if opcode == "convolution" and self.window is not None and self.window.size >= made:
+            return ""  # the gradient of a kernel, which XLA sums
+        # A window over the whole dimension: how jax lowers a cumulative sum.
+        whole = self.window is not None and self.window.size >= read > 1
+        return "cumulative" if opcode == "reduce_window" and whole else opcode

@@ -1,0 +1,148 @@
+"""Where the estimate is known to miss, and where it is not; and the functions around a value."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardviz.core.program.propagation import attributes, locations
+from shardviz.core.program.propagation.estimate_limits import Window
+from tests.propagation.planning import plan
+
+X = ((32, 64), "data, model")
+IMAGE = ((8, 32, 16, 8), "data, model")
+MISSES = "The estimate misses here"
+
+
+def convolved(stride, padding="SAME"):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return lambda x, k: jax.lax.conv_general_dilated(
+        x, k, (stride, stride), padding, dimension_numbers=numbers
+    )
+
+
+def pooled(size, stride):
+    window, strides = (1, size, size, 1), (1, stride, stride, 1)
+    return lambda x: jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, window, strides, "SAME")
+
+
+def gradient(fn):
+    return lambda *a: jax.grad(lambda *a: jnp.sum(fn(*a) ** 2))(*a)
+
+
+def dilated(x, k):
+    numbers = ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(
+        x, k, (8, 4), "VALID", rhs_dilation=(3, 3), dimension_numbers=numbers
+    )
+
+
+def kernel(size):
+    return ((size, size, 8, 16), "")
+
+
+EDGES, GATHERS, SUM = "collective-permute", "all-gather", "all-reduce"
+CASES = {
+    "windows that overlap": (convolved(1), {"x": IMAGE, "k": kernel(3)}, EDGES),
+    "windows that overlap, every second": (convolved(2), {"x": IMAGE, "k": kernel(3)}, EDGES),
+    "windows of one": (convolved(1), {"x": IMAGE, "k": kernel(1)}, None),
+    "windows side by side": (convolved(4, "VALID"), {"x": IMAGE, "k": kernel(4)}, None),
+    "windows with gaps in them": (dilated, {"x": IMAGE, "k": kernel(2)}, None),
+    "windows that overlap, gradient": (
+        gradient(convolved(2)), {"x": IMAGE, "k": kernel(3)}, EDGES,
+    ),
+    "windows side by side, gradient": (
+        gradient(convolved(4, "VALID")), {"x": IMAGE, "k": kernel(4)}, None,
+    ),
+    "not split in space": (convolved(1), {"x": (IMAGE[0], "data"), "k": kernel(3)}, None),
+    "pools that overlap": (pooled(3, 1), {"x": IMAGE}, EDGES),
+    "pools side by side": (pooled(2, 2), {"x": IMAGE}, None),
+    "a cumulative sum": (lambda x: jnp.cumsum(x, 1), {"x": X}, GATHERS),
+    "a cumulative maximum": (lambda x: jax.lax.cummax(x, 1), {"x": X}, GATHERS),
+    "a cumulative sum of whole rows": (lambda x: jnp.cumsum(x, 1), {"x": (X[0], "data")}, None),
+    "a slice": (lambda x: x[:, 8:40] + 1, {"x": X}, EDGES),
+    "a slice of another dimension": (lambda x: x[8:16] + 1, {"x": (X[0], "None, model")}, None),
+    "a slice of the first half": (lambda x: x[:, :32] + 1, {"x": X}, EDGES),
+    "a slice of nearly all": (lambda x: x[:, :63] + 1, {"x": X}, None),
+    "every other": (lambda x: x[:, ::2] + 1, {"x": X}, None),
+    "an index": (lambda x: x[:, 40] + 1, {"x": X}, SUM),
+    "a rotation by one": (lambda x: jnp.roll(x, -1, 1) + 1, {"x": X}, EDGES),
+    "the first": (lambda x: x[:, 0] + 1, {"x": X}, SUM),
+    "a padding of zeros": (lambda x: jnp.pad(x, ((0, 0), (3, 5))) + 1, {"x": X}, EDGES),
+    "gaps between": (lambda x: jax.lax.pad(x, 0.0, ((0, 0, 0), (0, 1, 1))) + 1, {"x": X}, None),
+    "top_k of one dimension": (lambda x: jax.lax.top_k(x, 4), {"x": ((64,), "model")}, None),
+    "top_k": (lambda x: jax.lax.top_k(x, 4), {"x": X}, GATHERS),
+    "top_k of rows": (lambda x: jax.lax.top_k(x, 4), {"x": (X[0], "data")}, GATHERS),
+    "argmax": (lambda x: jnp.argmax(x, 1), {"x": X}, GATHERS),
+    "argmax of whole rows": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
+    "a maximum": (lambda x: jnp.max(x, 1), {"x": X}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_value_says_what_the_estimate_misses(name, eight_devices):
+    fn, arguments, kind = CASES[name]
+    notes = [op.note for op in plan(fn, **arguments).ops if MISSES in op.note]
+    assert bool(notes) == (kind is not None)
+    assert all(f" {kind}." in note for note in notes)
+
+
+def test_the_note_names_dimension_axes_and_both_sides(eight_devices):
+    (note,) = (op.note for op in plan(lambda x: jnp.flip(x, 1), x=X).ops if op.note)
+    assert note == (
+        "The estimate misses here: Shardy plans nothing for a reversal along dimension 1, split"
+        " over model; XLA's partitioner swaps the blocks: expect a collective-permute."
+    )
+
+
+few, many = st.integers(1, 6), st.integers(1, 40)
+# One of the two is 1 in all that jax makes.
+steps = st.one_of(st.tuples(few, st.just(1)), st.tuples(st.just(1), few))
+
+
+@given(few, steps, st.integers(-20, 8), many, many, few)
+def test_a_window_crosses_where_a_block_needs_what_another_holds(
+    size, steps, low, read, made, parts
+):
+    stride, spread = steps
+    own, block = -(-read // parts), -(-made // parts)
+    needed = [
+        (o // block, at // spread // own)
+        for o in range(made)
+        for at in range(o * stride - low, o * stride - low + size)
+        if at % spread == 0 and 0 <= at // spread < read
+    ]
+    found = Window(size, stride, low, spread).crosses(read, made, parts)
+    assert found == any(mine != holder for mine, holder in needed)
+
+
+def test_the_body_of_a_shard_map_moves_nothing_by_itself(eight_devices):
+    from jax.sharding import PartitionSpec as P
+
+    split = P("data", "model")
+    made = plan(jax.shard_map(lambda x: jnp.flip(x, 1), in_specs=split, out_specs=split), x=X)
+    assert not any(MISSES in op.note for op in made.ops)
+
+
+def layer(x):
+    return jnp.tanh(x) * 2
+
+
+def stacked(x):
+    return jax.lax.scan(lambda x, _: (layer(x), None), x, None, length=3)[0]
+
+
+def test_a_value_in_a_loop_names_each_line_once_and_its_functions(eight_devices):
+    op = plan(stacked, x=X).op("tanh")
+    assert len(op.stack) == len(set(op.stack))
+    assert op.calls[-3:] == ("stacked", "<lambda>", "layer")
+    assert op.source == op.stack[0]
+
+
+def test_what_is_remembered_of_texts_is_bounded():
+    remembered = (locations.place, locations._inside, attributes.specs, attributes.edges)
+    for function in remembered:
+        assert function.cache_info().maxsize is not None
