@@ -5,8 +5,10 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.rules import Rules
@@ -15,16 +17,25 @@ from shardviz.gallery import meshes
 from shardviz.gallery.shelf import Example, Shelf
 
 DEFAULT = "a constraint that replicates"
+IMPORTS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+"""
 
 
 class Entry(NamedTuple):
     """A puzzle before it is made: `module.name` of its function, and its arrays with their specs
-    (or logical names, where `table` is their rule table).
+    (or logical names, where `table` is their rule table); and the functions that it calls, as
+    `module.name`.
     """
 
     function: str
     arrays: tuple[tuple[str, tuple[int, ...], str], ...]
     table: str = ""
+    helpers: tuple[str, ...] = ()
 
 
 _CUBE = (16, 16, 16)
@@ -64,7 +75,8 @@ _ENTRIES: tuple[tuple[str, str, Entry], ...] = (
     ),
     (
         "fsdp, gradient",
-        "Weights are split over data to save memory. How often does each of them become whole again?",
+        "Weights are split over data to save memory. How often does each of them become whole"
+        " again?",
         Entry(
             "puzzle_functions.fsdp_gradient",
             (
@@ -73,25 +85,30 @@ _ENTRIES: tuple[tuple[str, str, Entry], ...] = (
                 ("x", (4096, 512), "batch _"),
             ),
             "batch -> data\nembed -> data",
+            ("mlp.mlp",),
         ),
     ),
 )
 
 
 def _make(name: str, entry: Entry) -> Program:
-    module, function = entry.function.split(".")
-    fn = getattr(importlib.import_module(f"shardviz.gallery.{module}"), function)
     arrays = tuple(
         ArraySpec(n, s, text if entry.table else None, spec=None if entry.table else text)  # type: ignore[arg-type]  # text is read
         for n, s, text in entry.arrays
     )
     rules = Rules.parse(entry.table) if entry.table else None
-    return Program(fn, arrays, meshes.get(), rules, name=name)
+    return Program(_function(entry.function), arrays, meshes.get(), rules, name=name)
+
+
+def _function(path: str) -> Callable[..., Any]:
+    module, name = path.split(".")
+    return getattr(importlib.import_module(f"shardviz.gallery.{module}"), name)
 
 
 _SHELF: Shelf[Program] = Shelf(
     "puzzle", [Example(name, text, partial(_make, name, entry)) for name, text, entry in _ENTRIES]
 )
+_BY_NAME = {name: entry for name, _, entry in _ENTRIES}
 
 
 def names() -> tuple[str, ...]:
@@ -125,3 +142,19 @@ def describe(name: str) -> str:
     'Who asked for it?'
     """
     return _SHELF.describe(name)
+
+
+def sources(name: str) -> tuple[str, ...]:
+    """The source of every function the puzzle needs, helpers first, its own last.
+
+    Pasted below `IMPORTS` they run as they stand.
+
+    Raises:
+        ShardvizError: if there is none.
+
+    >>> [text.splitlines()[0] for text in sources("fsdp, gradient")]
+    ['def mlp(w_in, w_out, x):', 'def fsdp_gradient(w_in, w_out, x):']
+    """
+    describe(name)  # complains about an unknown name
+    entry = _BY_NAME[name]
+    return tuple(inspect.getsource(_function(p)) for p in (*entry.helpers, entry.function))

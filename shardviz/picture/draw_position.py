@@ -28,6 +28,8 @@ def draw_position(
     collective: Collective | None = None,
     colour: str | None = None,
     title: str | None = None,
+    links: Links | None = None,
+    bare: bool = False,
 ) -> Picture:
     """The devices of a mesh where they stand, with the links between their chips.
 
@@ -37,6 +39,8 @@ def draw_position(
             wider a link, the more it carries.
         colour: without a collective, a mesh axis to colour by; the first one where None.
         title: `""` for none.
+        links: what `collective_links` finds for the collective, where it was asked already.
+        bare: leaves out what stands below the devices: legend and notes.
 
     Raises:
         TargetError: where the mesh does not fit the topology.
@@ -50,7 +54,8 @@ def draw_position(
     place = Topology.parse(topology) if isinstance(topology, str) else topology
     rows = device_rows(mesh, place)
     placed = board(place)
-    links = None if collective is None else collective_links(collective, mesh, place)
+    if collective is not None and links is None:
+        links = collective_links(collective, mesh, place)
     if links is None:
         groups, count, legend = _by_axis(mesh, colour)
     else:
@@ -68,8 +73,8 @@ def draw_position(
         tiles,
         placed.labels(),
         title=head if title is None else title,
-        notes=notes,
-        legend=legend,
+        notes=[] if bare else notes,
+        legend=[] if bare else legend,
         frames=placed.frames(),
         size=placed.size,
         edges=edges,

@@ -209,7 +209,7 @@ class Board:
                 for plane in range(self.planes):
                     x, y = self.plane_corner(plane)
                     x = left + x + self.trunk + self.margin - self.gap * 0.36
-                    found.append(Label(x, top + y - 6, f"{word} {plane}", "start", "tick"))
+                    found.append(Label(x, top + y - 8, f"{word} {plane}", "start", "tick"))
         return found
 
 

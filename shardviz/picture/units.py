@@ -12,9 +12,13 @@ def seconds_text(seconds: float | None) -> str:
 
     >>> seconds_text(0.0123), seconds_text(2.5), seconds_text(3e-5), seconds_text(None)
     ('12 ms', '2.5 s', '30 µs', '–')
+    >>> seconds_text(4.2e-7), seconds_text(0.0)
+    ('420 ns', '0 ns')
     """
     if seconds is None:
         return "–"
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.0f} ns"
     if seconds < 1e-3:
         return f"{seconds * 1e6:.0f} µs"
     if seconds < 1:

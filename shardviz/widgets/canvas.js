@@ -291,15 +291,20 @@ export class PictureView {
     const g = this.begin(this.over);
     const groups = this.groups ?? p.group;
     const colours = tileColours(groups, this.count, p.hue, this.theme);
-    if (colours.many && this.marks.strong.size) {
-      // A ramp leaves no stronger colour to mark with: the rest steps back instead.
-      g.globalAlpha = this.marks.soft.size ? 0.5 : 0.3;
+    const { strong, soft } = this.marks, small = p.x.length > 0 && Math.min(p.w[0], p.h[0]) * this.scale < 9;
+    if ((colours.many && strong.size) || ((colours.many || small) && soft.size)) {
+      // A ramp leaves no stronger colour to mark with, and small tiles no room: the rest steps back instead.
+      g.globalAlpha = soft.size ? 0.5 : 0.3;
       g.fillStyle = this.theme.paper;
-      for (let i = 0; i < p.x.length; i++) if (!this.marks.soft.has(i) && !this.marks.strong.has(i)) this.veil(g, i);
+      for (let i = 0; i < p.x.length; i++) if (!soft.has(i) && !strong.has(i)) this.veil(g, i);
       g.globalAlpha = 1;
     }
-    for (const i of this.marks.soft) if (!this.marks.strong.has(i) && i < p.x.length) this.tile(g, i, colours.mid(groups[i]), colours.strong(groups[i]), 1, colours.inkMid(groups[i]));
-    for (const i of this.marks.strong) if (i < p.x.length) this.tile(g, i, colours.strong(groups[i]), this.theme.ink, 2, inkOn(colours.strong(groups[i])));
+    for (const i of soft) {
+      if (strong.has(i) || i >= p.x.length) continue;
+      if (small) this.tile(g, i, mix(colours.strong(groups[i]), this.theme.ink, 0.5), this.theme.ink, 1, this.theme.ink);
+      else this.tile(g, i, colours.mid(groups[i]), colours.strong(groups[i]), 1, colours.inkMid(groups[i]));
+    }
+    for (const i of strong) if (i < p.x.length) this.tile(g, i, colours.strong(groups[i]), this.theme.ink, 2, inkOn(colours.strong(groups[i])));
     const f = p.frames[this.marks.frame];
     if (f) {
       g.strokeStyle = this.theme.ink;
@@ -442,10 +447,12 @@ export class PictureView {
   /** @param {CanvasRenderingContext2D} g */
   frames(g) {
     const p = /** @type {Picture} */ (this.picture), s = this.scale;
-    g.strokeStyle = this.theme.muted;
+    const pale = mix(this.theme.muted, this.theme.paper, 0.55);
     g.lineWidth = 1;
     for (const f of p.frames) {
       if (f.width * s < 6 || f.height * s < 6) continue;
+      // Around a few pixels a full stroke would be all that one sees.
+      g.strokeStyle = Math.min(f.width, f.height) * s < 30 ? pale : this.theme.muted;
       g.setLineDash(f.dashed ? [3, 3] : []);
       g.strokeRect(f.x * s + this.ox, f.y * s + this.oy, f.width * s, f.height * s);
     }

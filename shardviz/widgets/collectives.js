@@ -14,8 +14,10 @@ const CHANGE_SIGNS = /** @type {Record<string, string>} */ ({ added: "+", remove
 const CELL_LINES = 3;
 
 export class CollectivesPanel {
-  /** @param {Links} links @param {{shown: () => void, value: (name: string) => void}} calls */
-  constructor(links, { shown, value }) {
+  /** @param {Links} links @param {{shown: () => void, value: (name: string) => void, links: (key: string | null) => void, position: () => void}} calls */
+  constructor(links, { shown, value, links: draw, position }) {
+    this.drawLinks = draw;
+    this.byPosition = button("Show its links by position", position, { class: "sv-link sv-tovalue", hidden: true });
     this.links = links;
     this.value = value;
     this.shown = "all";
@@ -170,9 +172,15 @@ export class CollectivesPanel {
   choose(key) {
     this.chosen = key;
     const c = key === null || !this.data ? null : this.find(this.data, key);
-    this.links.gather(c ? { kind: c.kind, axes: c.axes, groups: c.groups } : null);
+    this.links.gather(c ? { key, kind: c.kind, axes: c.axes, groups: c.groups } : null);
+    this.drawLinks(c ? key : null);
     this.markChosen();
     this.showSide();
+  }
+
+  /** Whether devices could stand by position, and do not. @param {boolean} on */
+  offer(on) {
+    this.byPosition.hidden = !on;
   }
 
   markChosen() {
@@ -215,7 +223,7 @@ export class CollectivesPanel {
     const facts = [c.shape, c.total ? `${c.total} in all` : "", c.size ? `groups of ${c.size}` : "", c.phase].filter(Boolean);
     fill(this.side, h("div", { class: "sv-vtitle" }, h("b", { text: c.kind }), ...this.axisTags(c.axes), h("span", { class: "sv-muted", text: ` ${c.bytes} a device` })),
       ...(c.full ? [h("p", { class: "sv-bad", text: "Full rematerialisation: every device makes the whole array, only to cut it anew." })] : []),
-      this.group, ...became.map((/** @type {any} */ x) => h("p", null, h("span", { class: "sv-muted", text: `${RUNG_NAMES[x.between[0] + 1]} → ${RUNG_NAMES[x.between[1] + 1]}: ` }), x.words)),
+      this.group, this.byPosition, ...became.map((/** @type {any} */ x) => h("p", null, h("span", { class: "sv-muted", text: `${RUNG_NAMES[x.between[0] + 1]} → ${RUNG_NAMES[x.between[1] + 1]}: ` }), x.words)),
       ...c.causes.map((/** @type {string} */ t) => h("p", { text: t })), ...(c.moreCauses ? [h("p", { class: "sv-muted", text: `and ${c.moreCauses} more` })] : []),
       ...(facts.length ? [h("p", { class: "sv-muted sv-clamp", text: facts.join(" · "), title: c.shape })] : []),
       ...c.values.map((/** @type {string} */ v) => button(`Show ${v} in Values`, () => this.value(v), { class: "sv-link sv-tovalue" })),

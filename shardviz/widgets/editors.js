@@ -1,7 +1,7 @@
 // @ts-check
 // The left side and the top: mesh bar, array cards, rule table. Typing sends intents; what the
 // kernel made of them comes back as the next view.
-import { Choice, Field, Touched, button, fill, h, setText, toggle } from "./dom.js";
+import { Choice, Field, Touched, answers, button, fill, h, setText, toggle } from "./dom.js";
 
 /** @typedef {(field: string, value: any, array?: number) => void} Edit */
 
@@ -18,20 +18,27 @@ export class MeshBar {
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
     this.target = new Choice("Target", (v) => this.pickTarget(v), "Target");
+    this.target.select.classList.add("sv-targets");
     this.typed = new Field("Target by name", (t) => edit("target", t), { width: "12em", placeholder: "tpu:v5e:4x4" });
     this.typed.node.hidden = true;
+    this.typed.input.addEventListener("input", () => { this.leaving = false; });
+    this.typed.input.addEventListener("change", () => { this.leaving = true; this.leave(); });
+    /** Whether a name was typed to its end, so that the menu can say it. */
+    this.leaving = false;
+    /** @type {any} */ this.said = null;
     this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
     this.targetKey = "";
     this.presets = h("select", { class: "sv-select sv-quiet", "aria-label": "Presets", "data-lm-suppress-shortcuts": "true",
       on: { change: () => { edit("preset", this.presets.value); this.presets.value = ""; } } });
     this.node = h("header", { class: "sv-bar" }, h("span", { class: "sv-brand", text: "shardviz" }), this.mesh.node, this.axes, this.hosts.node,
-      this.types.node, this.target.node, this.typed.node, 
+      this.types.node, this.target.node, this.typed.node,
       h("span", { class: "sv-right" }, this.presets, button("Save page", actions.save, { class: "sv-link", "aria-label": "Save page" })), this.targetNote);
     links.listeners.push(() => this.markAxes());
   }
 
   /** @param {string} value */
   pickTarget(value) {
+    this.leaving = false;
     this.typed.node.hidden = value !== OTHER;
     if (value === OTHER) {
       this.typed.input.value = "";
@@ -44,11 +51,23 @@ export class MeshBar {
     const typing = !this.typed.node.hidden;
     this.target.sync([...target.options, { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." }], typing ? OTHER : target.value);
     this.target.select.title = target.words;
-    this.typed.sync(typing && !target.error ? this.typed.input.value : this.typed.input.value, target.error);
+    this.typed.sync(this.typed.input.value, target.error);
+    this.said = target;
+    this.leave();
     const key = target.note + target.offer;
     if (key === this.targetKey) return;
     this.targetKey = key;
     fill(this.targetNote, ...(target.note ? [h("span", { text: target.note }), button(target.offer, () => this.edit("fit", null), { class: "sv-button sv-small" })] : []));
+  }
+
+  /** Once the kernel has read a name that was typed, the menu says it in place of the field. */
+  leave() {
+    if (!this.leaving || !answers.settled || this.said.error) return;
+    const focused = this.typed.input === /** @type {any} */ (this.node.getRootNode()).activeElement;
+    this.leaving = false;
+    this.typed.node.hidden = true;
+    if (focused) this.target.select.focus();
+    this.showTarget(this.said);
   }
 
   /** The axes over which the chosen collective runs stand out. */

@@ -72,6 +72,7 @@ function render({ model, el }) {
   };
   const tell = (/** @type {any} */ intent) => {
     root.dataset.settled = "false";
+    answers.settled = false; // no view has answered this yet
     intents.send(intent);
   };
   /** @type {number | null} */
@@ -83,10 +84,12 @@ function render({ model, el }) {
   };
   const bar = new MeshBar(links, edit, { save: () => tell({ kind: "save" }), theme: () => schedule() });
   const cards = new ArrayCards(edit, select), rules = new RuleTable(edit);
-  const stage = new Stage(links, (field, value) => (field === "select" ? select(value) : edit(field, value)));
+  const stage = new Stage(links, (field, value) => (field === "select" ? select(value) : edit(field, value)), live);
   const panel = new ProgramPanel(links, edit, (kind) => tell({ kind }), {
     why: (value) => { if (live) tell({ kind: "why", value }); },
     light: (names) => cards.light(names),
+    links: (key) => { if (live) tell({ kind: "links", value: key }); },
+    position: () => edit("by", "position"),
   });
   const root = h("div", { class: "shardviz-explorer", "data-lm-suppress-shortcuts": "true" }, bar.node,
     h("div", { class: "sv-main" }, h("aside", { class: "sv-left" }, cards.node, rules.node), stage.node), panel.node);
@@ -100,6 +103,8 @@ function render({ model, el }) {
     if (known.shown !== shown) known = { ...known, shown, list: shown.arrays.map((/** @type {any} */ p) => (p ? readPicture(p) : null)) };
     const devices = model.get("devices");
     if (known.devices !== devices) known = { ...known, devices, picture: readPicture(devices.picture), ids: readNumbers(devices.ids, devices.size), hosts: devices.hosts.byteLength ? readNumbers(devices.hosts, 0) : new Int32Array(devices.size) };
+    const drawn = model.get("link_data") ?? {};
+    if (known.drawn !== drawn) known = { ...known, drawn, links: { ...drawn, picture: drawn.picture ? readPicture(drawn.picture) : null } };
     return known;
   };
 
@@ -112,7 +117,7 @@ function render({ model, el }) {
     answers.settled = intents.heard(view);
     const dark = isDark(root), theme = { ...model.get("palette")[dark ? "dark" : "light"], name: dark ? "dark" : "light" };
     root.dataset.theme = theme.name;
-    const { list, picture, ids, hosts } = pictures();
+    const { devices, list, picture, ids, hosts, links: drawn } = pictures();
     links.hues = theme.groups;
     links.axisNames = view.mesh.axes.map((/** @type {any} */ a) => a.name);
     links.setMesh(view.mesh.axes.map((/** @type {any} */ a) => a.size), ids, hosts);
@@ -120,8 +125,8 @@ function render({ model, el }) {
     bar.show(view, model.get("target"), theme);
     cards.show(view);
     rules.show(view);
-    stage.show(view, picture, list, theme);
-    panel.show({ view, live, report: model.get("report_data"), rungs: model.get("rungs_data"), plan: model.get("plan_data"), story: model.get("story"), background: model.get("background") ?? {}, target: model.get("target") });
+    stage.show(view, devices, picture, list, drawn, theme);
+    panel.show({ view, live, place: devices, report: model.get("report_data"), rungs: model.get("rungs_data"), plan: model.get("plan_data"), story: model.get("story"), background: model.get("background") ?? {}, target: model.get("target") });
     // Some controls only change what is looked at: they need no kernel.
     if (!live) for (const control of root.querySelectorAll("input, textarea, select")) if (!(/** @type {HTMLElement} */ (control).dataset.keep)) control.setAttribute("disabled", "");
     root.dataset.settled = String(answers.settled);
@@ -138,7 +143,7 @@ function render({ model, el }) {
     queueMicrotask(draw);
   }
 
-  const names = ["view", "pictures", "devices", "report_data", "target", "rungs_data", "plan_data", "story", "background"];
+  const names = ["view", "pictures", "devices", "report_data", "target", "rungs_data", "plan_data", "story", "background", "link_data"];
   for (const name of names) model.on(`change:${name}`, schedule);
   model.on("msg:custom", (/** @type {any} */ message) => {
     if (message.kind === "page") download(message.name, message.html);

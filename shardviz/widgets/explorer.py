@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +11,22 @@ import anywidget
 import traitlets
 
 from shardviz.core.errors import ShardvizError, shown
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.shards import Layout
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Report
-from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets import bundle, export
 from shardviz.widgets.effects_reader import EffectsReader
 from shardviz.widgets.history import History
 from shardviz.widgets.jobs import Job, work
+from shardviz.widgets.link_pictures import LinkPictures
+from shardviz.widgets.opening import session_on
 from shardviz.widgets.pictures import PictureCache, palettes
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.rung_views import RungViews
-from shardviz.widgets.session import PLACE, Session, place
-from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.session import Session
+from shardviz.widgets.standing import Orders, Standing
+from shardviz.widgets.state import session_state
 from shardviz.widgets.target_menu import target_view
 from shardviz.widgets.view import session_view
 from shardviz.widgets.view_report import cache_view, report_view
@@ -63,6 +61,7 @@ class Explorer(anywidget.AnyWidget):
     plan_data = traitlets.Dict().tag(sync=True)
     story = traitlets.Dict().tag(sync=True)
     background = traitlets.Dict().tag(sync=True)
+    link_data = traitlets.Dict().tag(sync=True)
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
@@ -76,11 +75,11 @@ class Explorer(anywidget.AnyWidget):
         self._planner = Planner(self._plan_changed, cache)
         self._rungs = RungViews(self._planner)
         self._follows = False
-        self._noted: Report | None = (
-            None  # the last report of the background that is in the history
-        )
+        self._noted: Report | None = None  # the background's last one in the history
         self._answer: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
+        self._links = LinkPictures(self._refresh_links)
+        self._orders = Orders()
         self._history = History()
         self._effects = EffectsReader(self._refresh_report)
         session.listen(self._refresh)
@@ -129,8 +128,10 @@ class Explorer(anywidget.AnyWidget):
 
     def page(self) -> str:
         """The file that `save_html` writes, as text."""
+        session = self.session
+        rungs, values = self._rungs.saved(session.program, session.revision, session.target)
         traits = {name: getattr(self, name) for name in _SAVED}
-        return export.page({**traits, "plan_data": self._rungs.saved_plan()}, self._alt())
+        return export.page({**traits, "rungs_data": rungs, "plan_data": values}, self._alt())
 
     def compile(self) -> None:
         """Compiles the program in the background, as the button does."""
@@ -149,6 +150,7 @@ class Explorer(anywidget.AnyWidget):
         """Ends everything that is under way, and the widget."""
         self.cancel()
         self._planner.close()
+        self._links.close()
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
@@ -163,6 +165,7 @@ class Explorer(anywidget.AnyWidget):
         if self._job is not None:
             self._job.wait(timeout)
         self._planner.wait(timeout)
+        self._links.wait(timeout)
         return self.report
 
     def _start(self, kind: str) -> None:
@@ -176,12 +179,13 @@ class Explorer(anywidget.AnyWidget):
 
     def _job_changed(self, job: Job) -> None:
         if job.report is not None:
+            self._learn_order(job.report, job.program, job.target)
             self.report, self._report_revision = job.report, job.revision
             self._history.add(job.kind, job.program, job.report, job.jax_events)
             self._rungs.take(job.report, job.revision, job.target)
             self._refresh_rungs()
         elif job.early is not None:
-            self._rungs.take(job.early, job.revision, job.target)
+            self._rungs.take_early(job.early, job.revision, job.target)
             self._refresh_rungs()
         with self._sync:
             self._refresh_report()
@@ -195,11 +199,31 @@ class Explorer(anywidget.AnyWidget):
         self._refresh_rungs()
         if found.program is None or found.report is None or found.stage:
             return
+        self._learn_order(found.report, found.program, found.report_target)
         if found.report.compile_s is not None and found.report is not self._noted:
             self._noted = found.report
             self._history.add("in the background:", found.program, found.report, "")
             with self._sync:
                 self._refresh_report()
+
+    def _learn_order(self, report: Report, program: Program, target: str) -> None:
+        if self._orders.learn(report, program.mesh, target):
+            with self._sync:
+                self.devices, _ = self._pictures.update(self.session, self._there())
+                self._choose_links()
+
+    def _there(self) -> Standing | None:
+        return self._orders.standing(self.session.mesh, self.session.target)
+
+    def _choose_links(self) -> None:
+        """Has the links of the chosen collective drawn, where devices stand by position."""
+        there = self._there() if self.session.look["by"] == "position" else None
+        self._links.update(self._rungs.collective(self._links.chosen), there)
+        self.link_data = self._links.view
+
+    def _refresh_links(self) -> None:
+        with self._sync:
+            self.link_data = self._links.view
 
     def _refresh_rungs(self) -> None:
         """Tells the page what is known of the rungs; the words are made before anybody waits."""
@@ -211,6 +235,7 @@ class Explorer(anywidget.AnyWidget):
             if plan is not self.plan_data:
                 self.plan_data, self.story = plan, {}
             self.background = stage
+            self._choose_links()
 
     def _hear(self, _: Any, message: Any, __: Any) -> None:
         """One message of the page: a number, and intents in order."""
@@ -225,6 +250,9 @@ class Explorer(anywidget.AnyWidget):
                 if isinstance(intent, dict):
                     self._act(intent)
             self._refresh()
+        # A page may wait for its plan, whose thread must be able to tell of it meanwhile.
+        if any(isinstance(i, dict) and i.get("kind") == "save" for i in message["intents"][:100]):
+            self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 
     def _act(self, intent: dict[str, Any]) -> None:
         kind = intent.get("kind")
@@ -236,19 +264,20 @@ class Explorer(anywidget.AnyWidget):
             self._start(kind)
         elif kind == "cancel":
             self.cancel()
+        elif kind == "links":
+            self._links.chosen = str(intent.get("value") or "")[:20]
         elif kind == "why":
             self.story = story_view(self.plan, str(intent.get("value"))[:400])
         elif kind == "effects":
             self._effects.read(self.session.program, self.session.revision)
         elif kind == "observe":
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
-        elif kind == "save":
-            self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 
     def _refresh(self) -> None:
         session = self.session
         with self._sync, self.hold_sync():
-            self.devices, self.pictures = self._pictures.update(session)
+            self.devices, self.pictures = self._pictures.update(session, self._there())
+            self._choose_links()
             self.view = {**session_view(session), **self._answer}
             self.target = target_view(
                 session.mesh, session.target, session.errors.get("target", "")
@@ -296,30 +325,4 @@ def open_explorer(thing: Any, cache: ExecutableCache) -> Explorer:
     Raises:
         ShardvizError: for something that the Explorer cannot show.
     """
-    return Explorer(_session(thing), cache)
-
-
-def _session(thing: Any) -> Session:
-    if thing is None:
-        name = gallery_programs.DEFAULT
-        return Session(gallery_programs.get(name), name)
-    if isinstance(thing, Program):
-        return Session(thing, own=thing)
-    if isinstance(thing, MeshSpec):
-        name = gallery_programs.DEFAULT
-        return Session(gallery_programs.get(name).replace(mesh=thing), name)
-    if isinstance(thing, Layout) and thing.spec is not None:
-        array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
-        return Session(Program(place, (array,), thing.mesh, name=PLACE), PLACE)
-    if isinstance(thing, (dict, str)):
-        return open_state(thing)
-    arrays = (thing,) if isinstance(thing, ArraySpec) else thing
-    if isinstance(arrays, Iterable):
-        arrays = tuple(arrays)
-        if arrays and all(isinstance(a, ArraySpec) for a in arrays):
-            base = gallery_programs.get(gallery_programs.DEFAULT)
-            return Session(Program(place, arrays, base.mesh, base.rules, name=PLACE), PLACE)
-    raise ShardvizError(
-        f"The Explorer opens on a program, a mesh, arrays, a layout or a saved state; got"
-        f" {shown(thing)}."
-    )
+    return Explorer(session_on(thing), cache)

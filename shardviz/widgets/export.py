@@ -14,8 +14,8 @@ from typing import Any
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
-from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets import bundle
+from shardviz.widgets.known_programs import is_known, known_sources
 from shardviz.widgets.session import PLACE, Session
 
 # jax keeps most narrow floats and int4 under the very names they have here.
@@ -69,8 +69,8 @@ def _order_code(mesh: MeshSpec) -> str:
 
 def _function_code(session: Session) -> tuple[str, str]:
     """The source of the program's function and what it is called; no source for one's own."""
-    if session.entry in gallery_programs.names():
-        return _gallery_source(session.entry), session.program.fn.__name__
+    if is_known(session.entry):
+        return _known_source(session.entry), session.program.fn.__name__
     if session.entry == PLACE:
         return "", ""
     name = getattr(session.program.fn, "__name__", "")
@@ -80,8 +80,8 @@ def _function_code(session: Session) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=64)
-def _gallery_source(name: str) -> str:
-    return "\n\n".join(s.rstrip() for s in gallery_programs.sources(name)) + "\n"
+def _known_source(name: str) -> str:
+    return "\n\n".join(s.rstrip() for s in known_sources(name)) + "\n"
 
 
 def _arrays_code(session: Session, names: list[str]) -> str:

@@ -18,7 +18,7 @@ export class Links {
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
-    /** The collective whose devices stand out. @type {{kind: string, axes: string[], groups: number[][]} | null} */
+    /** The collective whose devices stand out. @type {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null} */
     this.team = null;
     /** Colours of groups in the theme that is on. @type {string[]} */
     this.hues = [];
@@ -104,7 +104,7 @@ export class Links {
     return box;
   }
 
-  /** @param {{kind: string, axes: string[], groups: number[][]} | null} team a collective; null lets go */
+  /** @param {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null} team a collective; null lets go */
   gather(team) {
     this.team = team;
     for (const f of this.listeners) f();

@@ -11,10 +11,12 @@ from shardviz.core.layout.request import Request
 from shardviz.core.layout.shards import Layout
 from shardviz.picture.draw_array import draw_layout_array
 from shardviz.picture.draw_devices import draw_mesh
+from shardviz.picture.draw_position import draw_position
 from shardviz.picture.palette import THEMES, palette
 from shardviz.picture.shapes import Picture
 from shardviz.picture.wire import to_wire
 from shardviz.widgets.session import Session
+from shardviz.widgets.standing import Standing, why_not_standing
 
 # A small picture beside the main one shows an array only up to so many blocks.
 MAX_THUMB_BLOCKS = 4096
@@ -29,20 +31,33 @@ class PictureCache:
         self._shown: tuple[Any, dict[str, Any]] = (None, {})
         self._last: dict[int, dict[str, Any]] = {}
 
-    def update(self, session: Session) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The devices and the arrays, as the page takes them."""
-        return self._device_part(session.mesh, session.look["by"]), self._array_part(session)
+    def update(
+        self, session: Session, there: Standing | None = None
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The devices and the arrays, as the page takes them.
 
-    def _device_part(self, mesh: MeshSpec, by: str) -> dict[str, Any]:
+        Args:
+            session: what is shown.
+            there: where the devices stand on the target; None where that is not known.
+        """
+        return self._device_part(session, there), self._array_part(session)
+
+    def _device_part(self, session: Session, there: Standing | None) -> dict[str, Any]:
+        mesh, by, note = session.mesh, session.look["by"], ""
+        if by == "position" and there is None:
+            by, note = "mesh", f"By mesh axes: {why_not_standing(mesh, session.target)}"
         known, part = self._devices
-        if known is None or known[1] != by or known[0] != mesh:
+        place = there if by == "position" else None
+        key = (mesh, by, note, place, there is not None)
+        if known is None or known[1:] != key[1:] or known[0] != mesh:
             part = {
-                "picture": wire(draw_mesh(mesh, by=by, title="")),
-                "ids": b"" if mesh.ids_are_positions else _numbers(mesh.device_ids),
-                "hosts": b"" if mesh.processes == (0,) else _numbers(mesh.process_indices),
-                "size": mesh.size,
+                **_drawn(mesh, by, place),
+                "by": by,
+                "places": there is not None,
+                "note": note,
+                "count": place.words if place is not None else "",
             }
-            self._devices = ((mesh, by), part)
+            self._devices = (key, part)
         return part
 
     def _array_part(self, session: Session) -> dict[str, Any]:
@@ -65,6 +80,21 @@ class PictureCache:
         self._arrays = kept
         self._shown = (keys, {"arrays": pictures})
         return self._shown[1]
+
+
+def _drawn(mesh: MeshSpec, by: str, place: Standing | None) -> dict[str, Any]:
+    """The picture of the devices, and the id and host of each in mesh order."""
+    if place is None:
+        picture = draw_mesh(mesh, by=by, title="")
+    else:
+        mesh = place.mesh
+        picture = draw_position(mesh, place.topology, title="", bare=True)
+    return {
+        "picture": wire(picture),
+        "ids": b"" if mesh.ids_are_positions else _numbers(mesh.device_ids),
+        "hosts": b"" if mesh.processes == (0,) else _numbers(mesh.process_indices),
+        "size": mesh.size,
+    }
 
 
 def _numbers(values: np.ndarray) -> bytes:

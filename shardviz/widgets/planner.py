@@ -32,11 +32,16 @@ Partition = Callable[[Program, str, Callable[[], bool], Callable[[Report], None]
 
 @dataclass(frozen=True)
 class Wanted:
-    """A program as it stood at one revision, and what it is compiled for."""
+    """A program as it stood at one revision, and what it is compiled for.
+
+    Attributes:
+        alone: whether a plan is all that is wanted, and no partitioner is asked.
+    """
 
     program: Program
     revision: int
     target: str
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,6 +110,17 @@ class Planner:
             self._compiles.drop()
             self._plans.ask(Wanted(program, revision, target))
 
+    def plan_now(self, program: Program, revision: int, target: str, timeout: float) -> bool:
+        """Plans this program unless it is planned, and asks no partitioner about it.
+
+        Returns:
+            Whether there is a plan of it within `timeout` seconds.
+        """
+        if self.answer.plan_revision != revision and self._asked != (revision, target):
+            self._plans.ask(Wanted(program, revision, target, alone=True))
+        self._plans.wait(timeout)
+        return self.answer.plan_revision == revision
+
     def wait(self, timeout: float | None = None) -> bool:
         """Blocks until nothing is under way; for scripts and tests."""
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -133,7 +149,7 @@ class Planner:
         # What cannot be traced cannot be compiled, for the same reason.
         if failed is not None and failed.stage in _UNTRACED:
             reason = "not asked: there is no plan"
-        ask = not reason
+        ask = not reason and not wanted.alone
         self._note(reason=reason, stage="partitioning" if ask else "")
         if ask:
             self._compiles.ask(wanted)
@@ -187,8 +203,11 @@ class Planner:
 def plan_of(program: Program) -> Plan:
     """The plan of a program, by Shardy."""
     # Here, and not at the top: the Explorer opens and edits without jax.
+    from shardviz.core.program.attached import ROOM, ask_for_cpus
     from shardviz.core.program.propagation.build import plan_program
 
+    # Lowering starts jax's backend, and a program with callbacks runs in this kernel later on.
+    ask_for_cpus(min(program.mesh.size, ROOM))
     return plan_program(program)
 
 

@@ -12,7 +12,7 @@ import { ValuesPanel } from "./values.js";
 const TABS = ["Values", "Collectives", "Memory", "Checks", "Effects", "Cache", "Shards", "Code"];
 
 export class ProgramPanel {
-  /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act @param {{why: (name: string) => void, light: (names: string[] | null) => void}} calls */
+  /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act @param {{why: (name: string) => void, light: (names: string[] | null) => void, links: (key: string | null) => void, position: () => void}} calls */
   constructor(links, edit, act, calls) {
     this.program = new Choice("Program", (v) => edit("program", v), "Program");
     this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
@@ -21,7 +21,7 @@ export class ProgramPanel {
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.error = h("div", { class: "sv-error", role: "alert" });
     this.rungs = new RungRow({ rung: (i) => this.openRung(i ? String(i) : ""), mark: (from, to) => this.openRung(from ? `${from}-${to}` : "") });
-    this.collectives = new CollectivesPanel(links, { shown: () => this.refresh(), value: (name) => this.openValue(name) });
+    this.collectives = new CollectivesPanel(links, { shown: () => this.refresh(), value: (name) => this.openValue(name), links: calls.links, position: calls.position });
     this.values = new ValuesPanel(calls);
     this.links = links;
     this.tabs = h("div", { class: "sv-tabs", role: "tablist", on: { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) } });
@@ -29,7 +29,7 @@ export class ProgramPanel {
     this.rows = new ShardRows(links);
     this.tab = "Collectives";
     this.node = h("footer", { class: "sv-program" },
-      h("div", { class: "sv-headrow" }, this.program.node, this.status, h("span", { class: "sv-space" }), this.cancel, this.compile, this.run),
+      h("div", { class: "sv-headrow" }, this.program.node, this.status, h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run)),
       this.error, this.rungs.node, this.tabs, this.body);
     for (const name of TABS) this.tabs.append(h("button", { type: "button", role: "tab", class: "sv-tab", text: name, id: undefined, "data-lm-suppress-shortcuts": "true", on: { click: () => this.open(name) } }));
     /** @type {any} */ this.view = null;
@@ -91,8 +91,8 @@ export class ProgramPanel {
     this.act("effects");
   }
 
-  /** @param {{view: any, report: any, live: boolean, rungs: any, plan: any, story: any, background: any, target: any}} shown */
-  show({ view, report, live, rungs, plan, story, background, target }) {
+  /** @param {{view: any, report: any, live: boolean, place: any, rungs: any, plan: any, story: any, background: any, target: any}} shown */
+  show({ view, report, live, place, rungs, plan, story, background, target }) {
     Object.assign(this, { view, report, live, data: rungs, background, target });
     this.program.sync(view.program.options, view.program.value);
     setText(this.error, [view.program.error, ...view.notes].filter(Boolean).join(" "));
@@ -100,6 +100,7 @@ export class ProgramPanel {
     for (const b of [this.compile, this.run]) b.disabled = running || !live;
     this.cancel.hidden = !running;
     this.tick(report);
+    this.collectives.offer(live && place.places && place.by !== "position");
     this.values.show(plan);
     this.values.showStory(story);
     this.refresh();

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 from typing import Any
 
+from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.report import Report
+from shardviz.core.program.report import Collective, Report
 from shardviz.widgets.planner import Answer, Planner
-from shardviz.widgets.view_rungs import Side, rungs_view
+from shardviz.widgets.view_report import was_cancelled
+from shardviz.widgets.view_rungs import Side, rungs_view, saved_rungs
 from shardviz.widgets.view_values import values_view
 
+PLAN_S = 5.0  # how long a saved page waits for its plan
 MOST_STORIES = 300  # values of a saved page that bring their story
 
 
@@ -24,6 +28,7 @@ class RungViews:
     def __init__(self, planner: Planner):
         self._planner = planner
         self._asked: tuple[Report, int, str] | None = None
+        self._early: tuple[Report, int, str] | None = None
         self._making = threading.Lock()
         self._side: Side | None = None
         self._rungs: dict[str, Any] = {}
@@ -31,8 +36,33 @@ class RungViews:
         self._values = values_view(None)
 
     def take(self, report: Report, revision: int, target: str) -> None:
-        """Takes the report of a compile or run that somebody pressed for."""
-        self._asked = (report, revision, target)
+        """Takes the report of a compile or run that somebody pressed for.
+
+        One that was cancelled is no answer: what was known before it stays, and where that was
+        nothing, what the partitioner had said by then.
+        """
+        early, self._early = self._early, None
+        if not was_cancelled(report):
+            self._asked = (report, revision, target)
+        elif self._asked is None:
+            self._asked = early
+
+    def take_early(self, report: Report, revision: int, target: str) -> None:
+        """Takes what is known of a compile that is under way."""
+        self._early = (report, revision, target)
+
+    def collective(self, key: str) -> Collective | None:
+        """The collective that the page calls `rung:number`; None where there is none.
+
+        >>> from shardviz.core.program.cache import ExecutableCache
+        >>> RungViews(Planner(lambda: None, ExecutableCache())).collective("0:3") is None
+        True
+        """
+        rung, _, number = key.partition(":")
+        if self._side is None or not (rung in ("0", "1", "2") and number.isdecimal()):
+            return None
+        known = self._side.collectives()[int(rung)] or ()
+        return known[int(number)] if len(number) < 9 and int(number) < len(known) else None
 
     def views(
         self, revision: int, target: str
@@ -48,17 +78,28 @@ class RungViews:
                 self._plan, self._values = answer.plan, values_view(answer.plan)
             return self._rungs, self._values, {"stage": answer.stage}
 
-    def saved_plan(self) -> dict[str, Any]:
-        """The values for a page without a kernel: their stories come with them."""
+    def saved(
+        self, program: Program, revision: int, target: str
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The rungs, and the values with their stories, for a page without a kernel.
+
+        The program is planned for it first. A plan that takes too long is left out, and so it is
+        where jax is missing.
+        """
+        if importlib.util.find_spec("jax") is not None:
+            self._planner.plan_now(program, revision, target, PLAN_S)
+        rungs, _, _ = self.views(revision, target)
         plan = self._planner.answer.plan
-        return values_view(plan) if plan is None else values_view(plan, stories=MOST_STORIES)
+        stories = 0 if plan is None else MOST_STORIES
+        return saved_rungs(rungs), values_view(plan, stories)
 
     def _chosen(self, answer: Answer, revision: int, target: str) -> tuple[Report | None, int, str]:
         """What was pressed for where it is of this program; else what the background knows."""
         background = (answer.report, answer.report_revision, answer.report_target)
-        if self._asked is None:
+        pressed = self._early or self._asked
+        if pressed is None:
             return background
-        now, pressed = (revision, target), self._asked
+        now = (revision, target)
         if answer.report is None or pressed[1:] == now:
             return pressed
         newer = background[1:] == now or background[1] > pressed[1]

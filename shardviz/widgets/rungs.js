@@ -56,7 +56,7 @@ export class RungRow {
     const cell = this.cells[i];
     cell.node.dataset.state = state;
     setText(cell.took, took);
-    setText(cell.badge, i === 0 && state === "failed" ? "cannot be laid out" : STATE_WORDS[state]);
+    setText(cell.badge, STATE_WORDS[state]);
     setText(cell.text, text);
     setText(cell.more, more);
     cell.node.title = [text, more].filter(Boolean).join("\n");

@@ -21,9 +21,10 @@ from shardviz.core.layout.spec import MAX_RANK
 from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
-from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import rules as gallery_rules
 from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
+from shardviz.widgets.known_programs import known_program
+from shardviz.widgets.standing import why_not_standing
 from shardviz.widgets.target_menu import checked_target, fitting_mesh
 
 MAX_ARRAYS = 200
@@ -107,10 +108,8 @@ class Session:
         for listener in self._listeners:
             listener()
 
-    def open(self, program: Program, entry: str, keep_mesh: bool = False) -> None:
-        """Takes another program, with its arrays and rules, and the mesh unless it is kept."""
-        if keep_mesh:
-            program = program.replace(mesh=self.mesh)
+    def open(self, program: Program, entry: str) -> None:
+        """Takes another program, with its arrays, rules and mesh."""
         self.program, self.entry = program, entry
         self.drafts = [ArrayDraft.of(a) for a in program.arrays]
         self.texts = program_texts(program)
@@ -214,9 +213,7 @@ class Session:
         elif name == "" and self.own is not None:
             self.open(self.own, "")
         else:
-            program = gallery_programs.get(name)
-            fits = set(program.mesh.axis_names) <= set(self.mesh.axis_names)
-            self.open(program, name, keep_mesh=fits)
+            self.open(known_program(name, self.mesh), name)
 
     def _edit_preset(self, value: Any) -> None:
         kind, _, name = _text(value).partition(":")
@@ -249,8 +246,12 @@ class Session:
         self._reset_view()
 
     def _edit_by(self, value: Any) -> None:
-        if value not in ("mesh", "host"):
-            raise ShardvizError(f"Devices stand by 'mesh' or by 'host'; got {shown(value)}.")
+        if value not in ("mesh", "host", "position"):
+            raise ShardvizError(
+                f"Devices stand by 'mesh', 'host' or 'position'; got {shown(value)}."
+            )
+        if value == "position" and (why := why_not_standing(self.mesh, self.target)):
+            raise ShardvizError(why)
         self.look = {**self.look, "by": value}
 
     def _edit_colour(self, value: Any) -> None:

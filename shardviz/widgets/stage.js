@@ -8,11 +8,14 @@ import { ranges } from "./linked.js";
 
 const BY = [{ value: "mesh/block", label: "by mesh axes" }, { value: "host/block", label: "by host" }];
 const COLOURED = [{ value: "mesh/host", label: "by mesh axes · hosts" }, { value: "host/host", label: "by host · hosts" }];
+const PLACED = { value: "position/block", label: "by position" }, PLACED_HOSTS = { value: "position/host", label: "by position · hosts" };
+const HOW_LINKS = "Choose a collective below to see the links that it uses.";
 
 export class Stage {
-  /** @param {Links} links @param {(field: string, value: any) => void} edit */
-  constructor(links, edit) {
+  /** @param {Links} links @param {(field: string, value: any) => void} edit @param {boolean} live whether a kernel answers */
+  constructor(links, edit, live) {
     this.links = links;
+    this.live = live;
     this.edit = edit;
     /** @type {any} */ this.view = null;
     /** @type {any[]} */ this.pictures = [];
@@ -40,6 +43,10 @@ export class Stage {
       corner: (t) => this.replicaOf(this.positionOf(t)),
     });
     this.count = h("span", { class: "sv-count" });
+    this.note = h("div", { class: "sv-devicenote", role: "status" });
+    /** The links of the chosen collective, and where devices stand. @type {any} */ this.linkPicture = null;
+    /** @type {any} */ this.standing = { by: "mesh", places: false, note: "", count: "" };
+    /** @type {any} */ this.linked = null;
     this.array = new PictureView("Array", this.blockHooks(() => this.selected));
     this.title = h("h3", { class: "sv-head sv-mono sv-title" });
     this.steps = h("div", { class: "sv-steps" });
@@ -48,7 +55,7 @@ export class Stage {
     this.small = new Map();
     this.sentence = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
     this.node = h("section", { class: "sv-stage" },
-      h("div", { class: "sv-col" }, h("div", { class: "sv-headrow" }, h("span", { class: "sv-line" }, h("h3", { class: "sv-head", text: "Devices" }), this.count), this.by.node), this.devices.node),
+      h("div", { class: "sv-col" }, h("div", { class: "sv-headrow" }, h("span", { class: "sv-line" }, h("h3", { class: "sv-head", text: "Devices" }), this.count), this.by.node), this.note, this.devices.node),
       h("div", { class: "sv-col" }, h("div", { class: "sv-headrow" }, this.title, this.steps), this.array.node, this.thumbs),
       this.sentence);
     links.listeners.push(() => this.mark());
@@ -107,9 +114,12 @@ export class Stage {
     return this.ranks[position];
   }
 
-  /** @param {any} view @param {any} devicePicture @param {any[]} pictures one an array; null where it has none @param {any} theme */
-  show(view, devicePicture, pictures, theme) {
+  /** @param {any} view @param {any} place how devices stand @param {any} devicePicture @param {any[]} pictures one an array; null where it has none
+   * @param {any} links the words and the picture of the chosen collective's links @param {any} theme */
+  show(view, place, devicePicture, pictures, links, theme) {
     this.view = view;
+    this.standing = place;
+    this.showLinks(links);
     if (this.devicePicture !== devicePicture || this.ids !== this.links.ids) {
       this.devicePicture = devicePicture;
       this.ids = this.links.ids;
@@ -118,9 +128,10 @@ export class Stage {
     }
     this.pictures = pictures;
     this.theme = theme;
-    this.by.sync(this.links.hostCount > 1 ? [...BY, ...COLOURED] : BY, `${view.look.by}/${this.links.hostCount > 1 ? view.look.colour : "block"}`);
-    setText(this.count, view.mesh.count);
-    this.count.title = view.mesh.local;
+    const some = this.links.hostCount > 1, placed = place.places ? [PLACED] : [];
+    this.by.sync(some ? [...BY, ...placed, ...COLOURED, ...(place.places ? [PLACED_HOSTS] : [])] : [...BY, ...placed], `${place.by}/${some ? view.look.colour : "block"}`);
+    setText(this.count, place.count || view.mesh.count);
+    this.count.title = place.count ? `${place.count}\n${view.mesh.local}` : view.mesh.local;
     const a = view.arrays[this.selected];
     setText(this.title, `${a.name}  ${a.short}`);
     this.showSteps(a);
@@ -132,7 +143,24 @@ export class Stage {
     this.mark();
   }
 
+  /** The links count only while their collective is the chosen one. @param {any} links */
+  showLinks(links) {
+    const wanted = links.key && this.links.team?.key === links.key ? links : null;
+    this.linkPicture = wanted?.picture ?? null;
+    const placed = this.standing.by === "position" && this.live;
+    setText(this.note, wanted?.words || this.standing.note || (placed ? HOW_LINKS : ""));
+    // Where sentences come and go, the picture under them keeps its size.
+    toggle(this.note, "sv-kept", placed);
+  }
+
   paintDevices() {
+    const drawn = this.linkPicture;
+    if (drawn && drawn.x.length === this.at.length) {
+      // Tiles take the colours of the groups, so that they go with the links.
+      if (this.linked?.drawn !== drawn || this.linked.base !== this.devicePicture) this.linked = { drawn, base: this.devicePicture, picture: { ...this.devicePicture, edges: drawn.edges, hue: drawn.hue } };
+      this.shownGroups = undefined;
+      return this.devices.show(this.linked.picture, drawn.group, drawn.count, this.theme);
+    }
     const a = this.view.arrays[this.selected], byHost = this.view.look.colour === "host" && this.links.hostCount > 1;
     const groups = byHost ? this.links.hosts : this.links.groups(this.selected);
     if (this.shownGroups !== groups || this.shownAt !== this.at) {

@@ -10,8 +10,8 @@ from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
-from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets.drafts import array_texts
+from shardviz.widgets.known_programs import is_known, known_program
 from shardviz.widgets.session import MAX_ARRAYS, PLACE, Session, place
 
 VERSION = 1
@@ -73,8 +73,8 @@ def open_state(state: Any) -> Session:
     dialect = Dialect.of(state.get("dialect", "linen"))
     name = state.get("program", PLACE)
     program, entry = Program(place, arrays, mesh, rules, dialect, name=PLACE), PLACE
-    if name in gallery_programs.names():
-        known = gallery_programs.get(name)
+    if is_known(name):
+        known = known_program(name)
         if len(known.arrays) == len(arrays):
             program = known.replace(arrays=arrays, mesh=mesh, rules=rules, dialect=dialect)
             entry = name

@@ -18,10 +18,10 @@ from shardviz.core.layout.resolution import explain_decision
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
-from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery import rules as gallery_rules
 from shardviz.picture.units import bytes_text
 from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
+from shardviz.widgets.known_programs import program_options
 from shardviz.widgets.session import PLACE, Session
 
 SHOWN_NAMES = 3
@@ -205,8 +205,7 @@ def _few(names: tuple[str, ...]) -> str:
 
 def program_view(session: Session) -> dict[str, Any]:
     """The program bar: what can be chosen, and the requested rung."""
-    options = [{"value": n, "label": n, "title": gallery_programs.describe(n)}
-               for n in gallery_programs.names()]  # fmt: skip
+    options = program_options()
     if session.own is not None:
         options.insert(0, {"value": "", "label": session.own.name, "title": "Your program."})
     options.append({"value": PLACE, "label": PLACE, "title": "Puts the arrays where they belong."})

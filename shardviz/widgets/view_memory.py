@@ -51,12 +51,6 @@ def _cost(name: str, value: float) -> str:
     return seconds_text(value) if "seconds" in name else count_text(value)
 
 
-def _least(seconds: float | None) -> str:
-    if seconds is not None and 0 < seconds < 1e-6:
-        return f"{seconds * 1e9:.0f} ns"
-    return seconds_text(seconds)
-
-
 def _sentence(memory: Memory, total: int) -> str:
     reused = ""
     if memory.aliased:
@@ -80,7 +74,7 @@ def _roofline(found: Any) -> dict[str, Any]:
         "times": [
             {
                 "name": row.name,
-                "seconds": _least(row.seconds),
+                "seconds": seconds_text(row.seconds),
                 "share": (row.seconds or 0.0) / most,
                 "bound": row.bound,
             }

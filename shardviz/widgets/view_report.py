@@ -30,7 +30,8 @@ _EMPTY: dict[str, Any] = {
 def report_view(job: Job | None, last: Report | None, stale: bool, code: str) -> dict[str, Any]:
     """The job under way, if any, over the last report there is."""
     view = dict(_EMPTY) if last is None else _report(last)
-    view |= {"stale": stale and last is not None, "code": code}
+    # One that was cancelled says nothing of the program, so that it is never out of date.
+    view |= {"stale": stale and last is not None and not was_cancelled(last), "code": code}
     if job is not None and not job.done:
         view |= {
             "state": "running",
@@ -56,8 +57,17 @@ def error_view(report: Report | None) -> dict[str, str] | None:
     if report is None or report.error is None:
         return None
     error = report.error
-    title = "Cancelled" if error.stage == "cancelled" else f"Stopped at: {error.stage}"
+    title = "Cancelled" if was_cancelled(report) else f"Stopped at: {error.stage}"
     return {"title": title, "message": error.message, "source": error.source}
+
+
+def was_cancelled(report: Report) -> bool:
+    """Whether it ended because somebody said so.
+
+    >>> was_cancelled(Report("f", ""))
+    False
+    """
+    return report.error is not None and report.error.stage == "cancelled"
 
 
 def verdict(report: Report) -> str:
@@ -66,6 +76,8 @@ def verdict(report: Report) -> str:
     >>> verdict(Report("f", "cpu × 8", run_s=0.002)), verdict(Report("f", "cpu × 8"))
     ('ran in 2 ms', '')
     """
+    if report.error is not None and was_cancelled(report):
+        return report.error.message.rstrip(".")
     if report.run_s is None:
         return ""
     failed = sum(1 for c in report.checks if c.ok is False)

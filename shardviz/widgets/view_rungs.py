@@ -23,6 +23,8 @@ from shardviz.widgets.view_report import collective_summary, error_view
 NAMES = ("propagated", "partitioned", "compiled")
 SHORT = 44  # letters that fit between two rungs
 PAIRS = ((0, 1), (1, 2), (0, 2))
+NOT_SHOWN = "the compiler did not show it"
+_SAVED = ("not planned", "not asked", "not compiled")  # of NAMES, on a page without a kernel
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,19 @@ def rungs_view(side: Side) -> dict[str, Any]:
     }
 
 
+def saved_rungs(view: dict[str, Any]) -> dict[str, Any]:
+    """The same for a page without a kernel: nothing is planned or compiled there any more.
+
+    >>> [rung["text"] for rung in saved_rungs(rungs_view(Side()))["rungs"]]
+    ['not planned', 'not asked', 'not compiled']
+    """
+    rungs = [
+        {**r, "text": never} if r["state"] == "none" and r["text"] != NOT_SHOWN else r
+        for r, never in zip(view["rungs"], _SAVED, strict=True)
+    ]
+    return {**view, "rungs": rungs}
+
+
 def _axes(plan: Plan | None) -> dict[str, int]:
     return {} if plan is None else axis_groups(plan.mesh)
 
@@ -128,7 +143,7 @@ def _partitioned(side: Side) -> dict[str, Any]:
         return _rung("partitioned", "none", side.reason or "not yet")
     if report.partitioned is None:
         failed = report.error is not None and report.collectives is None
-        text = "it did not get that far" if failed else "the compiler did not show it"
+        text = "it did not get that far" if failed else NOT_SHOWN
         more = report.error.message if failed and report.error is not None else ""
         return _rung("partitioned", "failed" if failed else "none", text, None, more)
     return _known("partitioned", "live", report.partitioned, report.partition_s, report.target)

@@ -61,6 +61,42 @@ def choose_and_point(page: Page) -> None:
     pointed(page, *(["ArrowDown"] * 20), *(["ArrowRight"] * 30))
 
 
+def compiled(page: Page) -> None:
+    """Compiles for the target, and waits until all four rungs are known."""
+    page.get_by_role("button", name="Compile", exact=True).click()
+    page.wait_for_selector('.sv-rung:last-child[data-state="live"]', timeout=RUN_MS)
+
+
+def picked_value(page: Page) -> None:
+    """Picks the product with the MLP's second matrix, and reads its story."""
+    page.wait_for_selector('.sv-rung:last-child[data-state="live"]', timeout=RUN_MS)
+    page.get_by_role("tab", name="Values").click()
+    find = page.get_by_label("Find values")
+    find.fill("dot_general")
+    page.locator(".sv-vrow:not(.sv-vcall)", has_text="dot_general_7").first.click()
+    find.fill("")
+    page.locator(".sv-story li").first.wait_for()
+    page.evaluate("() => document.activeElement.blur()")
+
+
+def chosen_collective(page: Page) -> None:
+    """Compiles, and chooses the largest collective."""
+    compiled(page)
+    page.get_by_role("tab", name="Collectives").click()
+    page.locator(".sv-crow").first.click()
+
+
+def placed(page: Page) -> None:
+    """The chips where they stand, with the links of a collective."""
+    chosen_collective(page)
+    page.get_by_role("button", name="Show its links by position").click()
+    page.wait_for_function(
+        "() => /each link carries/.test(document.querySelector('.sv-devicenote').textContent)",
+        timeout=RUN_MS,
+    )
+    page.evaluate("() => document.activeElement.blur()")
+
+
 @dataclass(frozen=True)
 class Shot:
     """One screenshot of an Explorer.
@@ -69,11 +105,13 @@ class Shot:
         name: of the file, less its theme and ending.
         cells: the code of the notebook; the last one shows the Explorer.
         prepare: what is done in the page before the picture is taken.
+        part: what of the Explorer is in the picture; all of it where nothing is said.
     """
 
     name: str
     cells: tuple[str, ...]
     prepare: Callable[[Page], None]
+    part: str = EXPLORER
 
 
 START = "import shardviz as sv\nfrom shardviz.gallery import programs"
@@ -87,23 +125,39 @@ explorer.session.edit("preset", "arrays:%s")
 explorer.session.edit("preset", "rules:%s")
 explorer
 """
+SLICE = """
+mesh = sv.mesh(%s)
+explorer = sv.explore(programs.get("transformer block, gradient").replace(mesh=mesh))
+explorer.session.edit("target", "%s")
+explorer
+"""
+FSDP = """
+from shardviz.gallery import puzzles
+explorer = sv.explore(puzzles.get("fsdp, gradient").replace(mesh=sv.mesh(data=8, model=2)))
+explorer.session.edit("target", "gpu:h100:2x8")
+explorer
+"""
+PROGRAM = ".sv-program"
 SHOTS = (
     Shot("explorer-8", (START, "sv.explore()"), run_and_point),
     Shot("explorer-64", (START, BLOCK), run_and_choose),
     Shot(
         "explorer-4096", (START, MODEL % ("7B model", "FSDP + tensor parallel")), choose_and_point
     ),
+    Shot("values", (START, SLICE % ("data=4, model=2", "")), picked_value, PROGRAM),
+    Shot("collectives", (START, FSDP), chosen_collective, PROGRAM),
+    Shot("explorer-slice", (START, SLICE % ("data=16, model=4", "tpu:v5p:4x4x4")), placed),
 )
 
 
 def take(lab: Lab, shot: Shot, theme: str, path: Path) -> None:
     """Writes one picture of the Explorer, and of nothing around it."""
     page = lab.open(shot.cells, theme=THEMES[theme], width=WIDTH, height=HEIGHT, scale=SCALE)
-    explorer = page.locator(EXPLORER)
     page.wait_for_selector(f"{EXPLORER}[data-seq]")
     shot.prepare(page)
+    page.mouse.move(0, 0)  # nothing is pointed at by accident
     page.evaluate("() => new Promise(done => requestAnimationFrame(() => setTimeout(done)))")
-    explorer.screenshot(path=path, animations="disabled", caret="hide")
+    page.locator(shot.part).screenshot(path=path, animations="disabled", caret="hide")
     lab.close()
 
 

@@ -199,7 +199,7 @@ explorer
     expect(page.locator(".sv-count")).to_contain_text("8 devices", timeout=2_000)
     expect(page.get_by_role("button", name="Cancel")).to_be_visible()
     page.get_by_role("button", name="Cancel").click()
-    expect(page.locator(".sv-failure")).to_contain_text("cancelled")
+    expect(page.locator(".sv-status")).to_contain_text("The run was cancelled in the stage")
     expect(page.get_by_role("button", name="Run", exact=True)).to_be_enabled()
 
 

