@@ -203,11 +203,8 @@ class Planner:
 def plan_of(program: Program) -> Plan:
     """The plan of a program, by Shardy."""
     # Here, and not at the top: the Explorer opens and edits without jax.
-    from shardviz.core.program.attached import ROOM, ask_for_cpus
     from shardviz.core.program.propagation.build import plan_program
 
-    # Lowering starts jax's backend, and a program with callbacks runs in this kernel later on.
-    ask_for_cpus(min(program.mesh.size, ROOM))
     return plan_program(program)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ MOST = 1024  # each takes two threads, and collectives across many of them wait 
 OPTION = "jax_num_cpu_devices"
 _DRIVER = Path("/dev/nvidiactl")
 _UNCHECKED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+# To find out whether jax has started is to change the option and to put it back.
+_SETTLING = threading.RLock()
 _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
@@ -38,13 +41,14 @@ def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
 
 def backend_started() -> bool:
     """Whether jax has started its backends, found out without starting them."""
-    now = getattr(jax.config, OPTION)
-    try:
-        jax.config.update(OPTION, now + 1)
-    except RuntimeError:
-        return True
-    jax.config.update(OPTION, now)
-    return False
+    with _SETTLING:
+        now = getattr(jax.config, OPTION)
+        try:
+            jax.config.update(OPTION, now + 1)
+        except RuntimeError:
+            return True
+        jax.config.update(OPTION, now)
+        return False
 
 
 def chosen_cpus() -> int:
@@ -61,12 +65,13 @@ def ask_for_cpus(count: int, exactly: bool = False) -> None:
     Where nobody chose a number jax is asked for some more than are needed (64 take 7 ms and 10 MB
     more than 8), so that bigger meshes run later.
     """
-    if backend_started():
-        return
-    count, own = min(count, MOST), chosen_cpus()
-    if own >= count:
-        return  # somebody chose a number, and it is enough
-    jax.config.update(OPTION, count if exactly or own >= 0 else max(count, ROOM))
+    with _SETTLING:
+        if backend_started():
+            return
+        count, own = min(count, MOST), chosen_cpus()
+        if own >= count:
+            return  # somebody chose a number, and it is enough
+        jax.config.update(OPTION, count if exactly or own >= 0 else max(count, ROOM))
 
 
 def attached_devices(platform: str | None) -> tuple[Any, ...]:

@@ -11,6 +11,7 @@ from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError, plural, shown
 from shardviz.core.layout.request import Request
+from shardviz.core.program.attached import ROOM, ask_for_cpus
 from shardviz.core.program.effects.rules import refusal_on, single_device_effects
 from shardviz.core.program.failures import failure, in_words
 from shardviz.core.program.program import Program
@@ -65,6 +66,8 @@ class _Walk:
         self.plan = Plan(program.name, program.mesh)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
+        # Lowering starts jax's backend, and a program with callbacks runs in this kernel later on.
+        ask_for_cpus(min(program.mesh.size, ROOM))
 
     def follow(self) -> None:
         """From the program to its plan."""
