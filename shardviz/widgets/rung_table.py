@@ -143,6 +143,8 @@ def _tags(one: Collective, how: str) -> list[str]:
         tags.append(f"× {one.trips:,}" if one.trips else "in loop, × ?")
     if one.is_async and how != "made asynchronous":
         tags.append("async")
+    if one.between_slices:
+        tags.append("between slices")
     if how:
         tags.append(_HOW.get(how, how))
     return tags

@@ -167,6 +167,7 @@ def _known(
 ) -> dict[str, Any]:
     """A rung whose collectives are known: how many, and their bytes, loops counted."""
     total = sum(all_bytes(c) for c in some)
+    more = more.removesuffix(", described")  # the menu says so, and there is little room
     more = " · ".join(filter(None, [bytes_text(total) if total else "", more]))
     return _rung(name, state, collective_summary(some), took, more)
 

@@ -87,8 +87,9 @@ def chosen_collective(page: Page) -> None:
 
 
 def placed(page: Page) -> None:
-    """The chips where they stand, with the links of a collective."""
+    """The chips where they stand, with the links of a collective, and a weight that is split."""
     chosen_collective(page)
+    page.locator(".sv-cardhead").nth(1).click()
     page.get_by_role("button", name="Show its links by position").click()
     page.wait_for_function(
         "() => /each link carries/.test(document.querySelector('.sv-devicenote').textContent)",

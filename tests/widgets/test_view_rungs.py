@@ -4,7 +4,7 @@ from collections import Counter
 
 import pytest
 
-from shardviz.core.program.report import Check, Failure, Memory, Report
+from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.widgets.view_memory import memory_view
 from shardviz.widgets.view_report import verdict
 from shardviz.widgets.view_rungs import Side, rungs_view
@@ -40,7 +40,7 @@ def test_every_rung_says_its_sum_its_time_and_its_state():
     # 256 + 512 + 1,024 KiB, 12 times 4 KiB in the loop, and 64 KiB.
     assert rung(view, "propagated")["more"].startswith("1.9 MiB · 2 of 2 values split")
     assert rung(view, "compiled")["took"] == "41.5 s"
-    assert rung(view, "partitioned")["more"].endswith("TPU × 8, described")
+    assert rung(view, "partitioned")["more"].endswith("TPU × 8")
 
 
 def test_the_marks_say_what_changed():
@@ -76,6 +76,13 @@ def test_what_the_compiler_names_only_is_explained_in_the_words_of_the_plan():
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert sorted(together["causes"]) == [f"Layer {i} sums over rows." for i in range(3)]
     assert together["tags"] == ["async", "combined"]
+
+
+def test_a_step_between_slices_is_called_so():
+    one = Collective("all-reduce", ("data",), 1024, is_async=True, between_slices=True)
+    report = Report("block", "TPU v5e 4×4 × 2 slices, described", collectives=(one,), compile_s=1.0)
+    (row,) = rungs_view(Side(report=report))["collectives"][2]
+    assert row["tags"] == ["async", "between slices"]
 
 
 def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked():
