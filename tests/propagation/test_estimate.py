@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_mesh
 from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.propagation.estimate import estimate
+from shardviz.core.program.propagation.estimate.collectives import estimate
 from shardviz.core.program.propagation.plan import PlannedOp
 
 P = PartitionSpec

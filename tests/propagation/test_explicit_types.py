@@ -20,7 +20,7 @@ from shardviz.core.program.bridge import to_jax
 from shardviz.core.program.building import build_program
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.propagation.explicit_types import note_types, typed_specs
+from shardviz.core.program.propagation.explicit.value_types import note_types, typed_specs
 from shardviz.core.program.tracing import trace
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")

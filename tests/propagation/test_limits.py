@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.program.propagation import attributes, locations
-from shardviz.core.program.propagation.estimate_limits import Window
+from shardviz.core.program.propagation.estimate.limits import Window
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")

@@ -16,10 +16,10 @@ from shardviz.core.program.effects.rules import refusal_on, single_device_effect
 from shardviz.core.program.failures import failure, in_words
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation import pipeline
-from shardviz.core.program.propagation.diagnosis import diagnose
 from shardviz.core.program.propagation.draft import whole
-from shardviz.core.program.propagation.estimate import read_estimate
-from shardviz.core.program.propagation.explicit_types import note_types
+from shardviz.core.program.propagation.estimate.collectives import read_estimate
+from shardviz.core.program.propagation.explicit.diagnosis import diagnose
+from shardviz.core.program.propagation.explicit.value_types import note_types
 from shardviz.core.program.propagation.lowering import Planned, abstract_mesh, lower_to_plan
 from shardviz.core.program.propagation.plan import Origin, Plan, PlannedOp
 from shardviz.core.program.propagation.reading import Reader, argument_names

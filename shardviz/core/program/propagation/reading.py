@@ -20,11 +20,11 @@ from shardviz.core.program.propagation.draft import (
     step_of,
     whole,
 )
-from shardviz.core.program.propagation.estimate_limits import LIMITS, limit_note
+from shardviz.core.program.propagation.estimate.limits import LIMITS, limit_note
+from shardviz.core.program.propagation.estimate.windows import windows_of
 from shardviz.core.program.propagation.locations import place
 from shardviz.core.program.propagation.plan import Origin, PlannedOp
 from shardviz.core.program.propagation.texts import Texts
-from shardviz.core.program.propagation.windows import windows_of
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
 _SUMS = {"dot_general", "convolution", "dot"}

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.program.propagation.estimate_limits import Window
+from shardviz.core.program.propagation.estimate.limits import Window
 from shardviz.core.program.propagation.texts import Texts
 
 _NUMBER = re.compile(r"-?\d+")

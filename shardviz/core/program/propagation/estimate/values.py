@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.program.propagation.estimate_walk import Site, argument_number
+from shardviz.core.program.propagation.estimate.walk import Site, argument_number
 from shardviz.core.program.propagation.plan import PlannedOp
 from shardviz.core.program.propagation.texts import Texts
 

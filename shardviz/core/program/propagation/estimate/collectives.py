@@ -12,7 +12,7 @@ from typing import Any
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation import attributes, pipeline
-from shardviz.core.program.propagation.estimate_axes import (
+from shardviz.core.program.propagation.estimate.axes import (
     axes_of_manual,
     bytes_of,
     group_size,
@@ -21,19 +21,19 @@ from shardviz.core.program.propagation.estimate_axes import (
     parents,
     shape_text,
 )
-from shardviz.core.program.propagation.estimate_causes import (
+from shardviz.core.program.propagation.estimate.causes import (
     CONSTRAINTS,
     Served,
     why_manual,
     why_moved,
     why_reduced,
 )
-from shardviz.core.program.propagation.estimate_module import (
+from shardviz.core.program.propagation.estimate.module import (
     SHARDY,
     PlannedModule,
     last_part,
 )
-from shardviz.core.program.propagation.estimate_walk import Site
+from shardviz.core.program.propagation.estimate.walk import Site
 from shardviz.core.program.propagation.locations import Place
 from shardviz.core.program.propagation.plan import PlannedOp
 from shardviz.core.program.propagation.texts import Texts

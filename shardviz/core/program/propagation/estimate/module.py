@@ -7,8 +7,8 @@ from typing import Any
 
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation import attributes
-from shardviz.core.program.propagation.estimate_values import Values
-from shardviz.core.program.propagation.estimate_walk import (
+from shardviz.core.program.propagation.estimate.values import Values
+from shardviz.core.program.propagation.estimate.walk import (
     Site,
     argument_number,
     callee,

@@ -13,7 +13,7 @@ import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.propagation import factors
-from shardviz.core.program.propagation.estimate_axes import group_size
+from shardviz.core.program.propagation.estimate.axes import group_size
 from shardviz.core.program.propagation.plan import PlannedOp
 
 

@@ -17,14 +17,14 @@ from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import jax_dtype
 from shardviz.core.program.failures import source_of
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.explicit_choices import choices, moved, price, spec_of
-from shardviz.core.program.propagation.explicit_errors import (
+from shardviz.core.program.propagation.explicit.choices import choices, moved, price, spec_of
+from shardviz.core.program.propagation.explicit.errors import (
     Refused,
     is_sharding_error,
     refused_in,
     unfiltered,
 )
-from shardviz.core.program.propagation.explicit_words import problem
+from shardviz.core.program.propagation.explicit.words import problem
 from shardviz.core.program.propagation.plan import Choice, Diagnosis
 from shardviz.core.program.tracing import trace
 

@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from shardviz.core.errors import bytes_text
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_mesh, adopt_spec
-from shardviz.core.program.propagation.estimate import estimate
-from shardviz.core.program.propagation.explicit_errors import Refused
+from shardviz.core.program.propagation.estimate.collectives import estimate
+from shardviz.core.program.propagation.explicit.errors import Refused
 from shardviz.core.program.propagation.plan import Choice
 from shardviz.core.program.report import Collective
 

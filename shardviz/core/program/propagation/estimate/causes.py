@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.estimate_walk import Site
+from shardviz.core.program.propagation.estimate.walk import Site
 from shardviz.core.program.propagation.plan import PlannedOp
 
 CONSTRAINTS = ("reshard", "sharding_constraint")

@@ -1,0 +1,1 @@
+"""Programs with Explicit axes: their types, and what they would accept."""
