@@ -9,7 +9,8 @@ export function memoryBody(memory, known) {
   if (memory.parts.length) parts.push(...memoryBar(memory));
   else parts.push(h("p", { class: "sv-muted", text: "The compiler gave no memory figures." }));
   if (memory.cost.length) parts.push(h("div", { class: "sv-times" }, ...memory.cost.map((/** @type {string[]} */ c) => h("span", null, h("span", { class: "sv-muted", text: `${c[0]} ` }), c[1]))));
-  if (memory.times.length) parts.push(...leastTimes(memory));
+  if (memory.times.length) parts.push(h("p", { class: "sv-muted", text: memory.timesNote }), leastTimes(memory.times, "of what"));
+  if (memory.operations.length) parts.push(leastTimes(memory.operations, "of which operation, before XLA fuses it"));
   return parts;
 }
 
@@ -22,9 +23,9 @@ function memoryBar(memory) {
   return [h("p", { class: memory.over ? "sv-bad" : "" }, h("b", { text: memory.sentence }), h("span", { class: "sv-muted", text: `  ${memory.target}` })), bar, legend];
 }
 
-/** @param {any} memory */
-function leastTimes(memory) {
-  const rows = memory.times.map((/** @type {any} */ t) => h("tr", null, h("td", { class: "sv-cbytes" }, h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style: { width: `${Math.max(1, t.share * 100)}%` } })), t.seconds), h("td", { text: t.name }), h("td", { class: "sv-muted", text: t.bound })));
-  const head = h("tr", null, ...["least time", "of what", "bound by"].map((t) => h("th", { text: t, scope: "col" })));
-  return [h("p", { class: "sv-muted", text: memory.timesNote }), h("table", { class: "sv-table" }, h("thead", null, head), h("tbody", null, ...rows))];
+/** @param {any[]} times @param {string} what */
+function leastTimes(times, what) {
+  const rows = times.map((t) => h("tr", null, h("td", { class: "sv-cbytes" }, h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style: { width: `${Math.max(1, t.share * 100)}%` } })), t.seconds), h("td", { text: t.name }), h("td", { class: "sv-muted", text: t.bound }), h("td", { class: "sv-muted sv-mono", text: t.source })));
+  const head = h("tr", null, ...["least time", what, "bound by", "line"].map((t) => h("th", { text: t, scope: "col" })));
+  return h("table", { class: "sv-table sv-least" }, h("thead", null, head), h("tbody", null, ...rows));
 }

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from shardviz.core.program.bounds import Bound, Roofline
+from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Memory, Report
+from shardviz.core.program.roofline import with_operations
 from shardviz.picture.units import bytes_text, count_text, seconds_text
 
 # What takes memory at the same time, in the order in which the bar shows it.
@@ -14,14 +18,15 @@ MOST_COSTS = 12
 MOST_TIMES = 60
 
 
-def memory_view(report: Report | None) -> dict[str, Any]:
+def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, Any]:
     """What the Memory tab shows of a report.
 
     >>> view = memory_view(Report("f", "t", memory=Memory(arguments=1 << 30, capacity=4 << 30)))
     >>> view["sentence"], [part["share"] for part in view["parts"]]
     ('1 GiB of 4 GiB on each device: 25 %.', [0.25])
     """
-    empty = {"parts": [], "sentence": "", "over": False, "cost": [], "times": [], "timesNote": ""}
+    empty: dict[str, Any] = {"parts": [], "sentence": "", "over": False, "cost": []}
+    empty |= {"times": [], "operations": [], "timesNote": ""}
     if report is None:
         return empty
     memory = report.memory
@@ -41,7 +46,7 @@ def memory_view(report: Report | None) -> dict[str, Any]:
         "over": bool(memory.capacity and total > memory.capacity),
         "target": report.target,
         "cost": [[n, _cost(n, v)] for n, v in list(report.cost.items())[:MOST_COSTS]],
-        **_roofline(report.roofline),
+        **_roofline(with_operations(report, plan)),
     }
 
 
@@ -64,21 +69,28 @@ def _sentence(memory: Memory, total: int) -> str:
     return f"{bytes_text(total)} of {bytes_text(memory.capacity)} on each device: {words}.{reused}"
 
 
-def _roofline(found: Any) -> dict[str, Any]:
-    """The least time of each part, the longest first; what is not known stays out of the bars."""
-    rows = list(getattr(found, "rows", ()) or ())
-    known = [row.seconds for row in rows if row.seconds is not None]
-    most = max(known, default=0.0) or 1.0
-    rows.sort(key=lambda row: -(row.seconds or 0.0))
+def _roofline(found: Roofline | None) -> dict[str, Any]:
+    """The least time of each part and operation, the longest first."""
+    if found is None:
+        return {}
     return {
-        "times": [
-            {
-                "name": row.name,
-                "seconds": seconds_text(row.seconds),
-                "share": (row.seconds or 0.0) / most,
-                "bound": row.bound,
-            }
-            for row in rows[:MOST_TIMES]
-        ],
-        "timesNote": str(found.words) if rows else "",
+        "times": _times(found.rows),
+        "operations": _times(found.ops),
+        "timesNote": found.words if found.rows else "",
     }
+
+
+def _times(some: Sequence[Bound]) -> list[dict[str, Any]]:
+    """What is not known stays out of the bars."""
+    rows = sorted(some, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
+    most = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
+    return [
+        {
+            "name": row.name,
+            "seconds": seconds_text(row.seconds),
+            "share": (row.seconds or 0.0) / most,
+            "bound": row.bound,
+            "source": row.source,
+        }
+        for row in rows
+    ]

@@ -93,7 +93,7 @@ def rungs_view(side: Side) -> dict[str, Any]:
         "cut": [max(0, len(c or ()) - MOST_ROWS) for c in known],
         "axes": _axes(side.plan),
         "notes": list(side.report.notes) if side.report is not None else [],
-        "memory": memory_view(side.report),
+        "memory": memory_view(side.report, None if side.apart else side.plan),
         "error": error_view(side.report),
     }
 

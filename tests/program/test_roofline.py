@@ -14,7 +14,13 @@ from shardviz.core.layout.topology import Topology
 from shardviz.core.program.op_costs import OpCost, local_shape, op_costs
 from shardviz.core.program.propagation.plan import Plan, PlannedOp
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
-from shardviz.core.program.roofline import collective_links, collective_name, roofline
+from shardviz.core.program.roofline import (
+    collective_links,
+    collective_name,
+    roofline,
+    with_operations,
+)
+from shardviz.core.program.rungs import Program, Rungs
 from shardviz.picture.draw import draw
 from shardviz.picture.text import to_text
 
@@ -267,6 +273,25 @@ def test_a_plan_counts_loops_that_xla_does_not():
     assert "operations on each device, before XLA fuses them:" in lines
     assert any("y · HBM" in line and "× 12" in line for line in lines)
     assert len(draw(found).panels) == 2
+
+
+@pytest.mark.parametrize("where", [V5E, find_chip("h100")], ids=["a slice", "a chip"])
+def test_a_report_and_its_plan_price_every_operation(where):
+    x, w = _value("x", (64, 32)), _value("w", (32, 16))
+    dot = _value("y", (64, 16), opcode="dot_general", factors=DOT, operands=("x", "w"))
+    plan = Plan("f", MESH, (x, w, dot))
+    bare = _report(Collective("all-reduce", ("model",), MIB), mesh=MESH)
+    report = bare.replace(roofline=roofline(bare, where, MESH))
+    assert (report.roofline.ops, report.roofline.compute_s) == ((), None)
+    found = with_operations(report, plan)
+    assert found == Rungs(Program(abs, (), MESH), plan, report).roofline
+    assert found.where == report.roofline.where
+    assert [op.name for op in found.ops] == ["y"]
+    assert found.compute_s > 0  # counted on the plan, since the compiler counted nothing
+    assert found.collective_s == report.roofline.collective_s
+    assert with_operations(report, None) is report.roofline
+    assert with_operations(bare, plan) is None
+    assert with_operations(None, plan) is None
 
 
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "gradient"])

@@ -4,7 +4,9 @@ from collections import Counter
 
 import pytest
 
+from shardviz.core.program.propagation.plan import Plan, PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
+from shardviz.core.program.roofline import roofline
 from shardviz.widgets.view_memory import memory_view
 from shardviz.widgets.view_report import verdict
 from shardviz.widgets.view_rungs import Side, rungs_view
@@ -12,6 +14,7 @@ from tests.widgets.rung_examples import (
     COMPILED,
     FULL,
     LOOP,
+    MESH,
     PARTITIONED,
     PLAN,
     PLANNED,
@@ -158,6 +161,25 @@ def test_memory_is_put_into_words(memory, words):
     said = memory_view(Report("f", "t", memory=memory))["sentence"]
     assert words in said
     assert bool(said) is bool(words)
+
+
+def test_operations_are_priced_with_the_plan_of_the_same_program():
+    rule = "<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>"
+    operands = {"x": (64, 32), "w": (32, 16)}
+    arrays = [PlannedOp(n, "argument", shape=s, dtype="float32") for n, s in operands.items()]
+    dot = PlannedOp(
+        "y", "op", "dot_general", source="block.py:3", shape=(64, 16), dtype="float32",
+        operands=tuple(operands), factors=rule,
+    )  # fmt: skip
+    plan = Plan("block", MESH, (*arrays, dot))
+    report = Report("block", "TPU v5e 4×4", cost={"flops": 1e9}, compile_s=1.0)
+    report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
+    same, apart = (rungs_view(Side(plan, 0, report, n))["memory"] for n in (0, 1))
+    assert [(o["name"], o["source"], o["share"]) for o in same["operations"]] == [
+        ("y", "block.py:3", 1.0)
+    ]
+    assert apart["operations"] == []
+    assert same["times"] == apart["times"] != []
 
 
 def test_a_run_is_summed_up_in_a_few_words():

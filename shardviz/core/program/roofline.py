@@ -35,7 +35,14 @@ from shardviz.core.program.op_costs import OpCost, op_costs
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Collective, Memory, Report
 
-__all__ = ["Bound", "Roofline", "collective_links", "collective_name", "roofline"]
+__all__ = [
+    "Bound",
+    "Roofline",
+    "collective_links",
+    "collective_name",
+    "roofline",
+    "with_operations",
+]
 
 
 def roofline(
@@ -78,6 +85,27 @@ def roofline(
     notes = _notes(report, chip, rows, placed is None or mesh is None, bool(ops))
     name = str(topology) if placed else chip.name
     return Roofline(name, chip, tuple(rows), tuple(timed), needed, capacity, notes)
+
+
+def with_operations(report: Report | None, plan: Plan | None) -> Roofline | None:
+    """The roofline of a report, with every operation of its program; None where it has none.
+
+    Where the compiler counts no arithmetic, as for described GPUs, it is counted on the plan.
+
+    Args:
+        report: what a compile gave.
+        plan: of the same program; None where there is none.
+
+    >>> from shardviz.core.layout.chips import find_chip
+    >>> report = Report("f", "TPU", roofline=Roofline("tpu:v5e:4x4", find_chip("v5e")))
+    >>> with_operations(report, None).ops
+    ()
+    """
+    found = report.roofline if report is not None else None
+    if report is None or found is None or plan is None or plan.error is not None:
+        return found
+    where = found.chip if found.where == found.chip.name else found.where
+    return roofline(report, where, report.mesh, plan)
 
 
 def collective_links(collective: Collective, mesh: MeshSpec, topology: Topology) -> Links | None:

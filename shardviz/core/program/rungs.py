@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError, bytes_text, listed, plural, shown, suggestion
+from shardviz.core.program.bounds import Roofline
 from shardviz.core.program.hlo.comparison import (
     CHANGES,
     Change,
@@ -24,6 +25,7 @@ from shardviz.core.program.hlo.comparison import (
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.roofline import with_operations
 
 __all__ = ["CHANGES", "RUNGS", "Change", "Comparison", "Rung", "Rungs", "compare"]
 
@@ -126,6 +128,11 @@ class Rungs(Displayed):
             return Rung("compiled", None, None, why)
         words = f"What runs on {report.target}."
         return Rung("compiled", report.compile_s, report.collectives, words)
+
+    @property
+    def roofline(self) -> Roofline | None:
+        """The least time of every part and of every operation; None where no figures are known."""
+        return with_operations(self.report, self.plan)
 
     @property
     def all(self) -> tuple[Rung, ...]:
