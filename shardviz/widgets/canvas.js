@@ -459,24 +459,35 @@ export class PictureView {
     g.setLineDash([]);
   }
 
-  /** Labels keep their size at any zoom; one that would cover another is left out. @param {CanvasRenderingContext2D} g */
+  /** Labels keep their size at any zoom; one that would cover another is left out, and of numbers along
+   * an axis the whole row, since one of them alone says nothing. @param {CanvasRenderingContext2D} g */
   labels(g) {
     const p = /** @type {Picture} */ (this.picture);
-    /** @type {Array<[number, number, number, number]>} */
+    /** @type {Array<{box: [number, number, number, number], y: number, number: boolean, draw: () => void}>} */
     const placed = [];
+    const covered = new Set();
     g.textBaseline = "middle";
     for (const label of p.labels) {
       g.font = labelFont(label);
-      g.fillStyle = label.role === "title" ? this.theme.ink : this.theme.muted;
-      g.textAlign = label.anchor === "start" ? "left" : label.anchor === "end" ? "right" : "center";
       const x = label.x * this.scale + this.ox, y = label.y * this.scale + this.oy;
       const w = g.measureText(label.text).width, left = x - (label.anchor === "start" ? 0 : label.anchor === "end" ? w : w / 2);
       /** @type {[number, number, number, number]} */
       const box = [left - 3, y - 6, left + w + 3, y + 6];
-      if (box[2] < 0 || box[0] > this.size.w || placed.some((b) => b[0] < box[2] && box[0] < b[2] && b[1] < box[3] && box[1] < b[3])) continue;
-      placed.push(box);
-      g.fillText(label.text, x, y);
+      if (box[2] < 0 || box[0] > this.size.w) continue;
+      const under = placed.find(({ box: b }) => b[0] < box[2] && box[0] < b[2] && b[1] < box[3] && box[1] < b[3]);
+      const number = /^\d+$/.test(label.text);
+      if (under && number && under.y !== y) covered.add(y);
+      if (!under) placed.push({ box, y, draw: () => this.writeLabel(g, label, x, y), number });
     }
+    for (const one of placed) if (!(one.number && covered.has(one.y))) one.draw();
+  }
+
+  /** @param {CanvasRenderingContext2D} g @param {any} label @param {number} x @param {number} y */
+  writeLabel(g, label, x, y) {
+    g.font = labelFont(label);
+    g.fillStyle = label.role === "title" ? this.theme.ink : this.theme.muted;
+    g.textAlign = label.anchor === "start" ? "left" : label.anchor === "end" ? "right" : "center";
+    g.fillText(label.text, x, y);
   }
 }
 
