@@ -245,3 +245,17 @@ print(sv.run(program).error)
 def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
     # Planning starts jax: by then it must have been asked for devices enough.
     assert in_new_python(PLANNED_FIRST).splitlines()[-1] == "None"
+
+
+CHOSEN_BEFORE = """
+import jax
+import shardviz as sv
+jax.config.update("jax_num_cpu_devices", 3)
+x = sv.array("x", (64, 8), spec="data")
+assert sv.plan(sv.program(lambda x: x.sum(), x, mesh="data=64")).ok
+print(len(jax.devices()))
+"""
+
+
+def test_a_plan_leaves_the_number_of_devices_that_somebody_chose():
+    assert in_new_python(CHOSEN_BEFORE).splitlines()[-1] == "3"

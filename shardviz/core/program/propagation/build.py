@@ -11,7 +11,7 @@ from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError, plural, shown
 from shardviz.core.layout.request import Request
-from shardviz.core.program.attached import ROOM, ask_for_cpus
+from shardviz.core.program.attached import ROOM, ask_for_cpus, chosen_cpus
 from shardviz.core.program.effects.rules import refusal_on, single_device_effects
 from shardviz.core.program.failures import failure, in_words
 from shardviz.core.program.program import Program
@@ -67,7 +67,8 @@ class _Walk:
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
         # Lowering starts jax's backend, and a program with callbacks runs in this kernel later on.
-        ask_for_cpus(min(program.mesh.size, ROOM))
+        if chosen_cpus() < 0:
+            ask_for_cpus(min(program.mesh.size, ROOM))
 
     def follow(self) -> None:
         """From the program to its plan."""
