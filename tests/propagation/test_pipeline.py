@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 import jax
+import jaxlib.version
 import pytest
 
 from shardviz.core.errors import ProgramError
@@ -52,6 +53,9 @@ def test_jax_keeps_its_module_as_it_was(eight_devices):
     assert "sdy.sharding_origins" not in str(planned)
 
 
+@pytest.mark.skipif(
+    jaxlib.version.__version__ == "0.10.0", reason="Shardy of jaxlib 0.10.0 always makes copies"
+)
 def test_each_call_gets_a_copy_where_that_is_asked_for(eight_devices):
     made = module("nested jit")
     shared, own = str(pipeline.propagate(made)), str(pipeline.propagate(made, per_call=True))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import jaxlib.version
 import pytest
 
 from shardviz.core.program.propagation import attributes, locations, pipeline
@@ -39,6 +40,9 @@ def test_a_place_is_what_the_text_of_its_location_says(propagated):
     assert functions
 
 
+@pytest.mark.skipif(
+    jaxlib.version.__version__ == "0.10.0", reason="jaxlib 0.10.0 has no classes of locations"
+)
 def test_most_places_are_read_without_their_text(propagated, monkeypatch):
     found = list(operations(propagated.operation))
     asked = []

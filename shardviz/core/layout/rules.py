@@ -157,7 +157,7 @@ class Rules(Displayed):
         """The table as flax takes it: `(name, None | axis | tuple of axes)`."""
         free = Spec.trusted(((),), frozenset({0}))  # its jax form holds UNCONSTRAINED
         return tuple(
-            (r.logical, free.to_jax().partitions[0])
+            (r.logical, next(iter(free.to_jax())))
             if r.free
             else (r.logical, None if not r.axes else r.axes[0] if len(r.axes) == 1 else r.axes)
             for r in self.entries

@@ -98,8 +98,10 @@ def adopt_spec(spec: PartitionSpec) -> Spec:
     >>> str(adopt_spec(PartitionSpec(("x",), PartitionSpec.UNCONSTRAINED)))
     "P('x', P.UNCONSTRAINED)"
     """
-    # Iterating over a spec raises where it has unreduced or reduced axes.
-    return Spec.of(*spec.partitions, unreduced=spec.unreduced, reduced=spec.reduced)
+    # Iterating over a spec raises where it has unreduced or reduced axes; jax 0.10.1 has no other
+    # way, and does not raise.
+    entries = spec.partitions if hasattr(spec, "partitions") else tuple(spec)
+    return Spec.of(*entries, unreduced=spec.unreduced, reduced=spec.reduced)
 
 
 def adopt_array(name: str, thing: Any) -> ArraySpec:

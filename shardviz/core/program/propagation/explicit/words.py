@@ -70,7 +70,8 @@ def _other(refused: Refused, specs: Sequence[Spec], error: BaseException) -> str
             f"The operands of the convolution are {_and(specs)}, and it is ambiguous how the result"
             " is split."
         )
-    if isinstance(error, NotImplementedError) or "via `out_sharding`" in str(error):
+    told = ("via `out_sharding`", "sharding rule for")  # the second by jax 0.10.0
+    if isinstance(error, NotImplementedError) or any(words in str(error) for words in told):
         return f"jax does not work out a sharding for {name}: it has to be told."
     distinct = list(dict.fromkeys(specs))
     if len(distinct) > 1 and (name in _ALIKE or len({len(s) for s in shapes}) == 1):
