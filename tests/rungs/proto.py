@@ -189,7 +189,8 @@ def _mesh_groups(message: Message) -> tuple[tuple[int, ...], ...]:
         else:
             chosen.append((axis, 0))
     flat = [(axis, i) for axis, split in enumerate(parts) for i in range(len(split))]
-    ids = np.arange(math.prod(sizes))
+    # jax 0.10.0 lists the devices; later ones say how their order comes about.
+    ids = np.array(mesh.numbers(2)) if mesh.has(2) else np.arange(math.prod(sizes))
     for iota in mesh.messages(3):  # where the devices do not stand in their order
         ids = ids.reshape(iota.numbers(1)).transpose(iota.numbers(2)).reshape(-1)
     ids = ids.reshape([parts[a][i] for a, i in flat])

@@ -202,6 +202,8 @@ def _names_of(sharding: Any) -> Any:
     outright = spec is not None  # a NamedSharding: its axes are those of a mesh
     entries = sharding if spec is None else spec
     entries = getattr(entries, "partitions", entries)
+    if type(entries).__name__ == "PartitionSpec":  # of jax 0.10.1 and before, without that
+        entries = tuple(entries)
     if not isinstance(entries, (tuple, list)):
         return None
     if outright or any(isinstance(e, (tuple, list)) for e in entries):
