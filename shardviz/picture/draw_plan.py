@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from shardviz.core.errors import plural
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.propagation.plan import Choice, Diagnosis, Plan
+from shardviz.core.program.propagation.explicit.answers import Choice, Diagnosis
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.propagation.story import Story
 from shardviz.picture.compose import page
 from shardviz.picture.measure import shortened, text_width
@@ -49,7 +51,7 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.spec import Spec
-    >>> from shardviz.core.program.propagation.plan import PlannedOp
+    >>> from shardviz.core.program.propagation.planned import PlannedOp
     >>> op = PlannedOp("x", "argument", shape=(8, 4), dtype="float32", spec=Spec.parse("data"))
     >>> draw_plan(Plan("f", make_mesh(data=2), (op,))).tiles.tooltip(0)
     'x: dim 0: data in 2'
@@ -210,7 +212,7 @@ def draw_story(story: Story, title: str | None = None) -> Picture:
     """Why one value is laid out as it is: the way of every axis to it, then its story in words.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.program.propagation.plan import PlannedOp
+    >>> from shardviz.core.program.propagation.planned import PlannedOp
     >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
     >>> draw_story(Story(plan, plan.ops[0], ("x is whole.",))).alt
     'Why x [8] is P(): x is whole.'
@@ -239,7 +241,7 @@ def draw_story(story: Story, title: str | None = None) -> Picture:
 
 
 def _lane(
-    plan: Plan, story: Story, axis: str, lane: int
+    plan: Record, story: Story, axis: str, lane: int
 ) -> tuple[list[Label], list[tuple[Part, str]], float]:
     """One axis: the values that it crossed, with the step that brought it between two."""
     group = axis_groups(plan.mesh).get(split_axis(axis, plan.mesh.shape)[0], WHOLE_GROUP)

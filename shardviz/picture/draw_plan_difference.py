@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from shardviz.core.errors import plural
 from shardviz.core.program.propagation.difference import PlanDiff
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.report import Collective
 from shardviz.picture.compose import page
 from shardviz.picture.draw_plan import bar_tiles, legend_of, moved_parts
@@ -31,8 +32,9 @@ def draw_difference(found: PlanDiff, limit: int = MOST_ROWS, title: str | None =
         limit: how many values, and how many collectives, to show.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
-    >>> draw_difference(plan.diff(plan)).alt
+    >>> from shardviz.core.program.propagation.difference import difference
+    >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> draw_difference(difference(plan, plan)).alt
     'From f to f: Nothing changes.'
     """
     head = f"From {found.before.program} to {found.after.program}"
@@ -139,7 +141,7 @@ def _words(row: Row, starts: Sequence[float], y: float) -> list[Label]:
     return labels
 
 
-def _bars(op: PlannedOp | None, plan: Plan, x: float, y: float) -> list[tuple[Part, str]]:
+def _bars(op: PlannedOp | None, plan: Record, x: float, y: float) -> list[tuple[Part, str]]:
     if op is None:
         return []
     room = min(WIDE, 34.0 * max(len(op.shape), 1))

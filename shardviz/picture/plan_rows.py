@@ -6,7 +6,9 @@ import math
 from dataclasses import dataclass
 
 from shardviz.core.errors import plural
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.report import Collective
 from shardviz.picture.spec_bars import split_axis
 from shardviz.picture.units import bytes_text
@@ -112,14 +114,14 @@ def plan_head(plan: Plan) -> str:
     return f"{plan.program} on {plan.mesh}: {values}, {split:,} split, {moved} estimated"
 
 
-def axis_path(plan: Plan, op: PlannedOp, axis: str) -> list[tuple[str, int | None]]:
+def axis_path(plan: Record, op: PlannedOp, axis: str) -> list[tuple[str, int | None]]:
     """The way of a mesh axis to a value: the values it crossed, and the step that brought it.
 
     The first is where the axis was first asked for. Its step, and that of the next where no steps
     lead back to it, is None.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.program.propagation.plan import Step
+    >>> from shardviz.core.program.propagation.planned import Step
     >>> step = Step(3, "data", "tanh", "x", ("tanh",))
     >>> ops = (PlannedOp("x", "argument"), PlannedOp("tanh", "op", steps=(step,)))
     >>> axis_path(Plan("f", make_mesh(data=2), ops), ops[1], "data")

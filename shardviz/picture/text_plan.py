@@ -28,7 +28,7 @@ def plan_text(plan: Plan, width: int) -> str:
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.spec import Spec
-    >>> from shardviz.core.program.propagation.plan import PlannedOp
+    >>> from shardviz.core.program.propagation.planned import PlannedOp
     >>> op = PlannedOp("x", "argument", shape=(8,), dtype="float32", spec=Spec.parse("data"))
     >>> print(plan_text(Plan("f", make_mesh(data=2), (op,)), 80))
     f on data=2: 1 value, 1 split, 0 collectives estimated

@@ -13,14 +13,9 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError, plural
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import (
-    ORIGINS,
-    Choice,
-    Diagnosis,
-    Plan,
-    PlannedOp,
-    Step,
-)
+from shardviz.core.program.propagation.explicit.answers import Choice, Diagnosis
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import ORIGINS, PlannedOp, Step
 from shardviz.core.program.report import Collective
 from shardviz.picture.draw_plan import choice_words
 from shardviz.picture.palette import LIGHT

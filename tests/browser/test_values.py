@@ -11,7 +11,8 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.gallery import programs
 from shardviz.picture.plan_rows import axis_path
 from shardviz.widgets.explorer import Explorer

@@ -4,7 +4,8 @@ import pytest
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.rungs import Rungs, compare
 from shardviz.picture.draw import draw

@@ -12,7 +12,8 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.spec import Spec
 from shardviz.core.layout.topology import Topology
 from shardviz.core.program.op_costs import OpCost, local_shape, op_costs
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
 from shardviz.core.program.roofline import (
     collective_links,

@@ -15,7 +15,8 @@ from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.hlo.comparison import inherited
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Failure, Report
 from shardviz.core.program.rungs import CHANGES, RUNGS, Rungs, compare
 

@@ -18,9 +18,9 @@ from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import to_jax
 from shardviz.core.program.building import build_program
 from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.explicit.answers import Diagnosis
 from shardviz.core.program.propagation.explicit.choices import price
 from shardviz.core.program.propagation.explicit.diagnosis import diagnose
-from shardviz.core.program.propagation.plan import Diagnosis
 from shardviz.core.program.report import Collective
 from shardviz.core.program.tracing import trace
 

@@ -17,7 +17,7 @@ from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_mesh
 from shardviz.core.program.hlo.collectives import read_collectives
 from shardviz.core.program.propagation.estimate.collectives import estimate
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 
 P = PartitionSpec
 NAMES = ("data", "model")

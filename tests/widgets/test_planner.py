@@ -7,7 +7,8 @@ from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer

@@ -6,7 +6,8 @@ import pytest
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import ORIGINS, Origin, Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import ORIGINS, Origin, PlannedOp
 from shardviz.core.program.report import Collective, Failure
 from shardviz.widgets.view_values import BACKWARD, NOT_COVERED, story_view, values_view
 from tests.widgets.plans import MESH, REFUSED, layers

@@ -4,7 +4,8 @@ from collections import Counter
 
 import pytest
 
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.widgets.view_memory import memory_view

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from shardviz.core.layout.array import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.propagation.factors import Rule, parse
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
 
 # They move or name what is there already, or are only a frame around other operations.
 _FREE = frozenset(

@@ -21,7 +21,8 @@ from shardviz.core.program.propagation.estimate.collectives import read_estimate
 from shardviz.core.program.propagation.explicit.diagnosis import diagnose
 from shardviz.core.program.propagation.explicit.value_types import note_types
 from shardviz.core.program.propagation.lowering import Planned, abstract_mesh, lower_to_plan
-from shardviz.core.program.propagation.plan import Origin, Plan, PlannedOp
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import Origin, PlannedOp
 from shardviz.core.program.propagation.reading import Reader, argument_names
 from shardviz.core.program.propagation.texts import Texts
 from shardviz.core.program.propagation.uneven import note_uneven

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError, bytes_text, plural, shown
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.report import Collective
 
 T = TypeVar("T")
@@ -61,13 +62,13 @@ class PlanDiff(Displayed):
         resized: the collectives of another size: before and after.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
     >>> print(difference(plan, plan))
     Nothing changes.
     """
 
-    before: Plan
-    after: Plan
+    before: Record
+    after: Record
     added: tuple[PlannedOp, ...] = ()
     removed: tuple[PlannedOp, ...] = ()
     changed: tuple[Change, ...] = ()
@@ -100,7 +101,7 @@ class PlanDiff(Displayed):
         return tuple(lines) or ("Nothing changes.",)
 
     @staticmethod
-    def _sent(plan: Plan) -> str:
+    def _sent(plan: Record) -> str:
         return bytes_text(sum((c.sent_bytes or 0) * (c.trips or 1) for c in plan.collectives))
 
     def __str__(self) -> str:
@@ -114,7 +115,7 @@ class PlanDiff(Displayed):
         return f"PlanDiff({self.after.program}: {', '.join(counts)})"
 
 
-def difference(before: Plan, after: Plan) -> PlanDiff:
+def difference(before: Record, after: Record) -> PlanDiff:
     """What changes from one plan to another.
 
     Values are the same where their name in jax and their turn under that name are; lines may move.
@@ -123,7 +124,7 @@ def difference(before: Plan, after: Plan) -> PlanDiff:
         ProgramError: if either is no Plan.
     """
     for plan in (before, after):
-        if not isinstance(plan, Plan):
+        if not isinstance(plan, Record):
             raise ProgramError(
                 f"A plan is compared with a plan, made by sv.plan(program); got {shown(plan)}."
             )

@@ -10,7 +10,7 @@ from functools import lru_cache
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation.attributes import Edge, parent
 from shardviz.core.program.propagation.locations import NOWHERE, Place
-from shardviz.core.program.propagation.plan import Origin, PlannedOp, Step
+from shardviz.core.program.propagation.planned import Origin, PlannedOp, Step
 
 # Operations that jax adds around the one it was asked for, by the names it would ask for them.
 _HELPERS = {

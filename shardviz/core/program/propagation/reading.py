@@ -23,7 +23,7 @@ from shardviz.core.program.propagation.draft import (
 from shardviz.core.program.propagation.estimate.limits import LIMITS, limit_note
 from shardviz.core.program.propagation.estimate.windows import windows_of
 from shardviz.core.program.propagation.locations import place
-from shardviz.core.program.propagation.plan import Origin, PlannedOp
+from shardviz.core.program.propagation.planned import Origin, PlannedOp
 from shardviz.core.program.propagation.texts import Texts
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}

@@ -8,7 +8,8 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import bytes_text
 from shardviz.core.program.propagation import factors
 from shardviz.core.program.propagation.attributes import parent
-from shardviz.core.program.propagation.plan import Plan, PlannedOp, Step
+from shardviz.core.program.propagation.planned import PlannedOp, Step
+from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.propagation.whole import dimension, dimension_of, why_whole
 from shardviz.core.program.report import Collective
 
@@ -43,12 +44,12 @@ class Story(Displayed):
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.spec import Spec
     >>> x = PlannedOp("x", "argument", shape=(8,), dtype="int8", spec=Spec.parse("None"))
-    >>> print(tell(Plan("f", make_mesh(data=2), (x,)), x))
+    >>> print(tell(Record("f", make_mesh(data=2), (x,)), x))
     x is an argument, int8[8]: P(None).
     Dimension 0 (8) is whole: it was asked for so.
     """
 
-    plan: Plan
+    plan: Record
     op: PlannedOp
     lines: tuple[str, ...]
     steps: tuple[Step, ...] = ()
@@ -60,7 +61,7 @@ class Story(Displayed):
         return f"Story({self.op.name}: {len(self.lines)} lines)"
 
 
-def tell(plan: Plan, op: PlannedOp) -> Story:
+def tell(plan: Record, op: PlannedOp) -> Story:
     """The story of one value of a plan: every axis back to its origin, and why the rest is whole.
 
     Args:
@@ -92,7 +93,7 @@ def tell(plan: Plan, op: PlannedOp) -> Story:
 class _Axis:
     """One axis of a value, followed back to where it came from."""
 
-    def __init__(self, plan: Plan, op: PlannedOp, axis: str, reached: _Arrivals) -> None:
+    def __init__(self, plan: Record, op: PlannedOp, axis: str, reached: _Arrivals) -> None:
         self.plan, self.op, self.axis = plan, op, axis
         self.steps: list[Step] = []
         self.end = self.start = op.name
@@ -125,7 +126,7 @@ class _Axis:
         ]
 
 
-def _arrivals(plan: Plan) -> _Arrivals:
+def _arrivals(plan: Record) -> _Arrivals:
     """The step that first brought each axis to each value."""
     found: _Arrivals = {}
     for op in plan.ops:
@@ -147,7 +148,7 @@ def _opening(op: PlannedOp) -> str:
     return f"{op.name} is {kind}, {op.short}: {op.spec}."
 
 
-def _sentence(plan: Plan, step: Step, target: str) -> str:
+def _sentence(plan: Record, step: Step, target: str) -> str:
     """One step in words: from where to where, by what rule."""
     went = f"Step {step.number}: {step.axis} went from {step.origin} to {target}"
     op = plan.by_name.get(step.op)
@@ -161,7 +162,7 @@ def _sentence(plan: Plan, step: Step, target: str) -> str:
     return f"{went}{across}{place}{factor}."
 
 
-def _factor(plan: Plan, op: PlannedOp, step: Step, target: str) -> str:
+def _factor(plan: Record, op: PlannedOp, step: Step, target: str) -> str:
     rule = factors.parse(op.factors)
     if rule is None:
         return ""
@@ -188,7 +189,7 @@ def _name_of(rule: factors.Rule, op: PlannedOp, value: str, number: int) -> str:
     return ""
 
 
-def _partial_sums(plan: Plan, op: PlannedOp) -> list[str]:
+def _partial_sums(plan: Record, op: PlannedOp) -> list[str]:
     """What an operation sums over mesh axes, because it sums over a dimension they split."""
     rule = factors.parse(op.factors)
     told = any(c.value == op.name and c.kind in _SUMS for c in plan.collectives)

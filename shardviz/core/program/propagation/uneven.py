@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from shardviz.core.layout.divide import Misfit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 
 
 def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ...]:

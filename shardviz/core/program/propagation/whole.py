@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from shardviz.core.program.propagation import factors
-from shardviz.core.program.propagation.plan import Plan, PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.propagation.record import Record
 
 
 def dimension(op: PlannedOp, number: int) -> str:
@@ -18,7 +19,7 @@ def dimension_of(op: PlannedOp | None, axis: str) -> int | None:
     return next((n for n, axes in enumerate(op.spec.dims) if axis in axes), None)
 
 
-def why_whole(plan: Plan, op: PlannedOp, number: int) -> str:
+def why_whole(plan: Record, op: PlannedOp, number: int) -> str:
     """Why no axis splits a dimension: nothing asked, nothing reached it, or two axes disagreed.
 
     Args:
@@ -48,7 +49,7 @@ def why_whole(plan: Plan, op: PlannedOp, number: int) -> str:
 
 
 def _reason(
-    plan: Plan, op: PlannedOp, rule: factors.Rule, names: tuple[str, ...], number: int
+    plan: Record, op: PlannedOp, rule: factors.Rule, names: tuple[str, ...], number: int
 ) -> str:
     held = _holders(plan, op, rule, names)
     readers = [n for f in names for n in rule.readers(f)]
@@ -87,7 +88,7 @@ def _parts(op: PlannedOp, rule: factors.Rule, names: tuple[str, ...], name: str)
 
 
 def _holders(
-    plan: Plan, op: PlannedOp, rule: factors.Rule, names: tuple[str, ...]
+    plan: Record, op: PlannedOp, rule: factors.Rule, names: tuple[str, ...]
 ) -> dict[str, str]:
     """Mesh axis to the operand in which it splits one of these factors."""
     held: dict[str, str] = {}
@@ -99,7 +100,7 @@ def _holders(
     return held
 
 
-def _reduced(plan: Plan, op: PlannedOp, rule: factors.Rule, axis: str) -> str:
+def _reduced(plan: Record, op: PlannedOp, rule: factors.Rule, axis: str) -> str:
     """The factor that an operation reduces over and that an axis splits in an operand, or `""`."""
     for factor in rule.reduction:
         if axis in _holders(plan, op, rule, (factor,)):

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation.estimate.walk import Site
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 
 CONSTRAINTS = ("reshard", "sharding_constraint")
 _REDUCERS = {

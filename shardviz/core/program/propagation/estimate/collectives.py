@@ -35,7 +35,7 @@ from shardviz.core.program.propagation.estimate.module import (
 )
 from shardviz.core.program.propagation.estimate.walk import Site
 from shardviz.core.program.propagation.locations import Place
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.propagation.texts import Texts
 from shardviz.core.program.report import Collective
 

@@ -14,7 +14,7 @@ import numpy as np
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.propagation import factors
 from shardviz.core.program.propagation.estimate.axes import group_size
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from shardviz.core.program.propagation.estimate.walk import (
     walk,
 )
 from shardviz.core.program.propagation.locations import Place
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.propagation.texts import Texts
 
 # What moves data between devices, by Shardy's names, and our word for it.

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.program.propagation.estimate.walk import Site, argument_number
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.propagation.texts import Texts
 
 # An operation with several results is matched by its first.

@@ -17,8 +17,8 @@ from shardviz.core.errors import bytes_text
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_mesh, adopt_spec
 from shardviz.core.program.propagation.estimate.collectives import estimate
+from shardviz.core.program.propagation.explicit.answers import Choice
 from shardviz.core.program.propagation.explicit.errors import Refused
-from shardviz.core.program.propagation.plan import Choice
 from shardviz.core.program.report import Collective
 
 TRIED = 48  # candidates a way; with three axes on three dimensions there would be 64

@@ -17,6 +17,7 @@ from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import jax_dtype
 from shardviz.core.program.failures import source_of
 from shardviz.core.program.program import Program
+from shardviz.core.program.propagation.explicit.answers import Choice, Diagnosis
 from shardviz.core.program.propagation.explicit.choices import choices, moved, price, spec_of
 from shardviz.core.program.propagation.explicit.errors import (
     Refused,
@@ -25,7 +26,6 @@ from shardviz.core.program.propagation.explicit.errors import (
     unfiltered,
 )
 from shardviz.core.program.propagation.explicit.words import problem
-from shardviz.core.program.propagation.plan import Choice, Diagnosis
 from shardviz.core.program.tracing import trace
 
 _TYPE = r"(\w+)\[([^\]]*)\]"

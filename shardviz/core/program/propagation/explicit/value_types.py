@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_spec
-from shardviz.core.program.propagation.plan import PlannedOp
+from shardviz.core.program.propagation.planned import PlannedOp
 
 Key = tuple[str, tuple[int, ...]]
 
