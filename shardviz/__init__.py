@@ -13,29 +13,14 @@ from shardviz._version import __version__
 from shardviz.core.display import Displayed
 
 if TYPE_CHECKING:
-    from shardviz.api import (
-        array,
-        audit,
-        cache,
-        compile,
-        explore,
-        layout,
-        mesh,
-        plot,
-        program,
-        resolve,
-        rules,
-        run,
-        targets,
-        text,
-        to_jax,
-    )
-    from shardviz.api_calls import cached
-    from shardviz.api_dialects import sharded_jit, with_sharding_constraint
-    from shardviz.api_effects import effects, observed_order
-    from shardviz.api_hardware import topology
-    from shardviz.api_mesh import compare_meshes, mesh_context
-    from shardviz.api_plans import plan, rungs
+    from shardviz.api.calls import cached
+    from shardviz.api.contexts import compare_meshes, mesh_context
+    from shardviz.api.dialects import sharded_jit, with_sharding_constraint
+    from shardviz.api.effects import effects, observed_order
+    from shardviz.api.hardware import targets, topology
+    from shardviz.api.layouts import array, audit, layout, mesh, resolve, rules, to_jax
+    from shardviz.api.pictures import explore, plot, text
+    from shardviz.api.programs import cache, compile, plan, program, run, rungs
     from shardviz.core.errors import ShardvizError
     from shardviz.core.layout.array import ArraySpec
     from shardviz.core.layout.mesh import MeshSpec
@@ -54,31 +39,32 @@ if TYPE_CHECKING:
     from shardviz.core.layout.spec import Spec
 
 _ROOMS = {
-    "cached": "shardviz.api_calls",
-    "sharded_jit": "shardviz.api_dialects",
-    "with_sharding_constraint": "shardviz.api_dialects",
-    "ShardvizError": "shardviz.core.errors",
-    "ArraySpec": "shardviz.core.layout.array",
-    "MeshSpec": "shardviz.core.layout.mesh",
-    "Resolution": "shardviz.core.layout.resolution",
-    "Dialect": "shardviz.core.layout.rules",
-    "Rules": "shardviz.core.layout.rules",
-    "Layout": "shardviz.core.layout.shards",
-    "Spec": "shardviz.core.layout.spec",
-    "Parts": "shardviz.core.layout.parts",
-    "ShardingSpec": "shardviz.core.layout.sharding_spec",
-    **dict.fromkeys(
-        ("Chunked", "NoSharding", "Replicated", "ShardedAxis", "Unstacked"),
-        "shardviz.core.layout.sharding_parts",
+    "shardviz.api.calls": ("cached",),
+    "shardviz.api.contexts": ("compare_meshes", "mesh_context"),
+    "shardviz.api.dialects": ("sharded_jit", "with_sharding_constraint"),
+    "shardviz.api.effects": ("effects", "observed_order"),
+    "shardviz.api.hardware": ("targets", "topology"),
+    "shardviz.api.layouts": ("array", "audit", "layout", "mesh", "resolve", "rules", "to_jax"),
+    "shardviz.api.pictures": ("explore", "plot", "text"),
+    "shardviz.api.programs": ("cache", "compile", "plan", "program", "run", "rungs"),
+    "shardviz.core.errors": ("ShardvizError",),
+    "shardviz.core.layout.array": ("ArraySpec",),
+    "shardviz.core.layout.mesh": ("MeshSpec",),
+    "shardviz.core.layout.parts": ("Parts",),
+    "shardviz.core.layout.resolution": ("Resolution",),
+    "shardviz.core.layout.rules": ("Dialect", "Rules"),
+    "shardviz.core.layout.sharding_parts": (
+        "Chunked",
+        "NoSharding",
+        "Replicated",
+        "ShardedAxis",
+        "Unstacked",
     ),
-    "compare_meshes": "shardviz.api_mesh",
-    "mesh_context": "shardviz.api_mesh",
-    "topology": "shardviz.api_hardware",
-    "plan": "shardviz.api_plans",
-    "rungs": "shardviz.api_plans",
-    "effects": "shardviz.api_effects",
-    "observed_order": "shardviz.api_effects",
+    "shardviz.core.layout.sharding_spec": ("ShardingSpec",),
+    "shardviz.core.layout.shards": ("Layout",),
+    "shardviz.core.layout.spec": ("Spec",),
 }
+_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
 
 __all__ = [
     "ArraySpec",
@@ -126,9 +112,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _ROOM_OF:
         raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ROOMS.get(name, "shardviz.api")), name)
+    value = getattr(importlib.import_module(_ROOM_OF[name]), name)
     globals()[name] = value
     return value
 
@@ -138,7 +124,7 @@ def __dir__() -> list[str]:
 
 
 def _mimebundle(value: Any) -> dict[str, Any]:
-    from shardviz.showing import mimebundle
+    from shardviz.api.showing import mimebundle
 
     return mimebundle(value)
 

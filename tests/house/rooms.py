@@ -65,37 +65,15 @@ ROOMS = (
     Room("plots", (*_LAYOUT, *_VALUES, "picture", "plots"), ("numpy", "matplotlib")),
     Room("widgets.session", (*_PROGRAM, "gallery", "widgets")),
     Room("widgets", (*_PROGRAM, "gallery", "picture", "widgets"), ("numpy", *_WIDGETS)),
-    Room("api", (*_DOORS, "adopting"), dynamic=True),
-    Room("api_calls", (*_PROGRAM, "adopting"), dynamic=True),
-    Room("api_effects", (*_DOORS, "adopting"), dynamic=True),
-    Room("api_mesh", (*_DOORS, "adopting"), dynamic=True),
-    Room("api_hardware", _LAYOUT),
-    Room("api_plans", (*_PROGRAM, "adopting", "api"), dynamic=True),
-    Room("api_dialects", (*_DOORS, "adopting", "api"), dynamic=True),
-    Room("adopting", _DOORS, dynamic=True),
-    Room("showing", (*_DOORS, "adopting"), dynamic=True),
+    Room("api", (*_DOORS, "api"), dynamic=True),
     Room("_version", ()),
-    Room(
-        "",
-        (
-            *_LAYOUT,
-            "api",
-            "api_calls",
-            "api_dialects",
-            "api_effects",
-            "api_mesh",
-            "api_plans",
-            "api_hardware",
-            "showing",
-        ),
-        dynamic=True,
-    ),
+    Room("", (*_LAYOUT, "api"), dynamic=True),
 )
 
 # The one import of jax below the program floor, made when somebody asks for jax's own object.
 EXCEPTIONS = {("core/layout/spec.py", "_partition_spec", "jax.sharding")}
-# Names that lie above whoever asks for them: imported in a call, never at module level.
-LAZY = {("__init__.py", f"{PACKAGE}.api"), ("__init__.py", f"{PACKAGE}.showing")}
+# Rooms that lie above whoever asks for them: imported in a call, never at module level.
+LAZY = {("__init__.py", f"{PACKAGE}.api")}
 
 
 def room_of(file: str) -> Room:
@@ -126,11 +104,16 @@ def _problem(imported: Import) -> str:
 
 def _problem_at_home(imported: Import, room: Room, place: str) -> str:
     name = imported.module.removeprefix(PACKAGE).removeprefix(".")
-    if (imported.file, imported.module) in LAZY and not imported.inside:
+    if is_lazy(imported) and not imported.inside:
         return "it may do so in a call only"
     if name == "_version" or any(_below(name, allowed) for allowed in room.own):
         return ""
     return f"{place} may import {', '.join(room.own) or 'nothing'} of {PACKAGE}"
+
+
+def is_lazy(imported: Import) -> bool:
+    """Whether a name lies above whoever imports it, so that only a call may."""
+    return any(imported.file == file and _below(imported.module, room) for file, room in LAZY)
 
 
 def _below(name: str, prefix: str) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from shardviz.api.adopting import room
 
 if TYPE_CHECKING:
     from shardviz.core.layout.topology import Topology
@@ -25,3 +27,12 @@ def topology(text: str) -> Topology:
     from shardviz.core.layout.topology import Topology
 
     return Topology.parse(text)
+
+
+def targets() -> Any:
+    """What a program can be compiled for or run on here, in words.
+
+    >>> len(targets()) >= 1
+    True
+    """
+    return room("shardviz.core.program.targets", "sv.targets", "jax").targets()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from shardviz.adopting import room
+from shardviz.api.adopting import room
 from shardviz.core.layout.parts import Parts
 
 
@@ -44,7 +44,7 @@ def sharded_jit(
     >>> scale(jnp.ones((2, 2)), 3.0).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
     """
-    from shardviz.api import cache
+    from shardviz.api.programs import cache
 
     rest = (num_partitions, local_in_parts, local_out_parts, local_num_partitions, static_argnums)
     dialect = room("shardviz.core.program.sharded_jit.wrap", "sv.sharded_jit", "jax")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shardviz.adopting import room
+from shardviz.api.adopting import room
 from shardviz.core.layout.contexts import MeshContext
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.adopting import room
+from shardviz.api.adopting import room
 
 
 def cached(fn: Any, *, size: int = 128, **options: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.adopting import room
+from shardviz.api.adopting import room
 from shardviz.core.program.effects.events import Observed
 from shardviz.core.program.effects.values import Effects
 from shardviz.core.program.program import Program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from shardviz.adopting import room
+from shardviz.api.adopting import room
 from shardviz.core.errors import MissingPackage
 from shardviz.picture.text import to_text
 

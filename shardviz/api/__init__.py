@@ -1,0 +1,1 @@
+"""The doors: thin functions by subject, each a line or two over a room."""

@@ -1,0 +1,169 @@
+"""The doors to layouts: meshes, rules, arrays, and which byte lives where.
+
+jax's own objects are welcome at every door. What is missing on this machine is named in one
+sentence when it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardviz.api.adopting import as_mesh, as_spec, bridge, is_jax, layout_of
+from shardviz.core.layout.array import ArraySpec, read_shape
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.audit import audit as _audit
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.resolution import resolve as _resolve
+from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.shards import Layout
+
+
+def mesh(
+    axes: Any = None,
+    *,
+    axis_types: Any = None,
+    device_ids: Any = None,
+    processes: Any = None,
+    **sizes: int,
+) -> MeshSpec:
+    """A mesh: named axes over devices, with or without the devices.
+
+    Args:
+        axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or `AbstractMesh`.
+        axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one an axis.
+        device_ids: the ids in mesh order; 0, 1, 2, … where not said.
+        processes: how many hosts share the devices, or the process of each device.
+        **sizes: the axes as keywords, in place of `axes`.
+
+    Raises:
+        ShardvizError: where no mesh comes out of it.
+
+    >>> mesh(data=4, model=2).size
+    8
+    """
+    if isinstance(axes, MeshSpec):
+        return axes
+    if is_jax(axes):
+        return bridge().adopt_mesh(axes)
+    return make_mesh(
+        axes, axis_types=axis_types, device_ids=device_ids, processes=processes, **sizes
+    )
+
+
+def rules(*pairs: Any) -> Rules:
+    """An ordered table of rules from logical axis names to mesh axes.
+
+    Args:
+        *pairs: pairs such as `("batch", "data")`, one list of them, or typed text.
+
+    Raises:
+        ShardvizError: for a dict, and for pairs that cannot be read.
+
+    >>> len(rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
+    3
+    """
+    return Rules.of(*pairs)
+
+
+def array(
+    name: str, shape: Any, logical: Any = None, dtype: Any = "float32", spec: Any = None
+) -> ArraySpec:
+    """An array that need not exist.
+
+    Args:
+        name: what to call it.
+        shape: its global shape, in elements.
+        logical: one logical axis name a dimension, as text or a sequence.
+        dtype: its element type.
+        spec: a PartitionSpec that wins over any rules.
+
+    Raises:
+        ShardvizError: for a shape, dtype, names or spec that no array has.
+
+    >>> array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
+    'bf16[512, 2048]'
+    """
+    given = None if spec is None else as_spec(spec)
+    return ArraySpec(name, read_shape(shape), logical, dtype, given)
+
+
+def resolve(
+    names: Any, rules: Any, *, mesh: Any = None, shape: Any = None, dialect: Any = "linen"
+) -> Resolution:
+    """Logical names to a PartitionSpec, with a verdict for every rule on every dimension.
+
+    Args:
+        names: one logical name a dimension, as text or a sequence; None for a nameless one.
+        rules: the table.
+        mesh: the mesh that the verdicts are checked against.
+        shape: the array's shape, for verdicts on sizes that do not divide.
+        dialect: who reads the table: `"linen"`, `"nnx"` or `"maxtext"`.
+
+    Raises:
+        ShardvizError: for names or rules that cannot be read, or a name that stands twice.
+
+    >>> str(resolve(("embed", "mlp"), [("mlp", "model")]).spec)
+    "P(None, 'model')"
+    """
+    grid = mesh if mesh is None or isinstance(mesh, MeshSpec) else as_mesh(mesh)
+    return _resolve(names, rules, mesh=grid, shape=shape, dialect=dialect)
+
+
+def layout(
+    thing: Any, spec: Any = None, mesh: Any = None, *, rules: Any = None, dtype: Any = None,
+    dialect: Any = "linen",
+) -> Layout:  # fmt: skip
+    """Which box of an array every device holds.
+
+    Args:
+        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live array.
+        spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec or Parts.
+        mesh: the mesh, where `spec` does not bring one.
+        rules: axis rules, for an ArraySpec with logical names.
+        dtype: the element type, where `thing` does not bring one; float32 if nobody says.
+        dialect: who reads the rules.
+
+    Raises:
+        ShardvizError: where it does not work out, with what would.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> layout((512, 2048), "None, model", make_mesh(data=4, model=2)).shard_shape
+    (512, 1024)
+    """
+    return layout_of(thing, spec, mesh, rules, dtype, dialect)
+
+
+def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
+    """Many arrays against one rule table: what each becomes, and which rules do no work.
+
+    Args:
+        tree: ArraySpecs, `(name, shape, logical)` rows, or a tree of a model's parameters.
+        rules: the table.
+        mesh: the mesh.
+        dialect: who reads the table.
+
+    Raises:
+        ShardvizError: for a tree, rules or mesh that cannot be read.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> rows = [("w", (512, 2048), "embed mlp")]
+    >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
+    2097152
+    """
+    return _audit(tree, Rules.of(rules), as_mesh(mesh), dialect=dialect)
+
+
+def to_jax(thing: Any) -> Any:
+    """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding, ShapeDtypeStruct.
+
+    Args:
+        thing: a MeshSpec, Spec, Layout, ArraySpec, Resolution, Rules or Program.
+
+    Raises:
+        ShardvizError: where there is none.
+
+    >>> to_jax(layout((8,), "data", "data=4")).spec
+    P('data',)
+    """
+    return bridge().to_jax(thing)

@@ -1,0 +1,62 @@
+"""The doors to pictures: of any value, as a figure, as text, or as the Explorer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardviz.api.adopting import adopt, room
+
+
+def plot(thing: Any, **options: Any) -> Any:
+    """The picture of any value, as a matplotlib Figure.
+
+    Args:
+        thing: anything these doors return, or jax's own mesh, spec, sharding or array.
+        **options: `theme="dark"`, and what the value's picture understands, such as `dims=(0, 2)`.
+
+    Raises:
+        ShardvizError: where the value has no picture, or matplotlib is not installed.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> type(plot(make_mesh(data=4, model=2))).__name__
+    'Figure'
+    """
+    figures = room("shardviz.plots.figures", "sv.plot", "matplotlib")
+    return figures.figure(adopt(thing), **options)
+
+
+def text(thing: Any, width: int = 80) -> str:
+    """The picture of any value, as text for terminals and screen readers.
+
+    Args:
+        thing: anything these doors return, or jax's own mesh, spec, sharding or array.
+        width: how many letters a line may have.
+
+    Raises:
+        ShardvizError: where the value has no picture.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> "model" in text(make_mesh(data=4, model=2))
+    True
+    """
+    from shardviz.picture.text import to_text
+
+    return to_text(adopt(thing), width)
+
+
+def explore(thing: Any = None) -> Any:
+    """Opens the Explorer: with a running example, on a program, or from a saved state.
+
+    Args:
+        thing: None, a Program, a MeshSpec, ArraySpecs, or what `explorer.state()` returned.
+
+    Raises:
+        ShardvizError: for a state that cannot be read, or where anywidget is not installed.
+
+    >>> explore().session.mesh.size
+    8
+    """
+    from shardviz.api.programs import cache
+
+    explorer = room("shardviz.widgets.explorer", "sv.explore", "anywidget")
+    return explorer.open_explorer(adopt(thing), cache)

@@ -1,0 +1,155 @@
+"""The doors to programs: what is asked, what the compiler decides, and what really happens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from shardviz.api.adopting import as_mesh, room
+from shardviz.core.errors import ProgramError, shown
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
+
+if TYPE_CHECKING:
+    from shardviz.core.program.propagation.plan import Plan
+    from shardviz.core.program.rungs import Rungs
+
+#: The executables compiled so far; the one piece of state that shardviz keeps.
+cache = ExecutableCache()
+
+
+def program(
+    fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",
+    in_specs: Any = None, out_specs: Any = None, donate: Any = (), name: str = "",
+) -> Program:  # fmt: skip
+    """A function with the arrays it takes, and how they are asked to be split.
+
+    Args:
+        fn: the function, as you would give it to `jax.jit`.
+        *arrays: one argument each: ArraySpecs, `jax.ShapeDtypeStruct`s (with or without a
+            sharding), arrays, or pytrees of these.
+        mesh: the mesh; may be left out where an array's sharding brings one.
+        rules: axis rules, for arrays with logical names.
+        dialect: who reads the rules.
+        in_specs, out_specs: PartitionSpecs, or pytree prefixes of them, where arrays and rules do
+            not say.
+        donate: positions of arguments whose memory the program may reuse.
+        name: what to call it; the function's name where not said.
+
+    Raises:
+        ShardvizError: where the parts do not fit together.
+
+    >>> import jax.numpy as jnp, shardviz as sv
+    >>> matmul = program(jnp.dot, sv.array("x", (8, 4)), sv.array("w", (4, 8)), mesh="data=4")
+    >>> [a.name for a in matmul.arrays]
+    ['x', 'w']
+    """
+    grid = None if mesh is None else as_mesh(mesh)
+    table = None if rules is None else Rules.of(rules)
+    building = room("shardviz.core.program.building", "sv.program", "jax")
+    return building.build_program(
+        fn, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name
+    )
+
+
+def plan(program: Program) -> Plan:
+    """What the compiler would decide about every value of a program; nothing is compiled.
+
+    Runs the compiler's own propagation (Shardy) on the lowered program: milliseconds, on a mesh of
+    any size, without its devices.
+
+    Args:
+        program: what `sv.program` made.
+
+    Returns:
+        A Plan: every value with its sharding and the origin of every axis in `.ops`, an estimate
+        of the collectives in `.collectives`; `.why(value)` tells the story of one value, and
+        `.diff(other)` what an edit changed.
+
+    Raises:
+        ShardvizError: where jax is not installed, or for what is no program. A program that cannot
+            be planned is a Plan with an error.
+
+    >>> import shardviz as sv
+    >>> w = sv.array("w", (512, 2048), spec="None, model")
+    >>> x = sv.array("x", (4096, 512), spec="data, None")
+    >>> made = plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=1024, model=1024"))
+    >>> str(made.op("dot_general").spec)
+    "P('data', 'model')"
+    """
+    return room("shardviz.core.program.propagation.build", "sv.plan", "jax").plan_program(program)
+
+
+def compile(program: Program, target: Any = None, *, options: Any = None) -> Report:
+    """Compiles a program for a target, and reports; nothing is executed.
+
+    Args:
+        program: what `sv.program` made.
+        target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
+        options: compiler options, by name.
+
+    Raises:
+        ShardvizError: where jax is not installed. A program that fails is a Report with an error.
+
+    >>> import jax.numpy as jnp, shardviz as sv
+    >>> compile(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).error
+    """
+    runner = room("shardviz.core.program.runner", "sv.compile", "jax")
+    if options is not None and not isinstance(options, Mapping):
+        raise ProgramError(f"Compiler options are a dict of names to values; got {shown(options)}.")
+    changed = program if options is None else program.replace(
+        options={**program.options, **options}
+    )  # fmt: skip
+    return runner.compile_program(changed, target, cache=cache)
+
+
+def rungs(program: Program, target: Any = None) -> Rungs:
+    """A program on all its rungs: requested, propagated, partitioned, compiled.
+
+    Plans and compiles; nothing is executed.
+
+    Args:
+        program: what `sv.program` made.
+        target: as for `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
+
+    Returns:
+        Rungs: `.plan`, `.report`, and `.between("propagated", "partitioned")` for what changed
+        from one rung to another, and where.
+
+    Raises:
+        ShardvizError: where jax is not installed, or for what is no program. A program that fails
+            shows on which rung it did.
+
+    >>> import shardviz as sv
+    >>> x = sv.array("x", (64,), spec="data")
+    >>> climbed = rungs(sv.program(lambda x: x.sum(), x, mesh="data=1"))
+    >>> climbed.report.error
+    """
+    from shardviz.core.program.rungs import Rungs
+
+    planned = plan(program)
+    runner = room("shardviz.core.program.runner", "sv.rungs", "jax")
+    report = runner.compile_program(program, target, cache=cache)
+    return Rungs(program, planned, report)
+
+
+def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> Report:
+    """Compiles and runs a program, and holds what was predicted against what happened.
+
+    Args:
+        program: what `sv.program` made.
+        *values: the arguments; made up, small and always the same, where none are given.
+        target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
+        repeat: how often to run it.
+
+    Raises:
+        ShardvizError: where jax is not installed. A program that fails is a Report with an error.
+
+    >>> import jax.numpy as jnp, shardviz as sv
+    >>> run(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).ok
+    True
+    """
+    runner = room("shardviz.core.program.runner", "sv.run", "jax")
+    return runner.run_program(program, *values, target=target, repeat=repeat, cache=cache)
