@@ -28,6 +28,7 @@ from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.rungs import Comparison, Rungs
+from shardviz.core.program.target import Target, Targets
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
 from shardviz.picture.draw_bars import draw_audit, draw_report
 from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
@@ -40,6 +41,7 @@ from shardviz.picture.draw_position import draw_topology
 from shardviz.picture.draw_roofline import draw_roofline
 from shardviz.picture.draw_rungs import draw_comparison, draw_rungs
 from shardviz.picture.draw_tables import draw_resolution, draw_rules, draw_spec
+from shardviz.picture.draw_targets import draw_target, draw_targets
 from shardviz.picture.shapes import Picture
 
 
@@ -86,6 +88,8 @@ _DRAWERS: dict[type, Callable[..., Picture]] = {
     Rungs: draw_rungs,
     Topology: draw_topology,
     Roofline: draw_roofline,
+    Target: draw_target,
+    Targets: draw_targets,
     Picture: _as_it_is,
 }
 

@@ -28,8 +28,10 @@ from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.rungs import Comparison, Rungs
+from shardviz.core.program.target import Target, Targets
 from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
 from shardviz.picture.draw_dialects import parts_words, sharding_spec_words
+from shardviz.picture.draw_targets import target_text, targets_text
 from shardviz.picture.shapes import Picture
 from shardviz.picture.text_boxes import wrapped
 from shardviz.picture.text_layout import layout_text
@@ -230,5 +232,7 @@ _WRITERS: dict[type, Callable[[Any, int], str]] = {
     Rungs: rungs_text,
     Topology: topology_text,
     Roofline: roofline_text,
+    Target: target_text,
+    Targets: targets_text,
     Picture: _picture,
 }

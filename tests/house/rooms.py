@@ -42,6 +42,7 @@ _VALUES = (
     "core.program.propagation.difference",
     "core.program.rungs",
     "core.program.roofline",
+    "core.program.target",
     "core.program.effects.values",
     "core.program.effects.events",
 )

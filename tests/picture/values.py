@@ -24,6 +24,7 @@ from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.program.rungs import Rungs, compare
+from shardviz.core.program.target import Target, Targets
 from shardviz.picture.draw import draw
 from tests.widgets.plans import REFUSED, layers
 
@@ -147,4 +148,13 @@ VALUES: dict[str, Any] = {
     "cluster": Topology.parse("gpu:h100:2x8"),
     "roofline": roofline(REPORT, "tpu:v5e:2x4", MESH),
     "roofline of nothing": roofline(FAILED, "tpu:v2:2x2"),
+    "target": Target("cpu", "cpu", 8),
+    "targets": Targets(
+        [
+            Target("attached", ""),
+            Target("described", "tpu", 128, "tpu:7x:4x4x4", True),
+            Target("described", "gpu", 16, "gpu:h100:2x8", True, "Install shardviz[gpu]."),
+        ]
+    ),
+    "no targets": Targets(),
 }

@@ -20,7 +20,7 @@ from shardviz.core.layout.spec import Spec, is_unconstrained
 from shardviz.core.layout.verdicts import BROKEN, Outcome, Verdict
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Decision:
     """What became of one dimension.
 
@@ -33,6 +33,8 @@ class Decision:
         passed_through: whether an unmatched name was taken for a mesh axis (nnx only).
 
     >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
+    >>> decision
+    Decision(dimension 1, mlp → model by rule 1)
     >>> decision.axes, decision.rule, decision.deciding.kind
     (('model',), 0, 'applied')
     """
@@ -48,6 +50,12 @@ class Decision:
     def deciding(self) -> Verdict | None:
         """The verdict on the rule that decided, or None."""
         return None if self.rule is None else self.verdicts[self.rule]
+
+    def __repr__(self) -> str:
+        name = "nameless" if self.logical is None else self.logical
+        by = "no rule" if self.rule is None else f"rule {self.rule + 1}"
+        became = f"{name} → {words.target_text(self.axes)}"
+        return f"Decision(dimension {self.dimension}, {became} by {by})"
 
 
 @dataclass(frozen=True, repr=False)

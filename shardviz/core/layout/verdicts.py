@@ -45,7 +45,7 @@ _DECIDING = {
 BROKEN = (Outcome.INDIVISIBLE, Outcome.MISSING_AXIS, Outcome.REPEATED)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verdict:
     """What rule number `rule` (0-based, in table order) meant for one dimension.
 
@@ -63,6 +63,8 @@ class Verdict:
         free: whether the rule leads to `P.UNCONSTRAINED`.
 
     >>> verdict = decided(4, "embed", ("data",), by_rule=3)
+    >>> verdict
+    Verdict(rule 5, embed → data: dimension already decided)
     >>> verdict.decides, verdict.kind
     (False, 'dimension already decided')
     >>> print(verdict)
@@ -90,12 +92,19 @@ class Verdict:
         """The outcome in words, such as `"axis taken"`."""
         return self.outcome.value
 
+    @property
+    def _wanted(self) -> str:
+        return f"{self.logical} → {'UNCONSTRAINED' if self.free else target_text(self.axes)}"
+
     def __str__(self) -> str:
-        target = "UNCONSTRAINED" if self.free else _target(self.axes)
-        return f"rule {self.rule + 1} ({self.logical} → {target}) {self.reason}"
+        return f"rule {self.rule + 1} ({self._wanted}) {self.reason}"
+
+    def __repr__(self) -> str:
+        return f"Verdict(rule {self.rule + 1}, {self._wanted}: {self.kind})"
 
 
-def _target(axes: tuple[str, ...]) -> str:
+def target_text(axes: tuple[str, ...]) -> str:
+    """Mesh axes as a rule's right side: `None`, `x`, `(x, y)`."""
     return "None" if not axes else axes[0] if len(axes) == 1 else f"({', '.join(axes)})"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.display import Displayed
+from shardviz.core.errors import bytes_text
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.shards import Layout
 
@@ -21,7 +22,7 @@ COLLECTIVE_KINDS = (
 )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Collective:
     """One collective of a compiled program.
 
@@ -48,7 +49,10 @@ class Collective:
         between_slices: whether it is the part of a collective that goes from slice to slice over
             the data-center network, which TPU's compiler writes as a send and a receive.
 
-    >>> Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2).sent_bytes
+    >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
+    >>> found
+    Collective(all-reduce over model, 4 KiB, block.py:31)
+    >>> found.sent_bytes
     4096
     """
 
@@ -95,6 +99,14 @@ class Collective:
     def moved(self) -> Collective:
         """The same collective without its places: the code stands on other lines by now."""
         return replace(self, source="", stack=())
+
+    def __repr__(self) -> str:
+        over = f" over {', '.join(self.mesh_axes)}" if self.mesh_axes else ""
+        often = "" if self.trips == 1 else f" × {'?' if self.trips is None else f'{self.trips:,}'}"
+        parts = [f"{self.kind}{over}", bytes_text(self.bytes_per_device) + often]
+        if self.is_async:
+            parts.append("async")
+        return f"Collective({', '.join([*parts, *filter(None, [self.source])])})"
 
 
 @dataclass(frozen=True)

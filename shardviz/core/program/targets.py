@@ -9,8 +9,6 @@ only where a program cannot leave it, and bigger meshes still run later.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
@@ -31,74 +29,13 @@ from shardviz.core.program.attached import (
     too_few,
 )
 from shardviz.core.program.described import fits, missing
+from shardviz.core.program.target import Target, Targets, only_described
 
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 _HOW = "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."
 
 
-@dataclass(frozen=True)
-class Target:
-    """Devices that a program can be compiled for, and mostly run on.
-
-    Attributes:
-        kind: `"attached"`, `"cpu"` for simulated CPU devices, or `"described"`.
-        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` where jax has yet to look.
-        count: how many devices; None where jax has yet to count them.
-        text: of a described target, how it is written: `"tpu:v5e:4x4"`.
-        worker: whether the devices stand in the worker and not in this kernel.
-        missing: what has to be installed first, in one sentence; `""` for nothing.
-
-    >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
-    ('CPU × 8, simulated', 'cpu:8')
-    """
-
-    kind: str
-    platform: str
-    count: int | None = None
-    text: str = ""
-    worker: bool = False
-    missing: str = ""
-
-    @property
-    def name(self) -> str:
-        """The text that chooses this target: `"attached"`, `"cpu"`, `"cpu:8"`, `"tpu:v5e:4x4"`."""
-        if self.text:
-            return self.text
-        if self.kind == "attached" or self.count is None:
-            return self.kind
-        return f"{self.kind}:{self.count}"
-
-    @property
-    def topology(self) -> Topology | None:
-        """Where the devices of a described target sit; None for any other."""
-        return Topology.parse(self.text) if self.text else None
-
-    @property
-    def devices(self) -> tuple[Any, ...]:
-        """The jax devices in this process; starts jax's backend.
-
-        Raises:
-            TargetError: if there are too few, or they are only described.
-        """
-        if self.text:
-            raise TargetError(only_described(self.text))
-        found = attached_devices(self.platform or None)
-        if self.count is not None and len(found) < self.count:
-            raise TargetError(too_few(self.platform, len(found), self.count))
-        return found[: self.count]
-
-    def __str__(self) -> str:
-        if self.topology is not None:
-            return f"{self.topology.title}, described"
-        if self.count is not None:
-            how = "attached" if self.kind == "attached" else "simulated"
-            return f"{self.platform.upper()} × {self.count}, {how}"
-        if self.kind == "cpu":
-            return "CPU, simulated: as many devices as the mesh has"
-        return "attached devices, looked up at the first run"
-
-
-def targets() -> tuple[Target, ...]:
+def targets() -> Targets:
     """What a program can run on here, and examples of described hardware that it can be compiled
     for. Starts no backend: before the first run, jax has not looked for devices, and the targets
     say so.
@@ -108,7 +45,7 @@ def targets() -> tuple[Target, ...]:
     >>> targets()[2].name
     'tpu:v5e:4x4'
     """
-    return (*_here(), *map(described, EXAMPLES))
+    return Targets([*_here(), *map(described, EXAMPLES)])
 
 
 def _here() -> tuple[Target, ...]:
@@ -231,18 +168,6 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     else:
         chosen = [found[rank] for rank in np.argsort(np.argsort(ids))]
     return mesh_of(chosen, mesh)
-
-
-def only_described(text: str) -> str:
-    """Why nothing runs on a described target, in words.
-
-    >>> only_described("tpu:v5e:4x4")[:43]
-    "'tpu:v5e:4x4' is described and not attached"
-    """
-    return (
-        f"{text!r} is described and not attached: programs compile for it and cannot run on it."
-        " Compile for it, or run on 'cpu:8' or attached devices."
-    )
 
 
 def _word(text: str | Target | None) -> str:

@@ -60,7 +60,7 @@ class Step:
     to: tuple[str, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlannedOp:
     """One value of a program, and what the propagation decided about it.
 
@@ -93,8 +93,8 @@ class PlannedOp:
         note: why it is not covered, or what else a person should know.
 
     >>> op = PlannedOp("dot_general", "op", shape=(64, 2048), dtype="float32")
-    >>> op.short
-    'float32[64, 2048]'
+    >>> op
+    PlannedOp(dot_general: float32[64, 2048], P())
     """
 
     name: str
@@ -135,6 +135,10 @@ class PlannedOp:
     def short(self) -> str:
         """Type and shape: `float32[64, 2048]`."""
         return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def __repr__(self) -> str:
+        source = f", {self.source}" if self.source else ""
+        return f"PlannedOp({self.name}: {self.short}, {self.spec}{source})"
 
 
 _DEFAULTS = dict(PlannedOp("", "").__dict__)
