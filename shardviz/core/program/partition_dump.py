@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -69,7 +70,6 @@ class DumpFolder:
         place: the folder.
         before: what stood there before, and when it was written.
         module: the name of the module as it stands in the names of files; None for any.
-        number: the number of the module; None for any.
 
     >>> with tempfile.TemporaryDirectory() as empty:
     ...     print(DumpFolder(Path(empty), {}, "jit_f").find(PARTITIONED))
@@ -79,26 +79,37 @@ class DumpFolder:
     place: Path
     before: Mapping[Path, int]
     module: str | None
-    number: int | None = None
 
     def find(self, pattern: re.Pattern[str]) -> DumpedFile | None:
         """The file of our module; the one that was dumped last, where there are several."""
-        found = [f for f in self._files() if pattern.search(f.path.name)]
-        return max(found, key=lambda f: (f.number, f.written), default=None)
+        return newest(self.files(), pattern)
 
     def began(self) -> bool:
         """Whether XLA wrote the module as it was given to the compiler."""
-        return any("before_optimizations" in f.path.name for f in self._files())
+        return any("before_optimizations" in f.path.name for f in self.files())
 
-    def _files(self) -> Iterator[DumpedFile]:
+    def files(self) -> Iterator[DumpedFile]:
+        """The files of our module, of every pass."""
         for path, stamp in stamps(self.place).items():
             number = _NUMBER.search(path.name)
             if number is None or self.before.get(path) == stamp:
                 continue
             if self.module is not None and f".{self.module}." not in path.name:
                 continue
-            if self.number in (None, int(number[1])):
-                yield DumpedFile(path, int(number[1]), stamp / 1e9)
+            yield DumpedFile(path, int(number[1]), stamp / 1e9)
+
+
+def newest(
+    files: Iterable[DumpedFile], pattern: re.Pattern[str], number: int | None = None
+) -> DumpedFile | None:
+    """The file of a pass that was dumped last; of one module, where its number is given.
+
+    >>> files = [DumpedFile(Path(f"module_{n}.jit_f.after_shardy-xla.txt"), n, 0.0) for n in (1, 2)]
+    >>> newest(files, PROPAGATED).number, newest(files, PROPAGATED, 1).number
+    (2, 1)
+    """
+    found = [f for f in files if pattern.search(f.path.name) and number in (None, f.number)]
+    return max(found, key=lambda f: (f.number, f.written), default=None)
 
 
 def stamps(place: Path) -> dict[Path, int]:
@@ -108,11 +119,12 @@ def stamps(place: Path) -> dict[Path, int]:
     {}
     """
     found = {}
-    for path in place.glob("**/*.txt") if place.is_dir() else ():
-        try:
-            found[path] = path.stat().st_mtime_ns
-        except OSError:
-            continue  # another compile removed its own
+    for folder, _, names in os.walk(place):
+        for name in names:
+            if name.endswith(".txt"):
+                path = Path(folder, name)
+                with contextlib.suppress(OSError):  # another compile removed its own
+                    found[path] = path.stat().st_mtime_ns
     return found
 
 

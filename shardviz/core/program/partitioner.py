@@ -25,6 +25,7 @@ from shardviz.core.program.partition_dump import (
     PROPAGATED,
     DumpFolder,
     dump_place,
+    newest,
     partitioned_text,
     read_text,
     stamps,
@@ -167,14 +168,15 @@ def _compile(lowered: Any, options: Mapping[str, Any], place: Path, name: str | 
         words = str(error).strip().splitlines()[0]
         return _without(lowered, options, f"XLA cannot dump this program: {words[:_SAID]}")
     seconds = time.perf_counter() - begun
-    found = dump.find(PARTITIONED)
+    files = list(dump.files())
+    found = newest(files, PARTITIONED)
     text = read_text(found)
     if found is None or text is None:
         return Dumped(compiled, seconds, None, None, None, _why_none(dump, options))
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(found.written - clock, 0.0), seconds)
-    same = DumpFolder(place, dump.before, name, found.number)
-    return Dumped(compiled, seconds, text, read_text(same.find(PROPAGATED)), partition_s, "")
+    propagated = read_text(newest(files, PROPAGATED, found.number))
+    return Dumped(compiled, seconds, text, propagated, partition_s, "")
 
 
 def _without(lowered: Any, options: Mapping[str, Any], reason: str) -> Dumped:

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -76,8 +77,7 @@ def roofline(
     ops = op_costs(plan) if plan is not None else ()
     found = report.collectives if report.collectives is not None else report.partitioned
     rows = [*_totals(report, chip, ops)]
-    links: dict[Any, Links | None] = {}  # many collectives take the same way
-    moves = [_priced(c, chip, placed, mesh, links) for c in found or ()]
+    moves = [_priced(c, chip, placed, mesh) for c in found or ()]
     rows += sorted(moves, key=lambda row: -(row.seconds or 0.0))
     timed = sorted((_op_bound(op, chip) for op in ops), key=lambda row: -(row.seconds or 0.0))
     needed = _needed(report.memory)
@@ -124,14 +124,24 @@ def collective_links(collective: Collective, mesh: MeshSpec, topology: Topology)
     >>> collective_links(gather, make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")).used
     12
     """
-    groups: Iterable[Any] = collective.groups
     if not collective.groups:
         known = all(axis in mesh.shape for axis in collective.mesh_axes)
         if not collective.mesh_axes or not known or collective.kind == "collective-permute":
             return None
-        groups = groups_over(mesh, collective.mesh_axes)
+    return _links(collective.kind, collective.groups, collective.mesh_axes, mesh, topology)
+
+
+@lru_cache(maxsize=32)  # many collectives, and one edit after another, take the same way
+def _links(
+    kind: str,
+    given: tuple[tuple[int, ...], ...],
+    axes: tuple[str, ...],
+    mesh: MeshSpec,
+    topology: Topology,
+) -> Links:
     rows = device_rows(mesh, topology)
-    return route(topology, [rows[np.asarray(g, np.int64)] for g in groups], collective.kind)
+    groups: Iterable[Any] = given or groups_over(mesh, axes)
+    return route(topology, [rows[np.asarray(g, np.int64)] for g in groups], kind)
 
 
 def collective_name(collective: Collective) -> str:
@@ -145,7 +155,6 @@ def _priced(
     chip: Chip,
     topology: Topology | None,
     mesh: MeshSpec | None,
-    known: dict[Any, Links | None],
 ) -> Bound:
     size = collective.bytes_per_device
     row = Bound(
@@ -162,10 +171,7 @@ def _priced(
     if topology is None or mesh is None:
         times = _anywhere(collective, chip)
     else:
-        way = collective.kind, collective.groups or collective.mesh_axes
-        if way not in known:
-            known[way] = collective_links(collective, mesh, topology)
-        links = known[way]
+        links = collective_links(collective, mesh, topology)
         if links is None:
             return replace(row, note="Its groups of devices are not known.")
         times = links.times(size)

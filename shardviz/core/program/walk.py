@@ -181,7 +181,6 @@ class Walk:
             # Compiled from the same code when it stood on other lines.
             collectives = tuple(c.moved() for c in collectives)
             partitioned = partitioned and tuple(c.moved() for c in partitioned)
-        free = capacity_of(self.devices).per_device(len(self.devices))
         outputs, mesh = lowered.traced.outputs, self.program.mesh
         shardings = jax.tree.leaves(executable.stage.output_shardings)
         layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
@@ -190,12 +189,16 @@ class Walk:
             partitioned=partitioned,
             partition_s=executable.partition_s,
             notes=(*self.report.notes, *filter(None, [executable.partition_note])),
-            memory=executable.memory.replace(capacity=free),
+            memory=executable.memory.replace(capacity=self.bytes_there()),
             cost=executable.cost,
             out_layouts=layouts,
         )
         self.note_least_times()
         self.check(*without, *spec_checks(outputs, self.program.out_specs, mesh, layouts))
+
+    def bytes_there(self) -> int | None:
+        """The bytes that each device has for the program; None where nobody says."""
+        return capacity_of(self.devices).per_device(len(self.devices))
 
     def note_least_times(self) -> None:
         """Adds the roofline, where the figures of the devices are published."""

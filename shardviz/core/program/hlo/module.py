@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 HEAD = re.compile(r"\s*(?:ROOT )?(%?([\w.\-]+)) = ")
 
-_COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$", re.M)
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$", re.M)
 _CALLED = re.compile(r"=%([\w.\-]+)")
 _BRANCHES = re.compile(r"_computations=\{([^}]*)\}")  # branch_ of a conditional, called_ of others
 _OPERAND = re.compile(r"%([\w.\-]+)(?:#(\d+))?")
@@ -48,8 +48,16 @@ class Module:
 
     @cached_property
     def _heads(self) -> tuple[list[int], list[str]]:
-        heads = list(_COMPUTATION.finditer(self.text))
-        return [h.start() for h in heads], [h[1] for h in heads]
+        starts, names = [], []
+        # Few lines end with a brace: looked for first, since a pattern would try every line.
+        end = self.text.find(" {\n")
+        while end >= 0:
+            start = self.line_start(end)
+            if head := _COMPUTATION.match(self.text, start):
+                starts.append(start)
+                names.append(head[1])
+            end = self.text.find(" {\n", end + 1)
+        return starts, names
 
     def computation_at(self, position: int) -> str:
         """The computation that a position of the text stands in, or `""`."""

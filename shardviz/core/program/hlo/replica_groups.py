@@ -17,6 +17,7 @@ import itertools
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -43,13 +44,17 @@ class Replicas(NamedTuple):
     size: int
 
 
+def _as_they_are(groups: Groups) -> Groups:
+    return groups
+
+
 def read_replicas(
     text: str,
     paired: bool,
     names: Sequence[str],
     sizes: Sequence[int],
     devices: int | None = None,
-    spread: Callable[[Groups], Groups] = lambda groups: groups,
+    spread: Callable[[Groups], Groups] = _as_they_are,
 ) -> Replicas:
     """Groups, mesh axes and size of what stands behind `replica_groups=`.
 
@@ -64,8 +69,18 @@ def read_replicas(
     >>> read_replicas("[2,4]<=[4,2]T(1,0)", False, ("a", "b"), (4, 2)).axes
     ('a',)
     """
+    if spread is _as_they_are:
+        return _read(text, paired, tuple(names), tuple(sizes), devices or math.prod(sizes))
     groups = read_pairs(text) if paired else read_groups(text, devices or math.prod(sizes))
     return replicas_of(spread(groups), paired, names, sizes)
+
+
+@lru_cache(maxsize=64)  # what the partitioner wrote mostly stands in the compiled text, too
+def _read(
+    text: str, paired: bool, names: tuple[str, ...], sizes: tuple[int, ...], devices: int
+) -> Replicas:
+    groups = read_pairs(text) if paired else read_groups(text, devices)
+    return replicas_of(groups, paired, names, sizes)
 
 
 def replicas_of(

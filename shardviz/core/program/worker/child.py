@@ -42,6 +42,8 @@ _ORPHANED = 70  # exit code of a worker whose kernel is gone
 _WRAPPER = re.compile(r'jit\([^()"]*\)/call_exported(?:/|(?="))')
 _CACHE = ExecutableCache(size=32)
 _TURNS: dict[str, int] = {}
+# What the last compile made. To free it takes milliseconds, for which no answer should wait.
+_LAST: list[tuple[Lowered, Executable]] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,6 +137,7 @@ class _ChildWalk(Walk):
     """A walk with a program that travelled."""
 
     def __init__(self, parcel: Parcel, folder: str) -> None:
+        _LAST.clear()
         self.parcel, self.folder = parcel, Path(folder)
         jax.config.update("jax_enable_x64", parcel.x64)
         super().__init__(_program(parcel, folder), self._write_stage, None)
@@ -170,18 +173,20 @@ class _ChildWalk(Walk):
         begun = time.perf_counter()
         found = compile_lowered(lowered, self.program.mesh, at_home)
         self._done = begun + found.compile_s
+        _LAST.append((lowered, found))
         return found
 
     def note_least_times(self) -> None:
         """Leaves the roofline to the kernel, which knows where described devices stand."""
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
-        """Adds what the compiler says; the memory of a described device is the chip's."""
+        """Adds what the compiler says."""
         super().note_executable(lowered, executable)
         self._checks = self.report.checks
-        if self.parcel.capacity is not None:
-            memory = self.report.memory.replace(capacity=self.parcel.capacity)
-            self.note(memory=memory)
+
+    def bytes_there(self) -> int | None:
+        """The memory of a described device is the chip's."""
+        return super().bytes_there() if self.parcel.capacity is None else self.parcel.capacity
 
     def answer(self, outputs: Any) -> Answer:
         """What goes back."""
