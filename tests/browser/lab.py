@@ -50,12 +50,12 @@ class LabServer:
     def __init__(self, folder: Path) -> None:
         self.root = folder / "notebooks"
         self.token = secrets.token_hex(16)
-        self.port = _free_port()
+        self.port = free_port()
         self._lines: collections.deque[str] = collections.deque(maxlen=200)
         self._up = threading.Event()
         self._process = subprocess.Popen(
             self._command(folder),
-            env=_environment(folder),
+            env=environment(folder),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -159,7 +159,7 @@ class Lab:
         page = context.new_page()
         self.complaints.watch(page)
         page.goto(f"{self.server.url}/doc/tree/{name}?reset&token={self.server.token}")
-        page.wait_for_function(_READY, timeout=OPEN_MS)
+        page.wait_for_function(READY, timeout=OPEN_MS)
         set_theme(page, theme)
         if run:
             run_all(page)
@@ -236,13 +236,14 @@ def lab_server(folder: Path) -> Iterator[LabServer]:
         server.stop()
 
 
-def _free_port() -> int:
+def free_port() -> int:
+    """A port that nobody listens at."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
 
 
-def _environment(folder: Path) -> dict[str, str]:
+def environment(folder: Path) -> dict[str, str]:
     """The caller's environment, with no folder in it that holds a person's own settings."""
     places = {
         "JUPYTER_CONFIG_DIR": "config",
@@ -260,6 +261,6 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 _KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
-_READY = f"() => {_KERNEL}?.connectionStatus === 'connected' && {_KERNEL}?.status === 'idle'"
+READY = f"() => {_KERNEL}?.connectionStatus === 'connected' && {_KERNEL}?.status === 'idle'"
 _IDLE = f"() => {_KERNEL}?.status === 'idle'"
 _SHUT_DOWN = "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.shutdown()"
