@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
 from shardviz.core.program.hlo.comparison import inherited
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
@@ -223,12 +224,28 @@ WRONG = {
     "not compiled": (
         lambda: RUNGS_OF.between("propagated", "compiled"),
         "collectives of compiled are not known: Not compiled yet. Known are 'propagated'."),
-    "requested": (lambda: RUNGS_OF.between("requested", "propagated"), "of requested are not"),
+    "requested": (lambda: RUNGS_OF.between("requested", "compiled"), "of compiled are not"),
 }  # fmt: skip
 
 PROGRAM = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
 PLAN = Plan("abs", PROGRAM.mesh, (PlannedOp("x", "argument"),), (one(),), trace_s=0.004)
 RUNGS_OF = Rungs(PROGRAM, PLAN)
+
+
+def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
+    gather = one("all-gather", cause="dot_general needs it whole.")
+    made = PlannedOp("dot_general", "op", spec=Spec.of("data"))
+    plan = PLAN.replace(ops=(*PLAN.ops, made, PlannedOp("sum", "op")), collectives=(gather,))
+    found = Rungs(PROGRAM, plan).between("requested", "propagated")
+    assert found.short == "1 added"
+    assert found.lines[1:] == (
+        "1 of 2 values that the program makes got axes: plan.why(value) tells where each came"
+        " from.",
+        "New: an all-gather of 1 KiB over data (f.py:3). dot_general needs it whole.",
+    )
+    report = Report("abs", "cpu", partitioned=(replace(gather, cause=""),))
+    (change,) = Rungs(PROGRAM, plan, report).between("requested", "partitioned").changes
+    assert change.after[0].cause == gather.cause  # the plan knows it
 
 
 @pytest.mark.parametrize(("call", "words"), WRONG.values(), ids=WRONG)

@@ -173,7 +173,7 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
         operands=tuple(operands), factors=rule,
     )  # fmt: skip
     plan = Plan("block", MESH, (*arrays, dot))
-    report = Report("block", "TPU v5e 4×4", cost={"flops": 1e9}, compile_s=1.0)
+    report = Report("block", "TPU v5e 4×4", cost={"flops": 1e9, "bytes accessed": 1e6}, compile_s=1.0)
     report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
     same, apart = (rungs_view(Side(plan, 0, report, n))["memory"] for n in (0, 1))
     assert [(o["name"], o["source"], o["share"]) for o in same["operations"]] == [

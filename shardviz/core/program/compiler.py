@@ -65,6 +65,7 @@ class Executable:
         partitioned: what its text held straight after XLA's partitioner; None where XLA left none.
         partition_s: seconds until the partitioner was done; None as above.
         partition_note: why there is no text of the partitioner, in one sentence; else `""`.
+        loops: how many loops its final text holds.
     """
 
     stage: Any
@@ -76,6 +77,7 @@ class Executable:
     partitioned: tuple[Collective, ...] | None = None
     partition_s: float | None = None
     partition_note: str = ""
+    loops: int = 0
     _reference: Executable | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -144,7 +146,8 @@ def compile_lowered(
         partitioned: tuple[Collective, ...] | None = ()  # nothing to partition, nothing put in
     else:
         partitioned = None if text is None else _collectives(clean(text), mesh, ids)
-    collectives = _collectives(clean(stage.as_text() or ""), mesh, ids)
+    final = clean(stage.as_text() or "")
+    collectives = _collectives(final, mesh, ids)
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)
     return Executable(
@@ -157,6 +160,7 @@ def compile_lowered(
         partitioned,
         dumped.partition_s,
         "" if mesh.size == 1 else dumped.reason,
+        final.count(" while("),
     )
 
 

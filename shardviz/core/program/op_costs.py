@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardviz.core.layout.array import DTYPE_BITS, size_in_bytes
@@ -37,6 +38,11 @@ _FREE = frozenset(
         "create_token",
     )
 )
+_PRODUCTS = ("dot_general", "dot", "convolution")
+# They touch a part of their first operand only: as many bytes as they give.
+_READ_A_PART = ("slice", "dynamic_slice", "gather")
+# They change a part of their first operand where it stands; what goes there is this operand.
+_WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
 _PART = re.compile(r":\(\d+\)(\d+)$")  # Shardy's part of an axis: data:(1)2
 
 
@@ -72,6 +78,11 @@ class OpCost:
         """Over all trips; a loop of unknown length counts once."""
         return None if self.flops is None else self.flops * (self.trips or 1)
 
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product or a convolution, which nothing is fused through."""
+        return self.opcode in _PRODUCTS
+
 
 def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     """The cost of every operation that computes something, in program order.
@@ -96,13 +107,12 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
         if op.kind != "op" or op.opcode in _FREE or not op.covered:
             continue
         reads = [named[name] for name in op.operands if name in named]
-        moved = sum(_local_bytes(v, plan.mesh) for v in (*reads, op))
         costs.append(
             OpCost(
                 op.name,
                 op.opcode,
                 _flops(op, reads, plan.mesh),
-                moved,
+                _moved(op, named, plan.mesh),
                 op.trips if op.trips is not None or "loop" in op.region else 1,
                 reads[0].dtype if reads else op.dtype,
                 op.source,
@@ -132,6 +142,18 @@ def local_shape(op: PlannedOp, mesh: MeshSpec) -> tuple[int, ...]:
     )
 
 
+def _moved(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
+    """The bytes that an operation reads and writes on each device."""
+    read = [named.get(name) for name in op.operands]
+    size = [0 if value is None else _local_bytes(value, mesh) for value in read]
+    if op.opcode in _READ_A_PART:
+        return 2 * _local_bytes(op, mesh) + sum(size[1:])
+    part = _WRITE_A_PART.get(op.opcode, len(size))
+    if part < len(size):
+        return size[part] + sum(size[1:])
+    return sum(size) + _local_bytes(op, mesh)
+
+
 def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
     if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
         return 0  # tokens and the like take no memory
@@ -140,7 +162,7 @@ def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
 
 def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
     made = float(math.prod(local_shape(op, mesh)))
-    if op.opcode not in ("dot_general", "dot", "convolution"):
+    if op.opcode not in _PRODUCTS:
         return made
     rule = parse(op.factors) if op.factors else None
     if rule is None or len(reads) < 2 or len(rule.operands) < 2:

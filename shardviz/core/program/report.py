@@ -196,7 +196,9 @@ class Report(Displayed):
         partitioned: collectives straight after XLA's partitioner; None where not asked for.
         collectives: collectives in the final program; None before it is compiled.
         memory: bytes on each device.
-        cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`).
+        cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`), with the
+            body of a loop counted once.
+        loops: how many loops the compiled program has.
         effects: the effects of the program, by name.
         checks: predictions held against what happened.
         error: None, or the Failure that ended it.
@@ -233,6 +235,7 @@ class Report(Displayed):
     roofline: Any = None
     notes: tuple[str, ...] = ()
     mesh: MeshSpec | None = None
+    loops: int = 0
 
     @property
     def ok(self) -> bool:

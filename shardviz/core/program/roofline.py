@@ -200,10 +200,25 @@ def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
         flops, note = planned, "Counted on the plan, because XLA counts the body of a loop once."
     if flops is not None:
         rows.append(_rated("compute", flops, _share(chip.peak_bf16, chip), "FLOP/s", note))
-    moved = report.cost.get("bytes accessed")
+    moved, note = _moved(report, ops)
     if moved is not None:
-        rows.append(_rated("memory", moved, _share(chip.hbm_bandwidth, chip), "HBM", ""))
+        rows.append(_rated("memory", moved, _share(chip.hbm_bandwidth, chip), "HBM", note))
     return rows
+
+
+def _moved(report: Report, ops: tuple[OpCost, ...]) -> tuple[float | None, str]:
+    """The least bytes that go to and from memory, and what was added to XLA's count.
+
+    Of the plan only products count, since everything else may be fused with them.
+    """
+    products = [op for op in ops if op.is_product]
+    moved = report.cost.get("bytes accessed")
+    if moved is None:
+        planned = sum(op.bytes * (op.trips or 1) for op in products)
+        return planned or None, "What products read and write, counted on the plan."
+    again = sum(op.bytes * ((op.trips or 1) - 1) for op in products) if report.loops else 0
+    words = "XLA counts the body of a loop once: products of further turns are added."
+    return moved + again, words if again else ""
 
 
 def _rated(name: str, amount: float, rate: float | None, bound: str, note: str) -> Bound:
@@ -220,7 +235,7 @@ def _op_bound(op: OpCost, chip: Chip) -> Bound:
     peak, memory = _share(chip.peak(op.dtype), chip), _share(chip.hbm_bandwidth, chip)
     times: dict[str, tuple[float, float]] = {}
     # Only matrices go at the peak; anything else is bounded by what it reads and writes.
-    if op.flops is not None and op.opcode in ("dot_general", "dot", "convolution") and peak:
+    if op.flops is not None and op.is_product and peak:
         times["FLOP/s"] = op.flops / peak, op.flops
     if memory:
         times["HBM"] = op.bytes / memory, op.bytes
@@ -251,8 +266,11 @@ def _notes(
             "Where the devices stand is not known: collectives go at the rate of all links of a"
             " chip at once."
         )
-    if not planned and any(c.in_loop for c in report.collectives or report.partitioned or ()):
-        notes.append("XLA's cost analysis counts the body of a loop once.")
+    if not planned and report.loops:
+        notes.append(
+            "XLA's cost analysis counts the body of a loop once: sv.rungs(program, target).roofline"
+            " counts every turn."
+        )
     unknown = sum(r.trips is None for r in moves)
     if unknown:
         notes.append(

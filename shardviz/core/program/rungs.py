@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError, bytes_text, listed, plural, shown, suggestion
@@ -20,6 +20,7 @@ from shardviz.core.program.hlo.comparison import (
     Change,
     Comparison,
     compare,
+    inherited,
     total_bytes,
 )
 from shardviz.core.program.program import Program
@@ -152,18 +153,36 @@ class Rungs(Displayed):
     def between(self, before: str, after: str) -> Comparison:
         """What changed from one rung to another.
 
+        Nobody requests a collective, so from the first rung on all of them are new, each with its
+        cause.
+
         Raises:
             ProgramError: if there is no such rung, or its collectives are not known.
         """
         sides = [self.rung(before), self.rung(after)]
         for side in sides:
-            if side.collectives is None:
+            if side.collectives is None and side.name != "requested":
                 known = [r.name for r in self.all if r.collectives is not None]
-                has = f"Known are {listed(known)}." if known else "No rung's are known yet."
+                has = f" Known are {listed(known)}." if known else ""
                 raise ProgramError(
-                    f"The collectives of {side.name} are not known: {side.words} {has}"
+                    f"The collectives of {side.name} are not known: {side.words}{has}"
                 )
-        return compare(sides[0].collectives or (), sides[1].collectives or (), (before, after))
+        old, new = (side.collectives or () for side in sides)
+        if before == "requested" and self.plan is not None:
+            new = inherited(self.plan.collectives, new)
+        found = compare(old, new, (before, after))
+        return replace(found, notes=self._spread()) if before == "requested" else found
+
+    def _spread(self) -> tuple[str, ...]:
+        """How far the axes went from the arguments, in a sentence."""
+        if self.plan is None or self.plan.error is not None:
+            return ()
+        made = [op for op in self.plan.ops if op.kind != "argument"]
+        split = sum(1 for op in made if op.spec.axes)
+        return (
+            f"{split:,} of {plural(len(made), 'value')} that the program makes got axes:"
+            " plan.why(value) tells where each came from.",
+        )
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -191,6 +191,7 @@ class Walk:
             notes=(*self.report.notes, *filter(None, [executable.partition_note])),
             memory=executable.memory.replace(capacity=self.bytes_there()),
             cost=executable.cost,
+            loops=executable.loops,
             out_layouts=layouts,
         )
         self.note_least_times()

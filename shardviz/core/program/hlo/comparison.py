@@ -62,6 +62,7 @@ class Comparison(Displayed):
         before: the name of the earlier rung.
         after: the name of the later rung.
         changes: every collective of both sides in exactly one Change.
+        notes: what else changed, in sentences.
 
     >>> c = Collective("all-reduce", ("data",), 1024)
     >>> found = compare([c, c], [c])
@@ -72,6 +73,7 @@ class Comparison(Displayed):
     before: str
     after: str
     changes: tuple[Change, ...]
+    notes: tuple[str, ...] = ()
 
     @property
     def same(self) -> bool:
@@ -98,7 +100,7 @@ class Comparison(Displayed):
         """The comparison, one sentence a line; those that changed come first."""
         changed = sorted(self.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device))
         head = f"From {self.before} to {self.after}: {self.short}."
-        return (head, *(c.words for c in changed))
+        return (head, *self.notes, *(c.words for c in changed))
 
     def of(self, kind: str) -> tuple[Change, ...]:
         """The changes of one kind.

@@ -145,7 +145,8 @@ class Route:
     def _note(self, report: Report) -> None:
         names = (
             *("partition_s", "place_s", "run_s", "runs_s", "out_layouts"),
-            *("partitioned", "collectives", "memory", "cost", "checks", "mesh", "roofline"),
+            *("partitioned", "collectives", "memory", "cost", "loops", "checks", "mesh"),
+            "roofline",
         )
         self.walk.note(notes=(*self.walk.report.notes, *report.notes))
         self.walk.note(**{name: getattr(report, name) for name in names})
