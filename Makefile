@@ -5,6 +5,8 @@ PYTHON   ?= python3
 VENV     ?= .venv
 LABFLAGS ?=
 BIN      := $(VENV)/bin
+# What the lessons need, half a minute's worth; the tests and checks need twice that.
+LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
 COMPILERS := $(VENV)/.compilers
@@ -17,7 +19,7 @@ ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
 .PHONY: lab test check bench images clean
 
-lab: $(STAMP)
+lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
 
 test: $(STAMP) $(COMPILERS)
@@ -41,11 +43,16 @@ images: $(STAMP)
 clean:
 	rm -rf $(VENV)
 
-$(STAMP): pyproject.toml shardviz/_version.py
+$(LESSONS): pyproject.toml shardviz/_version.py
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("shardviz needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v)'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make an environment: install its venv module (on Debian and Ubuntu: apt-get install python3-venv) and run make again." >&2; exit 1; }
-	@echo "Making the environment in $(VENV); the first time this takes a few minutes."
+	@echo "Making the environment in $(VENV); the first time this takes a minute or so."
 	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[notebooks]"
+	@touch $@
+
+$(STAMP): $(LESSONS)
+	@echo "Installing what tests and checks need into $(VENV)."
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[test,check]"
 	@touch $@
 

@@ -60,6 +60,16 @@ def test_an_old_python_is_told_what_is_needed(tmp_path: Path):
 
 
 @needs_make
+def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
+    venv = f"VENV={tmp_path / 'venv'}"
+    lab, test = (make("--dry-run", venv, goal).stdout for goal in ("lab", "test"))
+    assert '".[notebooks]"' in lab
+    assert '".[test,check]"' not in lab
+    assert '".[notebooks]"' in test
+    assert '".[test,check]"' in test
+
+
+@needs_make
 @pytest.mark.parametrize(
     ("goal", "words"),
     [
