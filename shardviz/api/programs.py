@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shardviz.api.adopting import as_mesh, room
-from shardviz.core.errors import ProgramError, shown
+from shardviz.core.errors import ProgramError, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
@@ -16,10 +18,33 @@ if TYPE_CHECKING:
     from shardviz.core.program.propagation.plan import Plan
     from shardviz.core.program.rungs import Rungs
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 #: The executables compiled so far; the one piece of state that shardviz keeps.
 cache = ExecutableCache()
 
 
+def _known_keywords(door: Callable[P, T]) -> Callable[P, T]:
+    """A door that names the keywords it has where it is given another one."""
+    parameters = inspect.signature(door).parameters.values()
+    known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+
+    @functools.wraps(door)
+    def opened(*args: P.args, **keywords: P.kwargs) -> T:
+        for name in keywords:
+            if name not in known:
+                raise ProgramError(
+                    f"sv.{door.__name__} takes no {name}=.{suggestion(name, known)} It takes"
+                    f" {', '.join(f'{k}=' for k in known)}; the arguments of the function come"
+                    " one by one after it."
+                )
+        return door(*args, **keywords)
+
+    return opened
+
+
+@_known_keywords
 def program(
     fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",
     in_specs: Any = None, out_specs: Any = None, donate: Any = (), name: str = "",
@@ -27,14 +52,16 @@ def program(
     """A function with the arrays it takes, and how they are asked to be split.
 
     Args:
-        fn: the function, as you would give it to `jax.jit`.
+        fn: the function, as you would give it to `jax.jit`, or `jax.jit` of it: then its shardings
+            and donation count where nothing else is said here.
         *arrays: one argument each: ArraySpecs, `jax.ShapeDtypeStruct`s (with or without a
-            sharding), arrays, or pytrees of these.
+            sharding), arrays, or pytrees of these. What flax keeps beside a parameter
+            (`nn.with_partitioning`, `nnx` metadata) counts as logical axes.
         mesh: the mesh; may be left out where an array's sharding brings one.
         rules: axis rules, for arrays with logical names.
         dialect: who reads the rules.
-        in_specs, out_specs: PartitionSpecs, or pytree prefixes of them, where arrays and rules do
-            not say.
+        in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as `jax.jit` takes them,
+            where arrays and rules do not say. None in place of an output leaves it to the compiler.
         donate: positions of arguments whose memory the program may reuse.
         name: what to call it; the function's name where not said.
 

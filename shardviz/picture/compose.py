@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardviz.picture.measure import text_width
+from shardviz.picture.measure import broken, text_width
 from shardviz.picture.shapes import (
     Edges,
     Frame,
@@ -21,6 +21,9 @@ from shardviz.picture.shapes import (
 PAD = 10.0
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
+NOTES_WIDE = 700.0  # longer notes take several lines
+# At few dots an inch painters round every letter to whole dots, and lines grow by so much.
+ROUNDING = 1.06
 
 
 def moved(labels: Iterable[Label], x: float, y: float) -> list[Label]:
@@ -75,11 +78,11 @@ def page(
     placed, height = legend_rows(legend, PAD, top + size[1] + 12, max(size[0], 260.0))
     texts = [
         *moved(labels, PAD, top),
-        *_notes(notes, top + size[1] + (12 + height if placed else 8)),
+        *_notes(notes, top + size[1] + (12 + height if placed else 8), size[0]),
     ]
     if title:
         texts.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
-    ends = [label_span(v)[1] for v in texts]
+    ends = [_end(v) for v in texts]
     ends += [v.x + SWATCH + 5 + text_width(v.text, NOTE_SIZE) for v in placed]
     lows = [v.y + 7 for v in texts] + [v.y + LINE for v in placed]
     width = max([PAD + size[0], *ends]) + PAD
@@ -101,8 +104,20 @@ def _shifted_edges(edges: Edges, x: float, y: float) -> Edges:
     )
 
 
-def _notes(notes: Iterable[str | Label], y: float) -> list[Label]:
-    lines = [v if isinstance(v, Label) else Label(0, 0, v, "start", "note") for v in notes]
+def _end(label: Label) -> float:
+    """Where a label ends at the latest, on whatever it is painted."""
+    left, right = label_span(label)
+    return left + (right - left) * ROUNDING
+
+
+def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
+    """Notes below each other, those that are longer than a page is wide on several lines."""
+    given = [v if isinstance(v, Label) else Label(0, 0, v, "start", "note") for v in notes]
+    lines = [
+        replace(label, text=line)
+        for label in given
+        for line in broken(label.text, max(width, NOTES_WIDE), NOTE_SIZE, indent="    ") or [""]
+    ]
     return [replace(v, x=PAD + v.x, y=y + 7 + i * LINE) for i, v in enumerate(lines)]
 
 
@@ -132,10 +147,10 @@ def side_by_side(
         panels.append((x, y, picture))
         x += picture.width
         row, right = max(row, picture.height), max(right, x)
-    labels = _notes(notes, y + row)
+    labels = _notes(notes, y + row, right)
     if title:
         labels.insert(0, Label(PAD, PAD + 7, title, "start", "title"))
-    spans = [label_span(v)[1] for v in labels]
+    spans = [_end(v) for v in labels]
     bottom = max([y + row, *(v.y + 7 + PAD for v in labels)])
     return Picture(
         max([right, *(s + PAD for s in spans)]),

@@ -8,10 +8,13 @@ from shardviz.core.layout.request import Request
 from shardviz.core.program.report import Check, Collective, Report
 from shardviz.picture.bars import FINE, ODD, Bar, bars
 from shardviz.picture.compose import page, side_by_side
+from shardviz.picture.measure import broken
+from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.shapes import Label, Picture, no_tiles
 from shardviz.picture.units import bytes_text, count_text, seconds_text
 
 MOST_ROWS = 40
+WIDE = 700.0  # longer sentences take several lines
 MARKS = {True: "✓", False: "✗", None: "–"}
 _TONES = {True: "good", False: "bad", None: "muted"}
 
@@ -127,22 +130,22 @@ def _stages(report: Report) -> Picture:
 
 def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
     """Collectives as bars of bytes on each device, the largest first."""
-    ordered = sorted(collectives, key=lambda c: -c.bytes_per_device)
+    ordered = sorted(collectives, key=lambda c: -in_all(c))
     rows = [
-        Bar(c.bytes_per_device, bytes_text(c.bytes_per_device),
+        Bar(in_all(c), each_time(c),
             (c.kind, " × ".join(c.mesh_axes) or "–", c.source, c.op))
         for c in ordered[:MOST_ROWS]
     ]  # fmt: skip
     rest = ordered[MOST_ROWS:]
     if rest:
-        total = sum(c.bytes_per_device for c in rest)
+        total = sum(map(in_all, rest))
         rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
     if not rows:
         return page(no_tiles(), [Label(0, 6, "no collectives", "start", "note")],
                     size=(120, 12), alt="No collectives.")  # fmt: skip
     said = "; ".join(
         f"{c.kind} over {', '.join(c.mesh_axes) or 'no axis by name'},"
-        f" {bytes_text(c.bytes_per_device)}" for c in ordered[:MOST_ROWS]
+        f" {each_time(c)}" for c in ordered[:MOST_ROWS]
     )  # fmt: skip
     heads = ["bytes a device", "collective", "over", "line", "operation"]
     return bars(rows, heads, alt=f"{plural(len(collectives), 'collective')}: {said}.")
@@ -155,6 +158,9 @@ def _checks(checks: tuple[Check, ...]) -> Picture:
     if len(checks) > MOST_ROWS:
         held = sum(c.ok is True for c in order[MOST_ROWS:])
         lines.append((f"and {len(checks) - MOST_ROWS:,} more, {held:,} of which hold", "muted"))
+    lines = [
+        (part, tone) for text, tone in lines for part in broken(text, WIDE, 8.5, indent="    ")
+    ]
     labels = [
         Label(0, 7 + 15.0 * i, text, "start", "note", tone) for i, (text, tone) in enumerate(lines)
     ]
@@ -164,7 +170,7 @@ def _checks(checks: tuple[Check, ...]) -> Picture:
 
 
 def report_notes(report: Report) -> list[str]:
-    """Memory, cost and effects, a line each, where there is something to say.
+    """Memory, cost, effects and the report's own notes, a line each, where there are some.
 
     >>> report_notes(Report("f", "cpu", cost={"flops": 2e9}))
     ['cost: 2 G flops']
@@ -178,10 +184,20 @@ def report_notes(report: Report) -> list[str]:
         )
         if value is not None
     ]  # fmt: skip
+    host = [
+        f"{name} {bytes_text(value)}"
+        for name, value in (
+            ("arguments", memory.host_arguments), ("outputs", memory.host_outputs),
+            ("temporaries", memory.host_temporaries),
+        )
+        if value
+    ]  # fmt: skip
     lines = []
     if parts:
         room = f" of {bytes_text(memory.capacity)}" if memory.capacity is not None else ""
         lines.append(f"memory on each device: {', '.join(parts)}{room}")
+    if host:
+        lines.append(f"beside that in the host's memory, for each device: {', '.join(host)}")
     cost = [
         f"{count_text(report.cost[k])} {k}" for k in ("flops", "bytes accessed") if k in report.cost
     ]
@@ -189,4 +205,4 @@ def report_notes(report: Report) -> list[str]:
         lines.append(f"cost: {', '.join(cost)}")
     if report.effects:
         lines.append(f"effects: {', '.join(report.effects)}")
-    return lines
+    return [*lines, *report.notes]

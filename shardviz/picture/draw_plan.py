@@ -11,7 +11,7 @@ from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.propagation.story import Story
 from shardviz.picture.compose import page
-from shardviz.picture.measure import shortened, text_width
+from shardviz.picture.measure import broken, shortened, text_width
 from shardviz.picture.plan_rows import (
     MOST_VALUES,
     ValueRow,
@@ -36,7 +36,8 @@ PITCH, BAR, BARS_WIDE, GAP = 17.0, 9.0, 96.0, 16.0
 WIDEST = (230.0, 150.0, BARS_WIDE, 190.0, 230.0, 130.0)
 HEADS = ("value", "type", "sharding", "axes from", "estimated", "line")
 _TONES = ("ink", "muted", "", "ink", "warn", "muted")
-INDENT = 10.0
+WRAPPED = ("axes from", "estimated")  # what the plan answers, however long
+INDENT, LINE = 10.0, 12.0
 NODE, ARROW, MOST_NODES = 22.0, 34.0, 7
 LETTERS, MOST_LINES = 118, 30
 
@@ -70,11 +71,13 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
             y += PITCH
             labels.append(Label(0, y, row.heading, "start", "axis", "muted"))
         y, before = y + PITCH, row.heading
-        labels += _labels(row, words, starts, y)
+        said = _labels(row, words, starts, y)
+        labels += said
         bars = spec_bars(row.op.spec, len(row.op.shape), plan.mesh, _bar_room(row), BAR)
         parts += [
             (p, f"{row.op.name}: {p.hint}") for p in moved_parts(bars, starts[2], y - BAR / 2)
         ]
+        y = max([y, *(v.y for v in said)])
     more = more_values(plan, limit)
     return page(
         bar_tiles(parts),
@@ -144,8 +147,13 @@ def _labels(row: ValueRow, words: Sequence[str], starts: Sequence[float], y: flo
         if word:
             inset = _indent(row) if column == 0 else 0.0
             role = "mono" if column == 0 else "axis"
-            text = shortened(word, WIDEST[column] - inset, 9.0, mono=column == 0)
-            labels.append(Label(x + inset, y, text, "start", role, _TONES[column]))
+            lines = [shortened(word, WIDEST[column] - inset, 9.0, mono=column == 0)]
+            if HEADS[column] in WRAPPED:
+                lines = broken(word, WIDEST[column], 9.0)
+            labels += [
+                Label(x + inset, y + LINE * i, text, "start", role, _TONES[column])
+                for i, text in enumerate(lines)
+            ]
     return labels
 
 

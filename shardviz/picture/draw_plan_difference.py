@@ -8,18 +8,18 @@ from shardviz.core.errors import plural
 from shardviz.core.program.propagation.difference import PlanDiff
 from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.propagation.record import Record
-from shardviz.core.program.report import Collective
 from shardviz.picture.compose import page
 from shardviz.picture.draw_plan import bar_tiles, legend_of, moved_parts
-from shardviz.picture.measure import shortened, text_width
+from shardviz.picture.measure import broken, shortened, text_width
+from shardviz.picture.moves import each_time, in_all, move_words
 from shardviz.picture.shapes import Label, Picture
 from shardviz.picture.spec_bars import Part, short_type, spec_bars
 from shardviz.picture.text_boxes import wrapped
-from shardviz.picture.units import bytes_text
 
 MOST_ROWS = 40
 PITCH, BAR, WIDE = 17.0, 9.0, 84.0
-NAME_WIDE, TYPE_WIDE, WORDS_WIDE = 200.0, 130.0, 420.0
+NAME_WIDE, TYPE_WIDE, WORDS_WIDE, MOVES_WIDE = 200.0, 130.0, 420.0, 700.0
+LINE = 12.0
 Row = tuple[
     str, str, PlannedOp | None, PlannedOp | None, str, str
 ]  # name, type, sides, words, tone
@@ -40,15 +40,17 @@ def draw_difference(found: PlanDiff, limit: int = MOST_ROWS, title: str | None =
     head = f"From {found.before.program} to {found.after.program}"
     if found.before.mesh != found.after.mesh:
         head += f": {found.before.mesh} to {found.after.mesh}"
-    broken = [p for p in (found.before, found.after) if p.error is not None]
-    rows = [] if broken else _rows(found)
-    moves = [] if broken else _moves(found)
+    failed = [p for p in (found.before, found.after) if p.error is not None]
+    rows = [] if failed else _rows(found)
+    moves = [] if failed else _moves(found)
     labels, parts, size = _table(found, rows[:limit])
     y = size[1]
-    for number, (text, tone) in enumerate(moves[:limit]):
-        labels.append(Label(0, y + PITCH * (number + 0.5), text, "start", "axis", tone))
-    notes = [line for text in found.lines if broken for line in wrapped(text, 110, "  ")]
-    notes += [] if rows or moves or broken else ["Nothing changes."]
+    for text, tone in moves[:limit]:
+        for line in broken(text, max(size[0], MOVES_WIDE), 9.0, indent="    "):
+            labels.append(Label(0, y + PITCH / 2, line, "start", "axis", tone))
+            y += PITCH
+    notes = [line for text in found.lines if failed for line in wrapped(text, 110, "  ")]
+    notes += [] if rows or moves or failed else ["Nothing changes."]
     notes += _left(len(rows) - limit, "value") + _left(len(moves) - limit, "collective")
     return page(
         bar_tiles(parts),
@@ -56,7 +58,7 @@ def draw_difference(found: PlanDiff, limit: int = MOST_ROWS, title: str | None =
         title=head if title is None else title,
         legend=legend_of(found.after.mesh) if parts else (),
         notes=notes,
-        size=(size[0], y + PITCH * min(len(moves), limit)),
+        size=(size[0], y),
         alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
         hue="bars",
         groups=10,
@@ -91,19 +93,12 @@ def _change(before: PlannedOp, after: PlannedOp) -> str:
 
 def _moves(found: PlanDiff) -> list[tuple[str, str]]:
     """What is to move besides, and what no more, with the tone of each."""
-    moves = [(f"+ {_named(c)}", "bad") for c in found.gained]
-    moves += [(f"− {_named(c)}", "good") for c in found.lost]
+    moves = [(f"+ {move_words(c)}", "bad") for c in found.gained]
+    moves += [(f"− {move_words(c)}", "good") for c in found.lost]
     for old, new in found.resized:
-        tone = "bad" if new.bytes_per_device > old.bytes_per_device else "good"
-        moves.append((f"~ {_named(new)}, {bytes_text(old.bytes_per_device)} before", tone))
+        tone = "bad" if in_all(new) > in_all(old) else "good"
+        moves.append((f"~ {move_words(new)}, {each_time(old)} before", tone))
     return moves
-
-
-def _named(one: Collective) -> str:
-    over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
-    where = f" for {one.value}" if one.value else ""
-    line = f" ({one.source})" if one.source else ""
-    return f"{one.kind} of {bytes_text(one.bytes_per_device)}{over}{where}{line}"
 
 
 def _table(
@@ -118,12 +113,15 @@ def _table(
     heads = ("value", "type", "before", "after", "")
     labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
     parts: list[tuple[Part, str]] = []
-    for number, row in enumerate(rows):
-        y = PITCH * (number + 1.5)
-        labels += _words(row, starts, y)
+    bottom = PITCH
+    for row in rows:
+        y = bottom + PITCH / 2
+        said = _words(row, starts, y)
+        labels += said
+        bottom = max(v.y for v in said) + PITCH / 2
         for x, op, plan in ((starts[2], row[2], found.before), (starts[3], row[3], found.after)):
             parts += _bars(op, plan, x, y)
-    return labels, parts, (starts[4] + 180, PITCH * (len(rows) + 1) + 6)
+    return labels, parts, (starts[4] + 180, bottom + 6)
 
 
 def _words(row: Row, starts: Sequence[float], y: float) -> list[Label]:
@@ -131,7 +129,10 @@ def _words(row: Row, starts: Sequence[float], y: float) -> list[Label]:
     labels = [
         Label(0, y, shortened(name, NAME_WIDE, 9.0, mono=True), "start", "mono"),
         Label(starts[1], y, shortened(kind, TYPE_WIDE, 9.0), "start", "axis"),
-        Label(starts[4], y, shortened(words, WORDS_WIDE, 9.0), "start", "axis", tone),
+    ]
+    labels += [
+        Label(starts[4], y + LINE * i, line, "start", "axis", tone)
+        for i, line in enumerate(broken(words, WORDS_WIDE, 9.0))
     ]
     if before is not None and after is not None:
         labels.append(Label(starts[3] - 13, y, "→", "middle", "axis"))

@@ -8,13 +8,13 @@ from shardviz.core.errors import plural
 from shardviz.core.program.report import Collective
 from shardviz.core.program.rungs import Change, Comparison, Rung, Rungs
 from shardviz.picture.compose import page
-from shardviz.picture.measure import shortened, text_width
+from shardviz.picture.measure import broken, shortened, text_width
+from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.shapes import Frame, Label, Picture, Tiles, make_tiles, no_tiles
-from shardviz.picture.text_boxes import wrapped
 from shardviz.picture.units import bytes_text, seconds_text
 
 MOST_CHANGES, MOST_MOVES = 40, 10
-LONGEST, LEAST, THICK, PITCH = 90.0, 2.0, 9.0, 19.0
+LONGEST, LEAST, THICK, PITCH, LINE = 90.0, 2.0, 9.0, 19.0, 12.5
 KINDS_WIDE, WORDS_WIDE = 112.0, 640.0
 COLUMN, BETWEEN, HEAD = 226.0, 26.0, 72.0
 SAME, CHANGED, WORSE, BETTER = 0, 1, 2, 3  # groups: as it was, otherwise, more, less
@@ -41,8 +41,9 @@ def draw_comparison(
     heads = ("", found.before, found.after, "what happened")
     labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
     bars: list[_Bar] = []
-    for row, change in enumerate(changes[:limit]):
-        y = 16 + PITCH * row + PITCH / 2
+    bottom = 16.0
+    for change in changes[:limit]:
+        y = bottom + PITCH / 2
         tone = {"added": "bad", "removed": "good"}.get(change.kind, "ink")
         labels.append(Label(0, y, change.kind, "start", "axis", tone))
         for x, side, name in zip(
@@ -51,16 +52,20 @@ def draw_comparison(
             made, words = _side(x, y, side, name, largest, _GROUPS.get(change.kind, CHANGED))
             bars += made
             labels.append(words)
-        said = shortened(change.words, WORDS_WIDE, 9.0)
-        labels.append(Label(starts[3], y, said, "start", "axis", "muted"))
+        said = broken(change.words, WORDS_WIDE, 9.0)
+        labels += [
+            Label(starts[3], y + LINE * i, line, "start", "axis", "muted")
+            for i, line in enumerate(said)
+        ]
+        bottom += PITCH + LINE * (len(said) - 1)
     left = len(changes) - limit
     return page(
         _tiles(bars),
         labels,
         title=head if title is None else title,
-        notes=[f"and {plural(left, 'more change')}"] if left > 0 else [],
-        size=(starts[-1] + 60, 16 + PITCH * max(1, min(len(changes), limit))),
-        alt=" ".join([f"{head}.", *(c.words for c in changes[:limit])]),
+        notes=[*found.notes, *([f"and {plural(left, 'more change')}"] if left > 0 else [])],
+        size=(starts[-1] + 60, max(bottom, 16 + PITCH)),
+        alt=" ".join([f"{head}.", *found.notes, *(c.words for c in changes[:limit])]),
         hue="bars",
         groups=10,
         facts={"kind": "comparison"},
@@ -79,7 +84,7 @@ def draw_rungs(found: Rungs, title: str | None = None) -> Picture:
     ['requested', 'propagated']
     """
     rungs = found.all
-    largest = max([c.bytes_per_device for r in rungs for c in r.collectives or ()], default=0) or 1
+    largest = max([in_all(c) for r in rungs for c in r.collectives or ()], default=0) or 1
     labels = _asked(found)
     bars: list[_Bar] = []
     frames: list[Frame] = []
@@ -100,6 +105,11 @@ def draw_rungs(found: Rungs, title: str | None = None) -> Picture:
         _tiles(bars),
         labels,
         title=head if title is None else title,
+        notes=[
+            f"{rung.name}: {rung.words}"
+            for rung in rungs
+            if rung.collectives is None and _too_long(rung.words)
+        ],
         frames=frames,
         size=(4 * COLUMN + 3 * BETWEEN, HEAD + deepest),
         alt=" ".join([f"The rungs of {head}.", *(line.strip() + "." for line in found.lines)]),
@@ -131,12 +141,12 @@ def _ordered(changes: Sequence[Change]) -> list[Change]:
 
 
 def _bytes(side: Sequence[Collective]) -> int:
-    return sum(c.bytes_per_device * (c.trips or 1) for c in side)
+    return sum(in_all(c) for c in side)
 
 
 def _named(one: Collective) -> str:
     over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
-    return f"{one.kind}{over}, {bytes_text(one.bytes_per_device)}"
+    return f"{one.kind}{over}, {each_time(one)}"
 
 
 def _side(
@@ -169,18 +179,20 @@ def _rung_head(rung: Rung, x: float, since: str) -> list[Label]:
     labels = [Label(x + 8, 12, rung.name, "start", "mono")]
     if time:
         labels.append(Label(x + COLUMN - 8, 12, time, "end", "tick"))
-    lines = wrapped(rung.sum if known else rung.words, 36, "")
-    if len(lines) > 2:
-        lines = [lines[0], " ".join(lines[1:])]
+    lines = broken(rung.sum if known else rung.words, COLUMN - 16, 9.0, 2)
     tone = "ink" if known else "muted"
     labels += [
-        Label(x + 8, 28 + 13 * i, shortened(text, COLUMN - 16, 9.0), "start", "axis", tone)
-        for i, text in enumerate(lines)
+        Label(x + 8, 28 + 13 * i, text, "start", "axis", tone) for i, text in enumerate(lines)
     ]
     if since:
         y = 28 + 13 * len(lines) + 1
         labels.append(Label(x + 8, y, shortened(since, COLUMN - 16, 8.5), "start", "note"))
     return labels
+
+
+def _too_long(words: str) -> bool:
+    """Whether a column cannot hold what is said of a rung; it then stands below all of them."""
+    return len(broken(words, COLUMN - 16, 9.0)) > 2
 
 
 def _depth(count: int) -> float:
@@ -207,14 +219,14 @@ def _asked(found: Rungs) -> list[Label]:
 
 
 def _rung_moves(rung: Rung, x: float, largest: int) -> tuple[list[_Bar], list[Label]]:
-    moves = sorted(rung.collectives or (), key=lambda c: -c.bytes_per_device)
+    moves = sorted(rung.collectives or (), key=lambda c: -in_all(c))
     bars, labels = [], []
     for row, one in enumerate(moves[:MOST_MOVES]):
         y = HEAD + PITCH * row + PITCH / 2
-        length = max(LEAST, 44.0 * one.bytes_per_device / largest)
+        length = max(LEAST, 44.0 * in_all(one) / largest)
         group = WORSE if one.rematerialises else SAME
         bars.append((x + 8, y, length, group, f"{rung.name}: {_named(one)}"))
-        size = bytes_text(one.bytes_per_device)
+        size = each_time(one)
         labels.append(Label(x + 58, y, size, "start", "axis", "ink"))
         over = f" {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
         start = 58 + max(52.0, text_width(size, 9.0) + 8)

@@ -21,6 +21,7 @@ ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
 BAND = 14.0  # the height of a row of labels, in points
 AXIS_SIZE = 9.0
+SMALL = 9.0  # points: cells below it are as many as a picture, not a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +111,7 @@ def arrange(
     folds: dict[int, int] = {}
     while True:
         grid = _place(sizes, cell, gap, shown, extra, folds)
-        fold = _next_fold(grid, sizes, page)
+        fold = _next_fold(grid, sizes, page, gap + extra)
         if fold is None:
             return grid
         folds[fold[0]] = fold[1]
@@ -133,7 +134,8 @@ def _place(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        depth[along] += 1
+        # What is one cell wide and hardly to be seen needs no gap to tell it from the next.
+        depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
     for place, axis in enumerate(reversed(shown)):
@@ -155,7 +157,9 @@ def _better(extent: list[float], size: int, gap: float) -> int:
     return 0 if abs(math.log(wide / ASPECT)) <= abs(math.log(high / ASPECT)) else 1
 
 
-def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> tuple | None:
+def _next_fold(
+    grid: Grid, sizes: Sequence[int], page: tuple[float, float], between: float
+) -> tuple | None:
     """The axis to fold next and its length in a fold, or None where the page is in shape."""
     shape = (grid.width, grid.height)
     for along in (0, 1):
@@ -167,9 +171,16 @@ def _next_fold(grid: Grid, sizes: Sequence[int], page: tuple[float, float]) -> t
         longest = max(free, key=lambda v: len(v.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        size, folded = sizes[longest.axis], (shape[along], shape[1 - along] + BAND)
+        # A fold has a label of its own; folds narrower than that share one, and stand close.
+        beside = BAND if shape[1 - along] >= BAND else _between(grid, 1 - along, between)
+        size, folded = sizes[longest.axis], (shape[along], shape[1 - along] + beside)
         return longest.axis, min(_lengths(size), key=partial(_off, size, folded, wanted))
     return None
+
+
+def _between(grid: Grid, along: int, between: float) -> float:
+    """The gap between folds that stand beside each other in that direction."""
+    return between if any(v.along == along and len(v.offsets) > 1 for v in grid.levels) else 0.0
 
 
 def _off(size: int, shape: tuple[float, float], wanted: float, length: int) -> tuple[float, int]:
@@ -222,7 +233,7 @@ def headers(
                 else:
                     new = _across(level, base, words, -8.0 - away[1] - BAND * inside)
                     labels += new
-                    left = max([left, *(text_width(v.text, AXIS_SIZE) + 10 for v in new
+                    left = max([left, *(text_width(v.text, AXIS_SIZE) + 4 - v.x for v in new
                                         if v.anchor == "end")])  # fmt: skip
                     top = max(top, BAND * (inside + 1) + 2)
             base = (base[:, None] + level.offsets).reshape(-1)
@@ -269,7 +280,9 @@ def _across(level: Level, base: np.ndarray, words: Callable, y: float) -> list[L
         for b in starts
         for i in range(0, count, every)
     ]
-    return labels if full else [Label(-6.0, y, f"{name} →", "end"), *labels]
+    # The first word stands in the middle of its entry, and may begin before it.
+    out = max(0.0, text_width(labels[0].text, AXIS_SIZE) / 2 - labels[0].x)
+    return labels if full else [Label(-6.0 - out, y, f"{name} →", "end"), *labels]
 
 
 def _every(needed: float, pitch: float, count: int) -> int:

@@ -10,8 +10,8 @@ from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.report import Collective
+from shardviz.picture.moves import each_time
 from shardviz.picture.spec_bars import split_axis
-from shardviz.picture.units import bytes_text
 from shardviz.picture.value_paths import BACKWARD, LOOP, value_paths
 
 MOST_VALUES = 40
@@ -37,11 +37,13 @@ class ValueRow:
 
     @property
     def marks(self) -> str:
-        """What it stands in, in brackets: `loop body × 12`, `backward`, `not covered`."""
+        """What it stands in, in brackets: `loop body × 12, manual`, `backward`."""
         op = self.op
         found = []
         if op.region and LOOP not in self.path:
             found.append(op.region + (f" × {op.trips:,}" if op.trips not in (None, 1) else ""))
+        if op.manual and op.region != "manual":
+            found.append("manual")
         if op.backward and BACKWARD not in self.path:
             found.append("backward")
         if not op.covered:
@@ -62,8 +64,7 @@ def moved_words(one: Collective) -> str:
     >>> moved_words(Collective("all-reduce", ("model",), 4096, trips=12))
     'all-reduce 4 KiB × 12'
     """
-    times = f" × {one.trips:,}" if one.trips and one.trips > 1 else ""
-    return f"{one.kind} {bytes_text(one.bytes_per_device)}{times}"
+    return f"{one.kind} {each_time(one)}"
 
 
 def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:

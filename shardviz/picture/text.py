@@ -32,11 +32,12 @@ from shardviz.core.program.target import Target, Targets
 from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
 from shardviz.picture.draw_dialects import parts_words, sharding_spec_words
 from shardviz.picture.draw_targets import target_text, targets_text
+from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.shapes import Picture
 from shardviz.picture.text_boxes import wrapped
 from shardviz.picture.text_layout import layout_text
 from shardviz.picture.text_mesh import mesh_text
-from shardviz.picture.text_plan import plan_text, rungs_text, story_text
+from shardviz.picture.text_plan import difference_text, plan_text, rungs_text, story_text
 from shardviz.picture.text_position import roofline_text, topology_text
 from shardviz.picture.units import bytes_text, seconds_text
 
@@ -198,10 +199,10 @@ def _collectives(collectives: tuple[Collective, ...]) -> list[str]:
     if not collectives:
         return ["no collectives"]
     lines = [f"{plural(len(collectives), 'collective')}:"]
-    for one in sorted(collectives, key=lambda c: -c.bytes_per_device):
+    for one in sorted(collectives, key=lambda c: -in_all(c)):
         over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
         where = "".join(f" · {v}" for v in (one.source, one.op) if v)
-        lines.append(f"  {bytes_text(one.bytes_per_device)} {one.kind}{over}{where}")
+        lines.append(f"  {each_time(one)} {one.kind}{over}{where}")
     return lines
 
 
@@ -227,7 +228,7 @@ _WRITERS: dict[type, Callable[[Any, int], str]] = {
     Report: _report,
     Plan: plan_text,
     Story: story_text,
-    PlanDiff: rungs_text,
+    PlanDiff: difference_text,
     Comparison: rungs_text,
     Rungs: rungs_text,
     Topology: topology_text,

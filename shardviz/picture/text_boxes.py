@@ -11,15 +11,30 @@ MOST_LINES = 64
 
 
 def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines no wider than `width` where blanks allow it.
+    """`text` in lines no wider than `width` where blanks, and slashes of long paths, allow it.
 
     >>> wrapped("one two three", 8, "  ")
     ['one two', '  three']
+    >>> wrapped("from jit(step)/transpose(jvp(layer))/dot_general", 24, "  ")
+    ['from', '  jit(step)/', '  transpose(jvp(layer))/', '  dot_general']
     """
-    return textwrap.wrap(
+    lines = textwrap.wrap(
         text, max(width, 20) if width > 20 else width, subsequent_indent=indent,
         break_long_words=False, break_on_hyphens=False,
     )  # fmt: skip
+    return [part for line in lines for part in _path_lines(line, width, indent)]
+
+
+def _path_lines(line: str, width: int, indent: str) -> list[str]:
+    """A line that a long path makes too long, broken after slashes; addresses stay whole."""
+    found = []
+    while len(line) > width and "://" not in line:
+        at = line.rfind("/", len(indent), width) + 1
+        if at <= len(indent) or not line[at:].strip():
+            break
+        found.append(line[:at])
+        line = indent + line[at:]
+    return [*found, line]
 
 
 def boxed(

@@ -44,10 +44,21 @@ def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label
         bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
         numbers = np.arange(len(bounds)) * steps[level.axis]
         room = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
+        if _crowded(level, outer, numbers):
+            continue
         keep = _kept(bounds, room)
         for start in base[:64]:
             labels += _set(level.along, bounds[keep] + start, numbers[keep], len(bounds) - 1)
     return labels
+
+
+def _crowded(level: Level, outer: Sequence[Level], numbers: np.ndarray) -> bool:
+    """Whether not even the first and the last number have room beside those of the next repeat."""
+    long = float(level.offsets[-1]) + level.extent
+    ends = [text_width(str(numbers[i]), TICK_SIZE) for i in (0, -1)]
+    need = 2 * TICK_SIZE if level.along else sum(ends) + 4
+    repeats = [v.pitch for v in outer if len(v.offsets) > 1]
+    return bool(repeats) and min([long, *repeats]) < need
 
 
 def _kept(bounds: np.ndarray, room: float) -> np.ndarray:

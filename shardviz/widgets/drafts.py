@@ -53,7 +53,8 @@ class ArrayDraft:
         if errors:
             return ArrayDraft(self.good, texts, errors)
         try:
-            return ArrayDraft(ArraySpec(**values), texts)
+            # The memory that holds it has no field, and stays.
+            return ArrayDraft(ArraySpec(**values, memory_kind=self.good.memory_kind), texts)
         except ShardvizError as error:
             return ArrayDraft(self.good, texts, {name: str(error)})
 

@@ -125,7 +125,8 @@ export class ArrayCards {
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
     this.add = button("+ array", () => edit("add", null), { class: "sv-link", "aria-label": "Add an array" });
     this.remove = button("remove", () => edit("remove", this.selected), { class: "sv-link", "aria-label": "Remove the selected array" });
-    this.node = h("div", { class: "sv-arrays" }, h("div", { class: "sv-headrow" }, h("h3", { class: "sv-head", text: "Arrays" }), h("span", null, this.add, this.remove)), this.list);
+    this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
+    this.node = h("div", { class: "sv-arrays" }, h("div", { class: "sv-headrow" }, h("h3", { class: "sv-head", text: "Arrays" }), h("span", null, this.add, this.remove)), this.none, this.list);
     this.selected = 0;
     /** @type {any[]} */ this.cards = [];
     /** @type {Set<string> | null} */ this.lit = null;
@@ -145,6 +146,9 @@ export class ArrayCards {
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
     view.arrays.forEach((/** @type {any} */ a, /** @type {number} */ i) => this.fillCard(this.cards[i], a, i === view.selected));
     const current = this.cards[view.selected];
+    this.none.hidden = Boolean(current);
+    this.remove.disabled = !current;
+    if (!current) return this.form.remove();
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     const fields = view.arrays[view.selected].fields;
     for (const [key, field] of Object.entries(this.fields)) {

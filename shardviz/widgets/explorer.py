@@ -15,7 +15,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Report
-from shardviz.widgets import bundle, export
+from shardviz.widgets import bundle, export, jax_code
 from shardviz.widgets.effects_reader import EffectsReader
 from shardviz.widgets.history import History
 from shardviz.widgets.jobs import Job, work
@@ -106,7 +106,7 @@ class Explorer(anywidget.AnyWidget):
 
     def code(self) -> str:
         """The current state as plain JAX code that runs when pasted into a new cell."""
-        return export.code(self.session)
+        return jax_code.code(self.session)
 
     def save_html(self, path: str | Path) -> Path:
         """Writes one file that shows the same without kernel and network.
@@ -117,9 +117,7 @@ class Explorer(anywidget.AnyWidget):
         Raises:
             ShardvizError: if the file cannot be written.
         """
-        target = Path(path)
-        if not target.suffix:
-            target = target.with_suffix(".html")
+        target = export.page_path(path)
         try:
             target.write_text(self.page(), encoding="utf-8")
         except OSError as error:

@@ -20,6 +20,7 @@ from shardviz.widgets.standing import Standing, why_not_standing
 
 # A small picture beside the main one shows an array only up to so many blocks.
 MAX_THUMB_BLOCKS = 4096
+NAME = "\u2060"  # stands for a name until a picture gets one
 
 
 class PictureCache:
@@ -27,7 +28,8 @@ class PictureCache:
 
     def __init__(self) -> None:
         self._devices: tuple[Any, dict[str, Any]] = (None, {})
-        self._arrays: dict[Any, dict[str, Any]] = {}
+        self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn, whatever its name
+        self._named: dict[Any, dict[str, Any]] = {}
         self._shown: tuple[Any, dict[str, Any]] = (None, {})
         self._last: dict[int, dict[str, Any]] = {}
 
@@ -62,22 +64,24 @@ class PictureCache:
 
     def _array_part(self, session: Session) -> dict[str, Any]:
         keys = [
-            _key(asked, session.look if i == session.selected else None)
+            (_key(asked, session.look if i == session.selected else None), asked.array.name)
             for i, asked in enumerate(session.program.requests)
         ]
         if self._shown[0] == keys:
             return self._shown[1]
-        pictures, kept = [], {}
-        for index, (key, asked) in enumerate(zip(keys, session.program.requests, strict=True)):
-            picture = None
+        pictures, drawn, named = [], {}, {}
+        for index, (both, asked) in enumerate(zip(keys, session.program.requests, strict=True)):
+            picture, (key, name) = None, both
             if key is not None:
-                picture = self._arrays.get(key) or _draw(asked, key)
-                kept[key] = picture
+                # The layers of a model look alike: each kind is drawn once.
+                drawn[key] = drawn.get(key) or self._arrays.get(key) or _draw(asked, key)
+                picture = self._named.get(both) or _with_name(drawn[key], name)
+                named[both] = picture
                 self._last[index] = picture
             elif index == session.selected and asked.layout is None:
                 picture = self._last.get(index)  # the last good picture stays
             pictures.append(picture)
-        self._arrays = kept
+        self._arrays, self._named = drawn, named
         self._shown = (keys, {"arrays": pictures})
         return self._shown[1]
 
@@ -107,15 +111,33 @@ def _key(asked: Request, look: dict[str, Any] | None) -> Any:
     if layout is None or (look is None and layout.num_blocks > MAX_THUMB_BLOCKS):
         return None
     shown = (look["dims"], look["at"]) if look else (None, None)
-    names = asked.array.logical
-    return (layout.shape, layout.block_counts, layout.spec, names, layout.mesh.axis_sizes, shown)
+    kind, counts, mesh = (layout.shape, layout.dtype), layout.block_counts, layout.mesh
+    # Two meshes may have the same sizes and other devices.
+    ids = None if mesh.ids_are_positions else mesh.device_ids.tobytes()
+    return (
+        kind,
+        counts,
+        layout.spec,
+        asked.array.logical,
+        (mesh.axis_names, mesh.axis_sizes),
+        ids,
+        shown,
+    )
 
 
 def _draw(asked: Request, key: Any) -> dict[str, Any]:
     dims, at = key[-1]
     layout: Layout = asked.layout  # type: ignore[assignment]
-    picture = draw_layout_array(layout, dims, at, asked.array.name, asked.array.logical, title="")
-    return wire(picture)
+    return wire(draw_layout_array(layout, dims, at, NAME, asked.array.logical, title=""))
+
+
+def _with_name(drawn: dict[str, Any], name: str) -> dict[str, Any]:
+    """A picture that stands for one of the arrays that look so; only words differ."""
+    data = drawn["wire"]
+    hint = [name, *data["tiles"]["hint"][1:]]
+    alt = data["alt"].replace(NAME, name, 1)
+    named = {**data, "alt": alt, "tiles": {**data["tiles"], "hint": hint}}
+    return {"wire": named, "buffers": drawn["buffers"]}
 
 
 def wire(picture: Picture) -> dict[str, Any]:

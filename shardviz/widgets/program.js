@@ -20,6 +20,7 @@ export class ProgramPanel {
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.error = h("div", { class: "sv-error", role: "alert" });
+    this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.rungs = new RungRow({ rung: (i) => this.openRung(i ? String(i) : ""), mark: (from, to) => this.openRung(from ? `${from}-${to}` : "") });
     this.collectives = new CollectivesPanel(links, { shown: () => this.refresh(), value: (name) => this.openValue(name), links: calls.links, position: calls.position });
     this.values = new ValuesPanel(calls);
@@ -30,7 +31,7 @@ export class ProgramPanel {
     this.tab = "Collectives";
     this.node = h("footer", { class: "sv-program" },
       h("div", { class: "sv-headrow" }, this.program.node, this.status, h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run)),
-      this.error, this.rungs.node, this.tabs, this.body);
+      this.error, this.lost, this.rungs.node, this.tabs, this.body);
     for (const name of TABS) this.tabs.append(h("button", { type: "button", role: "tab", class: "sv-tab", text: name, id: undefined, "data-lm-suppress-shortcuts": "true", on: { click: () => this.open(name) } }));
     /** @type {any} */ this.view = null;
     /** @type {any} */ this.report = null;
@@ -96,6 +97,7 @@ export class ProgramPanel {
     Object.assign(this, { view, report, live, data: rungs, background, target });
     this.program.sync(view.program.options, view.program.value);
     setText(this.error, [view.program.error, ...view.notes].filter(Boolean).join(" "));
+    setText(this.lost, view.program.lost);
     const running = report.state === "running";
     for (const b of [this.compile, this.run]) b.disabled = running || !live;
     this.cancel.hidden = !running;

@@ -45,6 +45,7 @@ class Session:
         drafts: the arrays as they are being typed.
         texts: what stands in the fields `mesh`, `hosts`, `rules`.
         errors: field name to the sentence that is shown at it.
+        lost: the function that a reopened state names and cannot hold; `""` for none.
         selected: which array is looked at.
         look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
         target: what Compile and Run are for; `""` lets shardviz choose.
@@ -53,6 +54,7 @@ class Session:
 
     def __init__(self, program: Program, entry: str = "", own: Program | None = None):
         self.program, self.entry = program, entry
+        self.lost = ""
         self.own = own  # the program the person brought, offered in the menu beside the gallery
         self.drafts = [ArrayDraft.of(a) for a in program.arrays]
         self.texts = program_texts(program)
@@ -110,7 +112,7 @@ class Session:
 
     def open(self, program: Program, entry: str) -> None:
         """Takes another program, with its arrays, rules and mesh."""
-        self.program, self.entry = program, entry
+        self.program, self.entry, self.lost = program, entry, ""
         self.drafts = [ArrayDraft.of(a) for a in program.arrays]
         self.texts = program_texts(program)
         self.errors.clear()
@@ -236,7 +238,7 @@ class Session:
     def _detach(self) -> None:
         """The arrays stand for themselves from here on: no function takes them in this number."""
         arrays = tuple(d.good for d in self.drafts)
-        self.entry = PLACE
+        self.entry, self.lost = PLACE, ""
         self.program = Program(
             place, arrays, self.mesh, self.program.rules, self.program.dialect, name=PLACE
         )
@@ -260,7 +262,7 @@ class Session:
         self.look = {**self.look, "colour": value}
 
     def _edit_dims(self, value: Any) -> None:
-        rank = self.arrays[self.selected].rank
+        rank = self.arrays[self._index(self.selected)].rank
         dims = tuple(value) if isinstance(value, (list, tuple)) else ()
         if len(dims) != 2 or len(set(dims)) != 2 or not all(d in range(rank) for d in dims):
             raise ShardvizError(f"Two of the {rank} dimensions can be shown; got {shown(value)}.")

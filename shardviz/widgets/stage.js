@@ -9,6 +9,8 @@ import { ranges } from "./linked.js";
 const BY = [{ value: "mesh/block", label: "by mesh axes" }, { value: "host/block", label: "by host" }];
 const COLOURED = [{ value: "mesh/host", label: "by mesh axes · hosts" }, { value: "host/host", label: "by host · hosts" }];
 const PLACED = { value: "position/block", label: "by position" }, PLACED_HOSTS = { value: "position/host", label: "by position · hosts" };
+// What is looked at where a program takes no arrays.
+const NO_ARRAY = { name: "No arrays", short: "", rank: 0, dims: [], problem: "", blocks: 1, strides: [] };
 const HOW_LINKS = "Choose a collective below to see the links that it uses.";
 
 export class Stage {
@@ -59,6 +61,11 @@ export class Stage {
       h("div", { class: "sv-col" }, h("div", { class: "sv-headrow" }, this.title, this.steps), this.array.node, this.thumbs),
       this.sentence);
     links.listeners.push(() => this.mark());
+  }
+
+  /** The array that is looked at. */
+  get current() {
+    return this.view.arrays[this.selected] ?? NO_ARRAY;
   }
 
   get selected() {
@@ -132,12 +139,13 @@ export class Stage {
     this.by.sync(some ? [...BY, ...placed, ...COLOURED, ...(place.places ? [PLACED_HOSTS] : [])] : [...BY, ...placed], `${place.by}/${some ? view.look.colour : "block"}`);
     setText(this.count, place.count || view.mesh.count);
     this.count.title = place.count ? `${place.count}\n${view.mesh.local}` : view.mesh.local;
-    const a = view.arrays[this.selected];
+    const a = this.current;
     setText(this.title, `${a.name}  ${a.short}`);
     this.showSteps(a);
     this.paintDevices();
     const main = pictures[this.selected];
     toggle(this.array.node, "sv-stale", Boolean(a.problem));
+    this.array.node.hidden = a === NO_ARRAY;
     if (main) this.array.show(main, null, main.count, theme);
     this.showThumbs();
     this.mark();
@@ -161,7 +169,7 @@ export class Stage {
       this.shownGroups = undefined;
       return this.devices.show(this.linked.picture, drawn.group, drawn.count, this.theme);
     }
-    const a = this.view.arrays[this.selected], byHost = this.view.look.colour === "host" && this.links.hostCount > 1;
+    const a = this.current, byHost = this.view.look.colour === "host" && this.links.hostCount > 1;
     const groups = byHost ? this.links.hosts : this.links.groups(this.selected);
     if (this.shownGroups !== groups || this.shownAt !== this.at) {
       this.shownGroups = groups;
@@ -280,10 +288,11 @@ export class Stage {
   }
 
   say() {
-    const a = this.view.arrays[this.selected], links = this.links, p = links.pointing, strong = (/** @type {string} */ t) => h("b", { text: t });
+    const a = this.current, links = this.links, p = links.pointing, strong = (/** @type {string} */ t) => h("b", { text: t });
     const mono = (/** @type {string} */ t) => h("code", { text: t });
     const lines = [];
     if (a.problem) lines.push(h("div", { class: "sv-bad" }, strong(a.name), " cannot be laid out. ", a.problem));
+    else if (a === NO_ARRAY) lines.push(h("div", null, ...(p && p.kind === "device" ? [strong(`Device ${links.ids[p.at]}`), `: ${this.place(p.at)}.`] : ["The program takes no arrays: it makes what it works on."])));
     else if (p && p.kind === "device") {
       const groups = /** @type {Int32Array} */ (links.groups(this.selected)), id = links.ids[p.at];
       const others = links.holders(this.selected, groups[p.at]).filter((i) => i !== p.at).map((i) => links.ids[i]);

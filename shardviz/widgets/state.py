@@ -7,6 +7,7 @@ from typing import Any
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.checks import MAX_NAME
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
@@ -21,20 +22,27 @@ MAX_STATE = 64 << 20
 def session_state(session: Session) -> dict[str, Any]:
     """Everything that can be written down, in JSON's own types.
 
-    A function of one's own cannot; the state then holds its arrays, and its name.
+    A function of one's own cannot; the state then holds its arrays, and its name as `function`.
     """
     program = session.program
+    function = session.lost if session.entry else program.name
     return {
         "shardviz": VERSION,
         "mesh": _mesh_state(session.mesh),
-        "arrays": [array_texts(a) for a in session.arrays],
+        "arrays": [_array_state(a) for a in session.arrays],
         "rules": session.rules.text(),
         "dialect": program.dialect.value,
-        "program": session.entry if session.entry else program.name,
+        "program": session.entry or PLACE,
+        **({"function": function} if function else {}),
         "selected": session.selected,
         "look": {k: list(v) if isinstance(v, tuple) else v for k, v in session.look.items()},
         "target": session.target,
     }
+
+
+def _array_state(array: ArraySpec) -> dict[str, str]:
+    kind = {} if array.memory_kind is None else {"memory_kind": array.memory_kind}
+    return {**array_texts(array), **kind}
 
 
 def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
@@ -71,15 +79,23 @@ def open_state(state: Any) -> Session:
     arrays = _read_arrays(state.get("arrays"))
     rules = Rules.parse(state.get("rules", ""))
     dialect = Dialect.of(state.get("dialect", "linen"))
-    name = state.get("program", PLACE)
-    program, entry = Program(place, arrays, mesh, rules, dialect, name=PLACE), PLACE
-    if is_known(name):
-        known = known_program(name)
-        if len(known.arrays) == len(arrays):
-            program = known.replace(arrays=arrays, mesh=mesh, rules=rules, dialect=dialect)
-            entry = name
-    session = Session(program, entry)
+    parts = {"arrays": arrays, "mesh": mesh, "rules": rules, "dialect": dialect}
+    session = _session(state, parts)
     _look_again(session, state)
+    return session
+
+
+def _session(state: dict[str, Any], parts: dict[str, Any]) -> Session:
+    """The menu's program of that name with these parts; without one, the arrays by themselves."""
+    name, lost = state.get("program", PLACE), state.get("function", "")
+    if is_known(name) and not lost:
+        known = known_program(name)
+        if len(known.arrays) == len(parts["arrays"]):
+            return Session(known.replace(**parts), name)
+    session = Session(Program(place, name=PLACE, **parts), PLACE)
+    # States of before wrote a function's name where programs of the menu have theirs.
+    lost = lost or (name if name != PLACE else "")
+    session.lost = lost[:MAX_NAME] if isinstance(lost, str) else ""
     return session
 
 
@@ -104,8 +120,10 @@ def _read_mesh(part: Any) -> MeshSpec:
 
 
 def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
-    if not isinstance(part, list) or not 0 < len(part) <= MAX_ARRAYS:
-        raise ProgramError(f"The state's arrays must be a list of 1 to {MAX_ARRAYS}.")
+    if not isinstance(part, list) or len(part) > MAX_ARRAYS:
+        raise ProgramError(
+            f"The state's arrays must be a list of at most {MAX_ARRAYS}; got {shown(part)}."
+        )
     arrays = []
     for row in part:
         if not isinstance(row, dict) or not all(isinstance(v, str) for v in row.values()):
@@ -117,6 +135,7 @@ def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
                 row.get("logical") or None,  # type: ignore[arg-type]
                 row.get("dtype", "float32"),
                 row.get("spec") or None,  # type: ignore[arg-type]
+                row.get("memory_kind") or None,
             )
         )
     return tuple(arrays)

@@ -89,9 +89,17 @@ def _presets() -> list[dict[str, Any]]:
     ]
 
 
-def array_view(draft: ArrayDraft, asked: Request) -> dict[str, Any]:
-    """One array card, and what the sentence says about the array."""
+def array_view(draft: ArrayDraft, asked: Request, known: dict[Any, Any]) -> dict[str, Any]:
+    """One array card, and what the sentence says about the array.
+
+    Args:
+        known: the reasons of arrays of this kind, which those of the other layers share.
+    """
     array, layout = asked.array, asked.layout
+    kind = (array.shape, array.logical, array.spec)
+    if kind not in known:
+        known[kind] = _warnings(asked), _dims(asked)
+    warnings, dims = known[kind]
     view: dict[str, Any] = {
         "name": array.name,
         "short": array.short,
@@ -105,9 +113,9 @@ def array_view(draft: ArrayDraft, asked: Request) -> dict[str, Any]:
             for name in ARRAY_FIELDS
         },
         "problem": asked.problem or "",
-        "warnings": _warnings(asked),
+        "warnings": warnings,
         "shape": list(array.shape),
-        "dims": _dims(asked),
+        "dims": dims,
         "rank": array.rank,
     }
     if layout is not None:
@@ -220,17 +228,29 @@ def program_view(session: Session) -> dict[str, Any]:
         "value": session.entry,
         "options": options,
         "error": session.errors.get("program", "") or session.errors.get("preset", ""),
+        "lost": _lost(session.lost),
         "requested": requested,
         "requestedBytes": f"{bytes_text(total)} a device",
         "problems": list(session.program.problems),
     }
 
 
+def _lost(name: str) -> str:
+    """Why a reopened state places arrays though it was a program's."""
+    if not name:
+        return ""
+    return (
+        f"A saved state holds arrays and no functions: “{name}” did not come back, and the arrays"
+        " stand alone. Open it again with sv.explore(program), or choose a program here."
+    )
+
+
 def session_view(session: Session) -> dict[str, Any]:
     """Everything but the pictures and the report."""
     asked = session.program.requests
-    arrays = [array_view(d, r) for d, r in zip(session.drafts, asked, strict=True)]
-    chosen = asked[session.selected].layout
+    known: dict[Any, Any] = {}
+    arrays = [array_view(d, r, known) for d, r in zip(session.drafts, asked, strict=True)]
+    chosen = asked[session.selected].layout if asked else None
     if chosen is not None:
         arrays[session.selected]["also"] = [list(item) for item in equivalents(chosen).items()]
     return {

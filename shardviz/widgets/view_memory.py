@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.program.bounds import Bound, Roofline
+from shardviz.core.program.hlo.memory import host_bytes
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Memory, Report
 from shardviz.core.program.roofline import with_operations
@@ -42,7 +43,7 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
             if size
         ],
         "capacity": (memory.capacity or 0) / whole,
-        "sentence": _sentence(memory, total) if total else "",
+        "sentence": _sentence(memory, total) if total or host_bytes(memory) else "",
         "over": bool(memory.capacity and total > memory.capacity),
         "target": report.target,
         "cost": [[n, _cost(n, v)] for n, v in list(report.cost.items())[:MOST_COSTS]],
@@ -60,6 +61,8 @@ def _sentence(memory: Memory, total: int) -> str:
     reused = ""
     if memory.aliased:
         reused = f" {bytes_text(memory.aliased)} of outputs reuse donated arguments."
+    if beside := host_bytes(memory):
+        reused += f" Beside that, {bytes_text(beside)} a device lie in the memory of the host."
     if not memory.capacity:
         return f"{bytes_text(total)} on each device; its capacity is not known.{reused}"
     share = total / memory.capacity

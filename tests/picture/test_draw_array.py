@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 
 import numpy as np
@@ -13,7 +14,7 @@ from shardviz.core.layout.boxes import layout_from_boxes
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
-from shardviz.picture.blocks import view_of
+from shardviz.picture.blocks import holders_of, view_of
 from shardviz.picture.draw import draw
 from shardviz.picture.shapes import Picture
 from tests.picture.geometry import bounding_area, check_page, covered_area
@@ -66,13 +67,28 @@ def test_one_step_shows_its_blocks_and_says_who_holds_the_others(layout: Layout,
     check_page(picture)
     shown = picture.device_ids()
     away = np.setdiff1d(layout.device_ids, shown).tolist()
-    notes = [v.text for v in picture.labels if v.text.startswith("devices of other blocks: ")]
-    assert [v for n in notes for v in read_ids(n.partition(": ")[2])] == away
+    lines = [v.text for v in picture.labels if v.role == "note"]
+    first = [i for i, v in enumerate(lines) if v.startswith("devices of other blocks: ")]
+    # What is longer than the page is wide goes on in lines that are set in.
+    rest = itertools.takewhile(
+        lambda v: v.startswith("    "), lines[first[0] + 1 :] if first else []
+    )
+    said = " ".join([lines[i].partition(": ")[2] for i in first] + [v.strip() for v in rest])
+    assert (list(read_ids(said)) if said else []) == away
     for step in picture.facts["steps"]:
         dim, number = step["dim"], step["at"]
         assert 0 <= number < step["count"] == layout.block_counts[dim]
         first = number * layout.shard_shape[dim]
         assert all(layout.box(int(d))[dim].start == first for d in shown)
+
+
+@given(layouts())
+def test_devices_stand_by_block_in_mesh_order(layout: Layout):
+    for blocks in (np.arange(layout.num_blocks), np.arange(layout.num_blocks)[::-1]):
+        offsets, ids = holders_of(layout, blocks)
+        for i, block in enumerate(blocks):
+            wanted = layout.device_ids[layout.groups == block]
+            assert ids[offsets[i] : offsets[i + 1]].tolist() == wanted.tolist()
 
 
 def _tooltips(picture: Picture) -> list[str]:

@@ -56,6 +56,13 @@ def test_array_specs_keep_their_names_and_others_make_way():
     assert names(lambda x, y: 0, W, array("x", (2,))) == ["x_2", "x"]
 
 
+def test_array_specs_of_one_name_are_named_by_their_place():
+    tree = {"w": array("w", (2,)), "b": array("b", (2,))}
+    found = names(lambda params, m, w: 0, tree, {"w": tree["w"]}, array("x", (2,)))
+    assert found == ["b", "params.w", "m.w", "x"]
+    assert names(lambda w, y: 0, tree["w"], tree["w"]) == ["w", "y"]
+
+
 def test_long_paths_keep_their_end():
     (name,) = names(lambda p: 0, {"a" * 80: {"b" * 80: {"kernel": W}}})
     assert len(name) <= MAX_NAME

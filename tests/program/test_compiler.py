@@ -159,13 +159,13 @@ def test_what_the_compiler_says_is_read():
 
 
 WRONG_OUT = {
-    "too many": (["a", "a", "a"], "out_specs gives 3 specs and the function returns 2"),
-    "no such axis": (["c", "a"], "split over 'c', which is no axis of the mesh"),
+    "too many": (("a", "a", "a"), "out_specs gives 3 specs and the function returns 2"),
+    "no such axis": (("c", "a"), r"output\[0\]: .*split over 'c', which is no axis of the mesh"),
     "does not divide": (
-        ["a", "None, (a, b)"],
+        ("a", "None, (a, b)"),
         r"output\[1\]: Dimension 1: 12 does not divide by 8",
     ),
-    "too long": (["a, b, None", "a"], r"output\[0\]: The spec .* has 3 entries"),
+    "too long": (("a, b, None", "a"), r"output\[0\]: The spec .* has 3 entries"),
 }
 
 

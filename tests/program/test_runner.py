@@ -193,7 +193,7 @@ def test_partial_sums_are_told():
 
 
 def test_output_specs_are_asked_for_and_checked():
-    made = program(lambda x: (x, x.T), X, out_specs=["b", "a"])
+    made = program(lambda x: (x, x.T), X, out_specs=("b", "a"))
     report = run(made)
     assert report.ok, report
     assert checks(report)["output[0]: out_specs"] is True

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.targets import choose, device_mesh
 from shardviz.core.program.values import example, example_block, value_leaves
-from tests.program.helpers import MESH, array, program
+from tests.program.helpers import MESH, array, program, run
 
 DTYPES = [
     "bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "uint32", "float16", "bfloat16",
@@ -59,10 +59,47 @@ def test_a_block_is_a_part_of_the_whole(shape, data):
 def test_floats_fill_their_range_evenly():
     values = example_block((100, 1000), ((0, 100), (0, 1000)), np.dtype("float32"), 0)
     assert abs(values.mean()) < 0.01
-    assert values.min() < -0.49
-    assert values.max() > 0.49
+    assert values.min() < -0.245
+    assert values.max() > 0.245
     corrected = np.corrcoef(values[:50].ravel(), values[50:].ravel())[0, 1]
     assert abs(corrected) < 0.05
+
+
+def test_positive_floats_keep_away_from_zero():
+    values = example_block((100, 100), ((0, 100), (0, 100)), np.dtype("float32"), 0, True)
+    assert 0.06 < values.min() < 0.07
+    assert 0.55 < values.max() < 0.57
+
+
+def test_large_blocks_are_made_slab_by_slab(monkeypatch):
+    bounds = ((3, 60), (0, 7), (1, 5))
+    whole = example_block((64, 8, 8), bounds, np.dtype("float32"), 3)
+    monkeypatch.setattr("shardviz.core.program.values._SLAB", 100)
+    np.testing.assert_array_equal(example_block((64, 8, 8), bounds, np.dtype("float32"), 3), whole)
+
+
+def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatch):
+    made = program(lambda x: x.sum(), array("x", (64, 8), "a"))
+    # The program itself takes 2 KiB and a little; making x up takes those twice.
+    monkeypatch.setattr("shardviz.core.program.walk.host_available", lambda: 3 * 1024)
+    report = run(made)
+    assert str(report.error) == (
+        "place: Making up values takes 6 KiB on this machine, which has 3 KiB free; the largest"
+        " array is x, f32[64, 8], with 2 KiB. Nothing was made. Give it a smaller shape, or take"
+        " sv.compile, which needs no values."
+    )
+    assert run(made, np.ones((64, 8), np.float32)).ok
+
+
+def test_no_room_for_made_up_values_is_said(monkeypatch):
+    def no_room(*_):
+        raise MemoryError("Unable to allocate 30.5 GiB")
+
+    monkeypatch.setattr("shardviz.core.program.values._slab", no_room)
+    report = run(program(lambda x: x, array("x", (64, 8))))
+    assert str(report.error).startswith(
+        "place: x, f32[64, 8], takes 2 KiB in all, and this machine has no room to make it up."
+    )
 
 
 def test_elements_far_out_have_values_too():
@@ -100,9 +137,18 @@ def test_numbers_are_taken_for_scalars():
     assert value_leaves(program(lambda s: s, array("s", ())), (2.0,)) == [2.0]
 
 
+LAYERS = program(lambda layers: layers, [array(f"w{i}", (4, 8)) for i in range(20)])
+MANY = program(lambda *a: a, *[array(f"w{i}", (4, 8)) for i in range(20)])
 WRONG = {
-    "too few": (TREE, ({"w": W},), r"takes 2 arguments \(w, y\) and 1 value was given"),
+    "too few": (TREE, ({"w": W},), r"takes 2 arguments \(p, y\) and 1 value was given"),
     "too many": (FLAT, (W, Y, Y), r"takes 2 arguments \(w, y\) and 3 values were given"),
+    "leaves for trees": (
+        LAYERS,
+        (W,) * 20,
+        r"takes 1 argument \(layers\) and 20 values were given. Give one each, in"
+        " the containers that the arguments have, or none",
+    ),
+    "one for many": (MANY, (W,), r"takes 20 arguments \(a\[0\], .* a\[7\] and 12 more\) and 1"),
     "another tree": (TREE, ([W], Y), "another tree"),
     "another shape": (FLAT, (W.T, Y), r"w is f32\[4, 8\] in the program and f32\[8, 4\]"),
     "another type": (FLAT, (W, Y.astype(np.int32)), r"y is f32\[8, 2\].* and i32\[8, 2\]"),

@@ -78,6 +78,13 @@ CASES = {
     "top_k of rows": (lambda x: jax.lax.top_k(x, 4), {"x": (X[0], "data")}, GATHERS),
     "argmax": (lambda x: jnp.argmax(x, 1), {"x": X}, GATHERS),
     "argmax of whole rows": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
+    "a Fourier transform": (lambda x: jnp.fft.fft(x), {"x": X}, GATHERS),
+    "a Fourier transform of rows": (lambda x: jnp.fft.fft(x), {"x": (X[0], "data")}, None),
+    "a Fourier transform of both dimensions": (lambda x: jnp.fft.fft2(x), {"x": X}, None),
+    "one column that stays one": (lambda x: jnp.sin(x[:, 40:41]) + 1, {"x": X}, EDGES),
+    "a concatenation with nothing": (
+        lambda x, y: jnp.concatenate([y, x], 1) + 1, {"x": X, "y": ((32, 0), "data")}, None,
+    ),
     "a maximum": (lambda x: jnp.max(x, 1), {"x": X}, None),
 }  # fmt: skip
 
@@ -125,6 +132,67 @@ def test_the_body_of_a_shard_map_moves_nothing_by_itself(eight_devices):
     split = P("data", "model")
     made = plan(jax.shard_map(lambda x: jnp.flip(x, 1), in_specs=split, out_specs=split), x=X)
     assert not any(MISSES in op.note for op in made.ops)
+
+
+def picked(total, i):
+    return total + jax.lax.dynamic_slice_in_dim(total, i, 1, axis=0), None
+
+
+def picked_of(x):
+    return lambda total, i: (total + jax.lax.dynamic_slice_in_dim(x, i, 1, axis=0), None)
+
+
+LOOPS = {
+    "of what the loop carries": lambda x: jax.lax.scan(picked, x, jnp.arange(3))[0],
+    "of what stands outside": lambda x: jax.lax.scan(picked_of(x), x * 2, jnp.arange(3))[0],
+    "in a branch in a loop": lambda x: jax.lax.fori_loop(
+        0, 3, lambda i, t: jax.lax.cond(i > 1, lambda t: picked(t, i)[0], jnp.sin, t), x
+    ),
+    "in a function in a loop": lambda x: jax.lax.scan(jax.jit(picked_of(x)), x * 2, jnp.arange(3))[
+        0
+    ],
+}
+
+
+@pytest.mark.parametrize("name", LOOPS)
+def test_a_loop_in_a_shard_map_moves_nothing_by_itself(name, eight_devices):
+    from jax.sharding import PartitionSpec as P
+
+    split = P("data", "model")
+    inside = plan(jax.shard_map(LOOPS[name], in_specs=split, out_specs=split), x=X)
+    assert not any(MISSES in op.note for op in inside.ops)
+    sliced = [op for op in inside.ops if op.opcode == "dynamic_slice"]
+    assert sliced
+    assert all(op.manual for op in sliced)
+    assert not any(op.manual for op in inside.ops if op.kind != "op" or op.name == "shard_map")
+    outside = plan(LOOPS[name], x=X)
+    assert any(MISSES in op.note for op in outside.ops)
+    assert not any(op.manual for op in outside.ops)
+
+
+NOTHING = {
+    "a product": (lambda z, w: z @ w, {"z": ((0, 64), "None, model"), "w": ((64, 8), "model")}),
+    "a sum": (lambda z: z.sum(1), {"z": ((0, 64), "None, model")}),
+    "a constraint": (
+        lambda z: jax.lax.with_sharding_constraint(z * 2, jax.P(None, None)),
+        {"z": ((0, 64), "None, model")},
+    ),
+    "an associative scan": (lambda x: jax.lax.associative_scan(jnp.add, x, axis=1), {"x": X}),
+}
+
+
+@pytest.mark.parametrize("name", NOTHING)
+def test_nothing_is_never_sent(name, eight_devices):
+    fn, arguments = NOTHING[name]
+    assert all(c.bytes_per_device for c in plan(fn, **arguments).collectives)
+
+
+def test_a_call_of_approximate_top_k_says_what_cpus_do(eight_devices):
+    made = plan(lambda x: jax.lax.approx_max_k(x, 4), x=X)
+    assert made.op("approx_top_k[0]").note == (
+        "It calls ApproxTopK. XLA for CPUs sorts instead, before it propagates: expect another"
+        " sharding and other collectives there."
+    )
 
 
 def layer(x):

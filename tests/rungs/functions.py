@@ -22,6 +22,48 @@ def dropout(x, key):
     return jnp.where(jax.random.bernoulli(jax.random.wrap_key_data(key), 0.9, x.shape), x, 0)
 
 
+def fourier_whole(x):
+    return jnp.real(jnp.fft.fft(x, axis=-1))
+
+
+def associative_scan(x):
+    return jax.lax.associative_scan(jnp.add, x, axis=1)
+
+
+def concatenate_three(x, y, z):
+    return jnp.concatenate([x, y, z], axis=1) * 2
+
+
+def composite(x, w):
+    return jax.lax.composite(lambda x, w: jnp.sin(x @ w), name="my.layer")(x, w) + 1
+
+
+def moved_matmul(x, w):
+    return wsc(x @ w, P("model", None)) * 2
+
+
+def manual_called(x):
+    return jax.jit(manual_scaled)(x) + 1
+
+
+def manual_in_a_loop(x):
+    return jax.lax.scan(lambda x, _: (manual_scaled(x), None), x, None, length=3)[0]
+
+
+def manual_scaled(x):
+    return jax.shard_map(lambda x: x * 2, in_specs=P("data"), out_specs=P("data"))(x)
+
+
+def loop_in_manual(x):
+    def picked(i, total):
+        return total + jax.lax.dynamic_slice_in_dim(total, i, 1, axis=0)
+
+    def looped(x):
+        return jax.lax.fori_loop(0, 3, picked, x)
+
+    return jax.shard_map(looped, in_specs=P("data", "model"), out_specs=P("data", "model"))(x)
+
+
 def fourier(x):
     return jnp.abs(jnp.fft.rfft(x, axis=-1))
 

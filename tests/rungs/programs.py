@@ -61,10 +61,11 @@ def _array(name: str, shape: tuple[int, ...], spec: str, dtype: str = "float32")
     return ArraySpec(name, shape, dtype=dtype, spec=spec)  # type: ignore[arg-type]
 
 
-def _specs(text: str) -> tuple[Any, ...]:
+def _specs(text: str) -> Any:
     from shardviz.core.layout.spec import Spec
 
-    return tuple(Spec.parse(part) for part in text.split(";"))
+    parts = tuple(Spec.parse(part) for part in text.split(";"))
+    return parts[0] if len(parts) == 1 else parts
 
 
 def _of_gallery(name: str) -> Case:
@@ -185,6 +186,12 @@ CASES: tuple[Case, ...] = (
     Case("transpose", f.transpose, (("x", (16, 16, 8), "data, model, None"),)),
     Case("concatenate on a split axis", f.concatenate, (_ROWS, ("y", (32, 64), "data, model"))),
     Case("concatenate, split differently", f.concatenate, (_ROWS, ("y", (32, 64), "model, data"))),
+    Case("concatenate with nothing", f.concatenate, (_ROWS, ("y", (32, 0), "data, None"))),
+    Case(
+        "concatenate three, one of them empty",
+        f.concatenate_three,
+        (_ROWS, ("y", (32, 0), "None, None"), ("z", (32, 64), "data, model")),
+    ),
     Case("pad a split axis", f.pad, (_ROWS,)),
     Case("slice a split axis", f.slice_middle, (_ROWS,)),
     Case("slice at a place known at run time", f.dynamic_slice, (_ROWS, ("i", (), "", "int32"))),
@@ -206,6 +213,8 @@ CASES: tuple[Case, ...] = (
     Case("exact GELU, gradient", f.exact_gelu_gradient, (("w", (64, 128), "None, model"), _X)),
     Case("dropout", f.dropout, (_ROWS, ("key", (2,), "", "uint32"))),
     Case("Fourier transform", f.fourier, (_X,)),
+    Case("Fourier transform of a split axis", f.fourier_whole, (_ROWS,)),
+    Case("associative scan over a split axis", f.associative_scan, (_ROWS,)),
     Case("pooling", f.pooling, (("x", (16, 16, 16, 8), "data, model"),)),
     Case("pooling, gradient", f.pooling_gradient, (("x", (16, 16, 16, 8), "data"),)),
     Case("pooling of neighbours", f.pooling_of_neighbours, (_IMAGE,)),
@@ -216,6 +225,11 @@ CASES: tuple[Case, ...] = (
     Case("argsort of a split axis", f.argsort, (_ROWS,)),
     Case("triangle of a product with itself", f.triangular, (_ROWS,)),
     # Movement that is asked for.
+    Case(
+        "matmul, the split inner dimension moved to the result",
+        f.moved_matmul,
+        (("x", (8, 16), "None, model"), ("w", (16, 32), "")),
+    ),
     Case(
         "reduce-scatter",
         f.reduce_scatter,
@@ -233,7 +247,11 @@ CASES: tuple[Case, ...] = (
     Case("custom_jvp, gradient", f.custom_tangent_gradient, (_ROWS,)),
     Case("a jitted function called twice", f.called_twice, (_X, ("w", (64, 64), "None, model"))),
     Case("a jitted function on two shardings", f.called_differently, (_ROWS,)),
+    Case("a composite operation", f.composite, (_ROWS, ("w", (64, 64), "None, model"))),
     # Written out by hand.
+    Case("shard_map under jit", f.manual_called, (_ROWS,)),
+    Case("shard_map in a loop", f.manual_in_a_loop, (_ROWS,)),
+    Case("a loop in a shard_map", f.loop_in_manual, (_ROWS,)),
     Case("shard_map with a psum", f.manual_sum, (_ROWS,)),
     Case("shard_map over one of two axes", f.manual_partly, (_ROWS, ("w", (64, 64), ""))),
     Case("shard_map with a psum_scatter", f.manual_scatter, (_ROWS,)),

@@ -111,7 +111,8 @@ def _by_shape(entry: Entry, key: Key, mine: list[Blocks], found: Comparison) -> 
 def _ours(entry: Entry) -> dict[Key, list[Blocks]]:
     values: dict[Key, list[Blocks]] = defaultdict(list)
     for op in entry.plan.ops:
-        if op.kind != "result" and op.opcode not in ("constant", "shard_map"):
+        # What is moved between functions, XLA has no operation for: it has inlined them.
+        if op.kind != "result" and op.opcode not in ("constant", "shard_map", "reshard"):
             blocks = of_spec(op.spec, len(op.shape), entry.axis_names, entry.axis_sizes)
             values[_key(op)].append(blocks)
     return values

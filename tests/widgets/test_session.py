@@ -4,6 +4,7 @@ import pytest
 
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.program import Program
 from shardviz.gallery import programs
 from shardviz.widgets.session import PLACE, Session
 from shardviz.widgets.state import open_state, session_state
@@ -240,6 +241,69 @@ def test_a_state_of_a_function_of_ones_own_keeps_its_arrays():
     assert again.arrays == mine.arrays
 
 
+def own(name, count=2):
+    """A session on a function that no menu has."""
+    arrays = tuple(ArraySpec(f"a{i}", (8, 8)) for i in range(count))
+    program = Program(lambda *a: a, arrays, make_mesh(data=2), name=name)
+    return Session(program, own=program)
+
+
+# "attention" is also what a program of the menu is called, which takes five arrays.
+@pytest.mark.parametrize(("name", "count"), [("dot", 2), ("attention", 5), ("<lambda>", 0)])
+def test_a_reopened_state_says_which_function_did_not_come_back(name, count):
+    again = open_state(json.loads(json.dumps(session_state(own(name, count)))))
+    assert again.entry == PLACE
+    said = session_view(again)["program"]["lost"]
+    assert said.startswith(f"A saved state holds arrays and no functions: “{name}” did not come")
+    assert "sv.explore(program)" in said
+    assert session_state(open_state(session_state(again))) == session_state(again)
+
+
+FOUND = {
+    "another program": ("program", "MLP"),
+    "the arrays by themselves": ("program", PLACE),
+    "arrays of the gallery": ("preset", "arrays:MLP"),
+    "an array more": ("add", None),
+}
+
+
+@pytest.mark.parametrize("edit", FOUND.values(), ids=FOUND.keys())
+def test_nothing_is_missing_any_more_after(edit):
+    again = open_state(session_state(own("dot")))
+    again.edit(*edit)
+    assert again.errors == {}
+    assert session_view(again)["program"]["lost"] == ""
+    assert "function" not in session_state(again)
+
+
+def test_a_state_of_before_names_its_function_as_a_program():
+    state = {**session_state(own("dot")), "program": "dot"}
+    del state["function"]
+    assert "“dot” did not come back" in session_view(open_state(state))["program"]["lost"]
+
+
+@pytest.mark.parametrize("name", ["", "hand\nmade", ["x"], 3, None])
+def test_a_function_s_name_in_a_state_is_only_shown(name):
+    state = {**session_state(own("dot")), "function": name}
+    session_view(open_state(state))
+
+
+EDITS_OF_NOTHING = {
+    "select": 0, "dims": [0, 1], "remove": 0, "shape": "3", "spec": "data",
+}  # fmt: skip
+
+
+def test_a_program_without_arrays_opens_and_is_edited():
+    session = own("nothing", 0)
+    assert session_view(session)["arrays"] == []
+    for name, value in EDITS_OF_NOTHING.items():
+        session.edit(name, value)
+        assert "There is no array 0; there are 0." in session.errors[name]
+    session.edit("mesh", "data=4")
+    session.edit("add", None)
+    assert [a["name"] for a in session_view(session)["arrays"]] == ["a0"]
+
+
 WRONG_STATES = {
     "none": None,
     "number": 3,
@@ -250,7 +314,8 @@ WRONG_STATES = {
     "deep json": "[" * 100_000,
     "mesh is text": {"shardviz": 1, "mesh": "data=2"},
     "mesh of nan": {"shardviz": 1, "mesh": {"axes": [["x", float("nan")]]}},
-    "no arrays": {"shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": []},
+    "no arrays": {"shardviz": 1, "mesh": {"axes": [["x", 2]]}},
+    "too many arrays": {"shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{}] * 201},
     "array of numbers": {"shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{"name": 3}]},
     "array shape": {
         "shardviz": 1, "mesh": {"axes": [["x", 2]]}, "arrays": [{"name": "a", "shape": "-1"}],

@@ -155,6 +155,8 @@ def test_memory_stands_against_what_the_device_has():
         (Memory(arguments=1 << 20), "its capacity is not known"),
         (Memory(arguments=1 << 20, capacity=1 << 40), "less than 1 %"),
         (Memory(arguments=1 << 30, outputs=1 << 30, aliased=1 << 30, capacity=2 << 30), "50 %"),
+        (Memory(arguments=1, host_arguments=2 << 20), "Beside that, 2 MiB a device lie in the"),
+        (Memory(host_outputs=2 << 20), "Beside that, 2 MiB a device lie in the"),
         (Memory(), ""),
     ],
 )
@@ -173,7 +175,9 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
         operands=tuple(operands), factors=rule,
     )  # fmt: skip
     plan = Plan("block", MESH, (*arrays, dot))
-    report = Report("block", "TPU v5e 4×4", cost={"flops": 1e9, "bytes accessed": 1e6}, compile_s=1.0)
+    report = Report(
+        "block", "TPU v5e 4×4", cost={"flops": 1e9, "bytes accessed": 1e6}, compile_s=1.0
+    )
     report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
     same, apart = (rungs_view(Side(plan, 0, report, n))["memory"] for n in (0, 1))
     assert [(o["name"], o["source"], o["share"]) for o in same["operations"]] == [

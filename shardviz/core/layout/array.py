@@ -46,6 +46,8 @@ class ArraySpec(Displayed):
         logical: one logical axis name a dimension (None for an unnamed one), or None.
         dtype: the name of its element type, such as `"bfloat16"`.
         spec: a PartitionSpec given outright, which wins over any rules; or None.
+        memory_kind: which memory of a device holds it, as jax names it (`"pinned_host"`); None for
+            the device's own.
 
     Raises:
         LayoutError: for a shape or dtype that no array has.
@@ -60,6 +62,7 @@ class ArraySpec(Displayed):
     logical: tuple[str | None, ...] | None = None
     dtype: str = "float32"
     spec: Spec | None = None
+    memory_kind: str | None = None
 
     def __post_init__(self) -> None:
         put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
@@ -78,6 +81,8 @@ class ArraySpec(Displayed):
             put("spec", Spec.parse(self.spec))
         if self.spec is not None and (problem := rank_problem(self.spec, len(self.shape))):
             raise LayoutError(problem)
+        if self.memory_kind is not None:
+            check_name(self.memory_kind, "a memory kind", LayoutError)
 
     @property
     def rank(self) -> int:
@@ -111,7 +116,8 @@ class ArraySpec(Displayed):
     def __repr__(self) -> str:
         names = f", {format_names(self.logical)!r}" if self.logical is not None else ""
         spec = f", spec={self.spec}" if self.spec is not None else ""
-        return f"ArraySpec({self.name!r}, {self.shape}{names}, dtype={self.dtype!r}{spec})"
+        kind = f", memory_kind={self.memory_kind!r}" if self.memory_kind is not None else ""
+        return f"ArraySpec({self.name!r}, {self.shape}{names}, dtype={self.dtype!r}{spec}{kind})"
 
 
 def size_in_bytes(elements: int, dtype: str) -> int:

@@ -32,6 +32,45 @@ class Found(NamedTuple):
     problem: str | None
 
 
+class Box(NamedTuple):
+    """What flax keeps in a box around an array.
+
+    Attributes:
+        value: what is in the box.
+        axes: one name a dimension, or a Spec where a sharding names mesh axes outright, or None.
+        logical: whether the names are for rules alone, never mesh axes (`LogicallyPartitioned`).
+    """
+
+    value: Any
+    axes: Any
+    logical: bool = False
+
+
+def unboxed(value: Any) -> Box | None:
+    """What is in a flax box: linen's `Partitioned` and `LogicallyPartitioned`, nnx's `Variable`.
+
+    None where `value` is no box. It is told by its attributes.
+
+    >>> class Partitioned:
+    ...     value, names, unbox = "an array", ("embed", "mlp"), None
+    ...     def unbox(self):
+    ...         return self.value
+    >>> unboxed(Partitioned()), unboxed("an array")
+    (Box(value='an array', axes=('embed', 'mlp'), logical=False), None)
+    """
+    metadata = _attribute(value, "get_metadata")
+    if callable(metadata) and not isinstance(value, type):  # an nnx Variable
+        found: Any = metadata()
+        kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
+        names = next((k for k in kept if k), None)
+        read = _attribute(value, "get_value")
+        return Box(read() if callable(read) else value.value, _names_of(names))
+    names = _attribute(value, "names")
+    if isinstance(names, (tuple, list)) and _attribute(value, "unbox") is not None:
+        return Box(value.value, _names_of(names), hasattr(value, "rules"))
+    return None
+
+
 def read_arrays(tree: Any) -> list[Found]:
     """Every array of a table or tree, in order; a path stands for a name, as in `layers/0/kernel`.
 
@@ -106,28 +145,23 @@ class _Reader:
 
     def _read_leaf(self, value: Any, path: str, depth: int, loose: bool) -> bool:
         """Reads an array, in a box or bare; whether `value` was one."""
-        box = _unboxed(value)
+        box = unboxed(value)
         if box is not None:
-            inner, names = box
-            if _attribute(inner, "shape") is None:
-                self.walk(inner, path, depth + 1, loose)
+            if _attribute(box.value, "shape") is None:
+                self.walk(box.value, path, depth + 1, loose)
             else:
-                self._array(path, inner, names)
+                self._array(path, box.value, box.axes)
             return True
         if _attribute(value, "shape") is not None and _attribute(value, "dtype") is not None:
-            self._array(path, value, _attribute(value, "sharding"))
+            self._array(path, value, _names_of(_attribute(value, "sharding")))
             return True
         if loose and isinstance(value, _SCALARS):
             self._signed(path, (), None, type(value))
             return True
         return False
 
-    def _array(self, path: str, leaf: Any, sharding: Any) -> None:
-        names = _names_of(sharding)
-        shape = leaf.shape
-        if isinstance(names, tuple) and isinstance(shape, tuple) and len(names) < len(shape):
-            names += (None,) * (len(shape) - len(names))  # as a short PartitionSpec, it is legal
-        self._signed(path or "array", shape, names, leaf.dtype)
+    def _array(self, path: str, leaf: Any, names: Any) -> None:
+        self._signed(path or "array", leaf.shape, padded(names, leaf.shape), leaf.dtype)
 
     def _described(self, name: str, shape: Any, rest: list) -> None:
         if len(rest) > 2:
@@ -163,6 +197,17 @@ class _Reader:
         self.found.append(Found(array.renamed(name), problem))
 
 
+def padded(names: Any, shape: Any) -> Any:
+    """Names with None for the dimensions that have none: as a short PartitionSpec, it is legal.
+
+    >>> padded(("mlp",), (8, 4))
+    ('mlp', None)
+    """
+    if isinstance(names, tuple) and isinstance(shape, tuple) and len(names) < len(shape):
+        return names + (None,) * (len(shape) - len(names))
+    return names
+
+
 def _checked(name: str, shape: Any, names: Any, dtype: Any) -> Found:
     """The array of a signature; its name does not matter."""
     spec = names if isinstance(names, Spec) else None
@@ -177,21 +222,6 @@ def _checked(name: str, shape: Any, names: Any, dtype: Any) -> Found:
         return Found(array.replace(logical=read_names(logical)), None)
     except RuleError as error:
         return Found(array, str(error))
-
-
-def _unboxed(value: Any) -> tuple[Any, Any] | None:
-    """The array and the names in a flax box, or None where `value` is no box."""
-    metadata = _attribute(value, "get_metadata")
-    if callable(metadata):  # an nnx Variable
-        found: Any = metadata()
-        kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
-        names = next((k for k in kept if k), None)
-        read = _attribute(value, "get_value")
-        return (read() if callable(read) else value.value), names
-    names = _attribute(value, "names")
-    if isinstance(names, (tuple, list)) and _attribute(value, "unbox") is not None:
-        return value.value, names
-    return None
 
 
 def _names_of(sharding: Any) -> Any:

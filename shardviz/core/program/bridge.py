@@ -115,7 +115,24 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     """
     sharding = getattr(thing, "sharding", None)
     spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
-    return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec)
+    kind = foreign_memory(sharding)
+    return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind)
+
+
+def foreign_memory(sharding: Any) -> str | None:
+    """The memory kind of a NamedSharding, where it is not the devices' own; else None.
+
+    >>> mesh = AbstractMesh((4,), ("data",))
+    >>> foreign_memory(NamedSharding(mesh, PartitionSpec("data"), memory_kind="pinned_host"))
+    'pinned_host'
+    """
+    kind = sharding.memory_kind if isinstance(sharding, NamedSharding) else None
+    if kind is None or kind == "device":
+        return None
+    if isinstance(sharding.mesh, Mesh):
+        own = sharding.mesh.devices.flat[0].default_memory().kind
+        return None if kind == own else kind
+    return kind
 
 
 def adopt_layout(thing: Any) -> Layout:
@@ -236,7 +253,7 @@ def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
     )
 
 
-def _array_to_jax(array: ArraySpec, sharding: Sharding | None = None) -> jax.ShapeDtypeStruct:
+def _array_to_jax(array: ArraySpec, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct(array.shape, jax_dtype(array.dtype), sharding=sharding)
 
 
@@ -252,7 +269,10 @@ def _layout_to_jax(layout: Layout) -> NamedSharding:
 def _request_to_jax(request: Request) -> jax.ShapeDtypeStruct:
     if request.layout is None:
         raise LayoutError(f"{request.array.name}: {request.problem}")
-    return _array_to_jax(request.array, _layout_to_jax(request.layout))
+    sharding = _layout_to_jax(request.layout)
+    if request.array.memory_kind is not None:
+        sharding = sharding.with_memory_kind(request.array.memory_kind)
+    return _array_to_jax(request.array, sharding)
 
 
 def _program_to_jax(program: Program) -> Any:
@@ -262,8 +282,11 @@ def _program_to_jax(program: Program) -> Any:
     extra: dict[str, Any] = {}
     if program.out_specs is not None:
         mesh = _mesh_to_jax(program.mesh)
-        outs = tuple(NamedSharding(mesh, s.to_jax()) for s in program.out_specs)
-        extra["out_shardings"] = outs[0] if len(outs) == 1 else outs
+        extra["out_shardings"] = jax.tree.map(
+            lambda spec: None if spec is None else NamedSharding(mesh, spec.to_jax()),
+            program.out_specs,
+            is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
+        )
     donate = program.options.get("donate", ())
     return jax.jit(program.fn, in_shardings=asked, donate_argnums=donate, **extra)
 

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import jax
-
 from shardviz.core.errors import ProgramError, plural, shown
 from shardviz.core.layout.checks import check_size
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.arguments import program_arrays
-from shardviz.core.program.bridge import adopt
-from shardviz.core.program.program import Program
+from shardviz.core.program.arguments import parameter_names, program_arrays
+from shardviz.core.program.given_specs import (
+    Asked,
+    mesh_of_shardings,
+    other_mesh_note,
+    out_trees,
+    with_in_specs,
+    with_jit_specs,
+    without_rules_note,
+)
+from shardviz.core.program.jitted import unjitted
+from shardviz.core.program.program import Program, function_name
 
 
 def build_program(
@@ -30,80 +36,54 @@ def build_program(
 ) -> Program:
     """A Program from a function and its arguments in any of the forms that `sv.program` takes.
 
+    Of a function under `jax.jit` its shardings, donation and options count where nothing else was
+    given.
+
     Raises:
         ProgramError: where the parts do not fit together.
     """
+    jitted = unjitted(fn)
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
-    arrays, tree, found = program_arrays(args, fn)
-    mesh = mesh if mesh is not None else found
+    arrays, tree, found = program_arrays(args, jitted.fn, mesh, rules)
+    asked = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
+    mesh = next((m for m in (mesh, found, asked) if m is not None), None)
     if mesh is None:
         raise ProgramError(
             "A program needs a mesh; got none, and no array's sharding brings one. Give"
             " mesh=sv.mesh(data=4, model=2)."
         )
+    notes = [jitted.note] if jitted.note else []
+    notes += other_mesh_note(asked, mesh)
+    notes += [] if rules is not None else without_rules_note(arrays, args)
+    parameters = parameter_names(jitted.fn, len(args))
     if in_specs is not None:
-        specs = _spread(in_specs, tree, len(arrays), "in_specs", one=len(args) == 1)
-        arrays = tuple(
-            a if s is None or a.spec is not None else a.replace(spec=s)
-            for a, s in zip(arrays, specs, strict=True)
-        )
+        arrays = with_in_specs(arrays, in_specs, tree, parameters, mesh)
+    if jitted.in_shardings is not None:
+        request = Asked(mesh, rules, dialect)
+        arrays, more = with_jit_specs(arrays, jitted.in_shardings, tree, parameters, request)
+        notes += more
+    outs, more = out_trees(out_specs, jitted.out_shardings, mesh)
     positions = _donated(donate, len(args))
+    if positions and jitted.donate and set(positions) != set(jitted.donate):
+        more.append(
+            f"donate={positions} was given to sv.program and donate_argnums={jitted.donate} to"
+            " jax.jit; what sv.program was given counts."
+        )
+    positions = positions or jitted.donate
+    options = {**jitted.options, **({"donate": positions} if positions else {})}
     return Program(
-        fn,
+        jitted.fn,
         arrays,
         mesh,
         rules,
         dialect,
         tree,
-        _output_specs(out_specs),
-        {"donate": positions} if positions else {},
-        name,
+        outs,
+        options,
+        name or function_name(fn),
+        tuple(notes + more),
     )
-
-
-def _spread(specs: Any, tree: Any, count: int, what: str, one: bool) -> list[Spec | None]:
-    """One Spec a leaf, from a pytree prefix of specs."""
-    prefix = (specs,) if one and not isinstance(specs, (tuple, list)) else specs
-    prefix = tuple(prefix) if isinstance(prefix, list) else prefix
-    arguments = tree.unflatten(range(count))
-    try:
-        spread = jax.tree.broadcast(prefix, arguments, is_leaf=_is_spec)
-        leaves = jax.tree.leaves(spread, is_leaf=_is_spec)
-    except ValueError as error:
-        first = str(error).strip().splitlines()[0]
-        raise ProgramError(
-            f"{what} does not match the arguments: {first} Give one spec an argument, or a prefix"
-            " of their tree."
-        ) from error
-    if len(leaves) != count:
-        raise ProgramError(
-            f"{what} gives {plural(len(leaves), 'spec')} for {plural(count, 'array')}. Give one"
-            " spec an argument, or a prefix of their tree."
-        )
-    return [_as_spec(leaf) for leaf in leaves]
-
-
-def _is_spec(value: Any) -> bool:
-    return value is None or isinstance(value, (Spec, str, jax.sharding.PartitionSpec))
-
-
-def _as_spec(value: Any) -> Spec | None:
-    if value is None or isinstance(value, Spec):
-        return value
-    if isinstance(value, str):
-        return Spec.parse(value)
-    if isinstance(value, jax.sharding.PartitionSpec):
-        return adopt(value)
-    raise ProgramError(f"A spec is text such as P('x', None), or jax's own; got {shown(value)}.")
-
-
-def _output_specs(specs: Any) -> tuple[Spec, ...] | None:
-    if specs is None:
-        return None
-    leaves = jax.tree.leaves(specs, is_leaf=_is_spec)
-    # None stands for "whole" here, as in jit's out_shardings with a PartitionSpec of its own.
-    return tuple(_as_spec(leaf) or Spec() for leaf in leaves)
 
 
 def _donated(donate: Any, count: int) -> tuple[int, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ from shardviz.core.layout.array import dtype_name
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.report import Check
+from shardviz.core.program.rounding import Noise
 
 # How far two results may lie apart, as a part of the largest value. Sums in another order differ
 # by rounding; a wrong or missing sum differs by far more than this.
@@ -25,6 +26,8 @@ _TOLERANCE = {
     "float16": 5e-3,
     "bfloat16": 3e-2,
 }
+_HIDDEN = 0.25  # of what is typical of a block: more than rounding does to most functions
+_ZERO = 1e-7  # what is left where everything cancels
 _NARROW = 0.3  # floats of 8 bits and fewer
 # GPUs and TPUs multiply float32 in fewer bits by default (TF32, bfloat16 passes).
 _COARSE = {"float32": 5e-3, "complex64": 5e-3}
@@ -88,7 +91,12 @@ def tolerance(dtypes: Iterable[Any], platform: str) -> float:
 
 
 def values_check(
-    name: str, array: jax.Array, reference: jax.Array, inputs: Sequence[Any], platform: str
+    name: str,
+    array: jax.Array,
+    reference: jax.Array,
+    inputs: Sequence[Any],
+    platform: str,
+    moved: Callable[[], Sequence[jax.Array]] | None = None,
 ) -> Check:
     """A result on many devices against the same result on one, block by block.
 
@@ -98,6 +106,8 @@ def values_check(
         reference: the result of the unsharded function.
         inputs: the dtypes of the arguments: results cannot be finer than what they came from.
         platform: what it ran on.
+        moved: gives the same result for arguments that were moved by one rounding step; asked only
+            where the two differ by more than is usual.
     """
     title = f"{name}: values"
     if partial := partial_sums(array):
@@ -107,12 +117,59 @@ def values_check(
         return Check(title, False, f"{array.dtype}{list(array.shape)} here, {there} on one device.")
     if jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key):
         array, reference = jax.random.key_data(array), jax.random.key_data(reference)
+        moved = None  # keys have no rounding
+    blocks = [(s.index, s.data) for s in array.addressable_shards if s.replica_id == 0]
     difference = _Difference(np.asarray(reference))
-    for shard in array.addressable_shards:
-        if shard.replica_id == 0:
-            difference.add(np.asarray(shard.data), shard.index)
+    for index, data in blocks:
+        difference.add(np.asarray(data), index)
     exact = not dtype_name(array.dtype).startswith(("float", "bfloat", "complex"))
-    return difference.check(title, 0.0 if exact else tolerance([array.dtype, *inputs], platform))
+    allowed = 0.0 if exact else tolerance([array.dtype, *inputs], platform)
+    check = difference.check(title, allowed, 0.0 if moved else _ZERO)
+    if moved is None or (check.ok is not False and not difference.hidden):
+        return check
+    return _judged(check, difference, allowed, _noise(moved(), reference, [i for i, _ in blocks]))
+
+
+def _noise(moved: Sequence[jax.Array], reference: jax.Array, blocks: Sequence[Any]) -> Noise:
+    """What a rounding step of the arguments does to a result, from the results of several."""
+    found = []
+    for result in moved:
+        difference, other = _Difference(np.asarray(reference)), np.asarray(result)
+        for index in blocks:
+            difference.add(other[index], index)
+        found.append(difference)
+    return Noise(
+        max(d.worst for d in found),
+        max(d.unlike for d in found),
+        tuple(np.max([d.typical for d in found], axis=0)) if blocks else (),
+    )
+
+
+def _judged(check: Check, found: _Difference, allowed: float, noise: Noise) -> Check:
+    """A difference beyond what is usual, held against what rounding does to the function."""
+    if found.worst <= _ZERO and noise.allowed >= found.scale and not found.unlike:
+        words = "Everything cancels to about zero: what is left is rounding"
+        return Check(check.name, True, f"{check.detail} {words}.")
+    floor = allowed * (found.typical_scale + 1e-3 * found.scale)
+    if not noise.explains(found.worst, found.unlike, found.typical, floor):
+        if check.ok:  # the largest values agree, and hide a block of small ones
+            words = f"In one block the median difference is {max(found.typical):.2g}"
+            detail = f"{check.detail} {words}, as large as the values there."
+            return Check(check.name, False, detail)
+        return check
+    if check.ok:
+        return check
+    moves = f"moves by {noise.worst:.2g}" if noise.worst else "changes as well"
+    if noise.unlike:
+        moves += f", and {plural(noise.unlike, 'element')} otherwise,"
+    detail = (
+        f"{check.detail} The unsharded function itself {moves} when its arguments move by one"
+        " rounding step"
+    )
+    if noise.hopeless(found.scale):
+        words = "so this decides nothing: it amplifies rounding too much for these values"
+        return Check(check.name, None, f"{detail}, {words}. Give values of your own to sv.run.")
+    return Check(check.name, True, f"{detail}: this is rounding.")
 
 
 def partial_sums(array: jax.Array) -> str | None:
@@ -133,11 +190,26 @@ class _Difference:
         self.reference = reference
         self.worst = self.scale = 0.0
         self.unlike = self.not_finite = 0
+        self.typical: list[float] = []
+        self._scales: list[float] = []
+
+    @property
+    def typical_scale(self) -> float:
+        """The median size of a value, of the median of each block."""
+        return float(np.median(self._scales)) if self._scales else 0.0
+
+    @property
+    def hidden(self) -> bool:
+        """Whether a block of small values may be wrong behind larger ones elsewhere."""
+        pairs = zip(self.typical, self._scales, strict=True)
+        return any(apart > _HIDDEN * size for apart, size in pairs)
 
     def add(self, block: np.ndarray, index: tuple[slice, ...]) -> None:
         other = self.reference[index]
         if block.dtype.kind in "iub" or dtype_name(block.dtype).startswith(("int", "uint")):
             self.unlike += int((block != other).sum())
+            self.typical.append(0.0)
+            self._scales.append(0.0)
             return
         wide = np.complex128 if block.dtype.kind == "c" else np.float64
         block, other = block.astype(wide), other.astype(wide)
@@ -149,8 +221,10 @@ class _Difference:
         apart = np.abs(block[finite] - other[finite])
         self.worst = max(self.worst, float(apart.max(initial=0.0)))
         self.scale = max(self.scale, float(np.abs(other[finite]).max(initial=0.0)))
+        self.typical.append(float(np.median(apart)) if apart.size else 0.0)
+        self._scales.append(float(np.median(np.abs(other[finite]))) if apart.size else 0.0)
 
-    def check(self, title: str, allowed: float) -> Check:
+    def check(self, title: str, allowed: float, forgiven: float) -> Check:
         if allowed == 0.0:
             detail = "Equal to the unsharded function, element by element."
             if self.unlike:
@@ -165,8 +239,7 @@ class _Difference:
             detail += f" {plural(self.unlike, 'element')} finite in one of the two only."
         if self.not_finite:
             detail += f" {plural(self.not_finite, 'element')} NaN or infinite in both."
-        # The last term forgives rounding where everything cancels to about zero.
-        within = self.worst <= allowed * self.scale + 1e-3 * min(allowed, 1e-4)
+        within = self.worst <= allowed * self.scale + forgiven
         return Check(title, within and not self.unlike, detail)
 
 

@@ -15,6 +15,7 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.donation import reused_leaves
 from shardviz.core.program.effects.names import has_callbacks
 from shardviz.core.program.hlo.collectives import read_collectives
 from shardviz.core.program.hlo.comparison import inherited
@@ -65,6 +66,8 @@ class Executable:
         partitioned: what its text held straight after XLA's partitioner; None where XLA left none.
         partition_s: seconds until the partitioner was done; None as above.
         partition_note: why there is no text of the partitioner, in one sentence; else `""`.
+        reused: the positions of donated leaves whose memory an output takes; None where none is
+            donated or the compiler does not say.
         loops: how many loops its final text holds.
     """
 
@@ -78,6 +81,7 @@ class Executable:
     partition_s: float | None = None
     partition_note: str = ""
     loops: int = 0
+    reused: tuple[int, ...] | None = None
     _reference: Executable | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
@@ -161,6 +165,7 @@ def compile_lowered(
         dumped.partition_s,
         "" if mesh.size == 1 else dumped.reason,
         final.count(" while("),
+        reused_leaves(lowered.traced.program, final),
     )
 
 
@@ -179,7 +184,8 @@ def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, 
         sorted((str(k), repr(v)) for k, v in options.items()),
         donated_leaves(program),
         [str(r.spec) for r in program.requests],
-        [str(s) for s in program.out_specs or ()],
+        [str(s) for s in lowered.traced.out_specs],
+        [a.memory_kind for a in program.arrays],
         (jax.__version__, jaxlib_version),
     )
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
@@ -214,6 +220,9 @@ def _memory(stage: Any) -> Memory:
         temporaries=size("temp"),
         aliased=size("alias"),
         generated_code=size("generated_code"),
+        host_arguments=size("host_argument"),
+        host_outputs=size("host_output"),
+        host_temporaries=size("host_temp"),
     )
 
 

@@ -28,7 +28,7 @@ def refuse_other_orders(jaxpr: Any, mesh: MeshSpec) -> None:
         own = mesh.device_ids.ravel().tolist()  # here: most programs name no mesh, however large
         other = [d.id for d in named.devices.flat]
         if other != own and sorted(other) == sorted(own):
-            raise ProgramError(_in_words("The program's mesh", own, _who(equation), other))
+            raise ProgramError(_in_words("The program's mesh", own, who(equation), other))
 
 
 def _in_words(first: str, order: list[int], second: str, other: list[int]) -> str:
@@ -41,8 +41,13 @@ def _in_words(first: str, order: list[int], second: str, other: list[int]) -> st
     )
 
 
-def _who(equation: Any) -> str:
-    """The operation that names a mesh, and its line where jax kept it."""
+def who(equation: Any) -> str:
+    """The operation that names a mesh, and its line where jax kept it.
+
+    >>> import jax
+    >>> who(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
+    'sin'
+    """
     traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
     for frame in getattr(traceback, "frames", ()):
         if is_user_file(frame.file_name):

@@ -41,17 +41,15 @@ def output_layouts(
 
 def spec_checks(
     outputs: Sequence[Output],
-    specs: tuple[Spec, ...] | None,
+    specs: Sequence[Spec | None],
     mesh: MeshSpec,
     layouts: Mapping[str, Layout],
 ) -> list[Check]:
     """What was asked for each output against how the compiler lays it out."""
-    if specs is None:
-        return []
-    each = specs * len(outputs) if len(specs) == 1 else specs
     return [
         specs_check(o.name, s, lay_out(o.shape, s, mesh, o.dtype), layouts.get(o.name))
-        for o, s in zip(outputs, each, strict=True)
+        for o, s in zip(outputs, specs, strict=True)
+        if s is not None
     ]
 
 

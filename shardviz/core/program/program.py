@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import ProgramError, plural, shown
+from shardviz.core.errors import ProgramError, plural, shown, suggestion
 from shardviz.core.layout.array import ArraySpec, unique_names
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.request import Request, requests
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.spec import Spec
+
+
+def function_name(fn: Any) -> str:
+    """What a function is called; of a partial what it wraps, of a callable object its class.
+
+    >>> import functools
+    >>> function_name(functools.partial(abs, 1)), function_name(abs)
+    ('abs', 'abs')
+    """
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    name = getattr(fn, "__name__", "") or getattr(getattr(fn, "__wrapped__", None), "__name__", "")
+    return name if isinstance(name, str) and name else type(fn).__name__
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -28,9 +41,12 @@ class Program(Displayed):
         dialect: who reads them.
         tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple of
             arguments); None where each array is one argument.
-        out_specs: one Spec an output leaf, or None to let the compiler choose.
+        out_specs: Specs in a pytree prefix of what `fn` returns, as jax.jit's `out_shardings`; None
+            in place of one, or of all, lets the compiler choose.
         options: compiler options, by name; `donate` holds the positions of donated arguments.
         name: what pictures call it.
+        notes: what a person should know about how it was put together; plans and reports begin
+            with them.
 
     Raises:
         ProgramError: if the parts do not fit together.
@@ -42,9 +58,10 @@ class Program(Displayed):
     rules: Rules | None = None
     dialect: Dialect = Dialect.LINEN
     tree: Any = None
-    out_specs: tuple[Spec, ...] | None = None
+    out_specs: Any = None
     options: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
+    notes: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
@@ -53,7 +70,7 @@ class Program(Displayed):
         put("arrays", tuple(self.arrays))
         if self.name is not None and not isinstance(self.name, str):
             raise ProgramError(f"The name of a program is text; got {shown(self.name)}.")
-        put("name", self.name or getattr(self.fn, "__name__", "program"))
+        put("name", self.name or function_name(self.fn))
         unique_names(self.arrays)
         if self.tree is not None and self.tree.num_leaves != len(self.arrays):
             raise ProgramError(
@@ -68,7 +85,14 @@ class Program(Displayed):
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
         >>> program.replace(mesh=make_mesh(data=8)).mesh.size
         8
+
+        Raises:
+            ProgramError: for a part that a program does not have.
         """
+        known = [f.name for f in fields(self)]
+        for name in changes:
+            if name not in known:
+                raise ProgramError(f"A program has no part {shown(name)}.{suggestion(name, known)}")
         return replace(self, **changes)
 
     @cached_property

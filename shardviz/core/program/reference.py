@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
 
 from shardviz.core.errors import listed
 from shardviz.core.layout.mesh import MeshSpec
@@ -15,10 +15,11 @@ from shardviz.core.program.capacity import bytes_in_words, capacity_of, needed_b
 from shardviz.core.program.checks import values_check
 from shardviz.core.program.compiler import Executable, Lowered, compile_lowered, lower
 from shardviz.core.program.failures import in_words
+from shardviz.core.program.placing import Inputs
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Memory
+from shardviz.core.program.rounding import moved_results, step_of
 from shardviz.core.program.targets import mesh_of
-from shardviz.core.program.values import example
 
 _TITLE = "unsharded function"
 
@@ -28,7 +29,7 @@ def checks(
     lowered: Lowered,
     executable: Executable,
     devices: Sequence[Any],
-    leaves: list[Any] | None,
+    given: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
     """One Check an output, or one that says why there is nothing to compare with.
@@ -37,7 +38,7 @@ def checks(
         program: what ran.
         lowered, executable: what was made of it.
         devices: where it ran.
-        leaves: the values it was given, or None where they were made up.
+        given: the values it was given, or made-up ones.
         results: what came out.
     """
     if not results:
@@ -46,7 +47,7 @@ def checks(
         return (Check(_TITLE, None, reason),)
     alone = unsharded(program)
     try:
-        return _compared(alone, lowered, executable, devices, leaves, results)
+        return _compared(alone, lowered, executable, devices, given, results)
     except Exception as error:  # noqa: BLE001  a function may be made for many devices alone
         return (Check(_TITLE, None, f"It does not run on one device. {in_words(error)}"),)
 
@@ -86,7 +87,7 @@ def _compared(
     lowered: Lowered,
     executable: Executable,
     devices: Sequence[Any],
-    leaves: list[Any] | None,
+    given: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
     mesh = mesh_of(devices[:1], alone.mesh)
@@ -98,16 +99,23 @@ def _compared(
     single = executable.reference(make) if lowered.cacheable else make()
     if reason := _too_big(single.memory, devices):
         return (Check(_TITLE, None, reason),)
-    whole = NamedSharding(mesh, PartitionSpec())
-    inputs = [
-        example(array, whole, i) if leaves is None else jax.device_put(leaves[i], whole)
-        for i, array in enumerate(alone.arrays)
-    ]
+    inputs = given.whole(mesh)
     expected = jax.block_until_ready(single.stage(*inputs))
     dtypes = [i.dtype for i in inputs if not jax.numpy.issubdtype(i.dtype, jax.dtypes.prng_key)]
+    platform = devices[0].platform
+    moved = functools.cache(
+        lambda: moved_results(single.stage, inputs, step_of(lowered.text, platform))
+    )
     found = tuple(
-        values_check(output.name, result, other, dtypes, devices[0].platform)
-        for output, result, other in zip(lowered.traced.outputs, results, expected, strict=True)
+        values_check(
+            output.name,
+            results[i],
+            expected[i],
+            dtypes,
+            platform,
+            lambda i=i: [r[i] for r in moved()],
+        )
+        for i, output in enumerate(lowered.traced.outputs)
     )
     return tuple(map(_undecided, found)) if lowered.manual else found
 

@@ -162,9 +162,11 @@ class Memory:
         generated_code: the code itself, where it lives on the device.
         capacity: what the device had free when the report was made; of simulated devices, their
             even share of the host's.
+        host_arguments, host_outputs, host_temporaries: bytes beside those, in the memory of the
+            host, for arrays of memory kind `pinned_host` and the like.
 
     >>> Memory(arguments=1024).replace(capacity=4096)
-    Memory(arguments=1024, ..., capacity=4096)
+    Memory(arguments=1024, ..., capacity=4096, ...)
     """
 
     arguments: int | None = None
@@ -173,6 +175,9 @@ class Memory:
     aliased: int | None = None
     generated_code: int | None = None
     capacity: int | None = None
+    host_arguments: int | None = None
+    host_outputs: int | None = None
+    host_temporaries: int | None = None
 
     def replace(self, **changes: int | None) -> Memory:
         """A copy with some numbers changed."""

@@ -6,7 +6,6 @@ same text, whatever trees its arguments and results form.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import inspect
 import re
@@ -18,13 +17,22 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from shardviz.core.errors import ProgramError, plural
+from shardviz.core.errors import ProgramError
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.arguments import path_name, unique
+from shardviz.core.program.arguments import leaves_with_paths, path_name, unique
 from shardviz.core.program.bridge import jax_dtype
+from shardviz.core.program.context_meshes import (
+    NO_MESH,
+    Meeting,
+    in_context,
+    refuse_other_axes,
+    watched,
+)
 from shardviz.core.program.device_orders import refuse_other_orders
 from shardviz.core.program.effects.names import effect_names
+from shardviz.core.program.given_specs import as_spec
+from shardviz.core.program.prefixes import spread
 from shardviz.core.program.program import Program
 
 
@@ -49,6 +57,7 @@ class Traced:
         outputs: one Output a leaf of the result.
         out_tree: how the leaves form what the function returns.
         seconds: how long it took.
+        out_specs: one Spec a leaf of the result, or None where the compiler chooses.
     """
 
     program: Program
@@ -58,6 +67,7 @@ class Traced:
     outputs: tuple[Output, ...]
     out_tree: Any
     seconds: float
+    out_specs: tuple[Spec | None, ...] = ()
 
 
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
@@ -68,19 +78,50 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
+    meeting = Meeting(mesh.abstract_mesh)
+    try:
+        return _traced(program, mesh, mesh, meeting)
+    except ValueError:
+        refuse_other_axes(meeting, program.mesh)
+        if meeting.named is None:
+            raise
+    # The function names the same axes for another kind of device: its own mesh is as good.
+    own = meeting.named
+    again = own if isinstance(mesh, AbstractMesh) else mesh
+    meeting = Meeting(own)
+    try:
+        return _traced(program, again, own, meeting)
+    except ValueError:
+        if meeting.named is None:
+            raise
+    return _traced(program, again, NO_MESH, meeting)  # it names several, as jax allows without one
+
+
+def _traced(
+    program: Program, mesh: Mesh | AbstractMesh, context: Mesh | AbstractMesh, meeting: Meeting
+) -> Traced:
+    """A program traced on a mesh, in the context of one."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = _Results(program)
-    options = {"donate_argnums": donated_leaves(program), **_output_shardings(program, mesh)}
-    with in_context(mesh):
-        stage = jax.jit(_flat(program, results), **options).trace(*arguments)
+    flat = watched(_flat(program, results), meeting)
+    donated = donated_leaves(program)
+    with in_context(context):
+        stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
+        specs = results.specs()
+        if any(spec is not None for spec in specs):
+            # How many outputs there are is known only now. jax keeps what it traced of `flat`.
+            outs = tuple(s if s is None else NamedSharding(mesh, s.to_jax()) for s in specs)
+            jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
+            stage = jitted.trace(*arguments)
     refuse_other_orders(stage.jaxpr, program.mesh)
     outputs = tuple(
         Output(name, tuple(info.shape), info.dtype)
         for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True)
     )
     seconds = time.perf_counter() - begun
-    return Traced(program, mesh, stage, effect_names(stage), outputs, results.tree, seconds)
+    effects = effect_names(stage)
+    return Traced(program, mesh, stage, effects, outputs, results.tree, seconds, specs)
 
 
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
@@ -98,7 +139,7 @@ def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.Sh
             dtype = jax_dtype(array.dtype)
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
-        sharding = NamedSharding(mesh, spec.to_jax())
+        sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
         structs.append(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding))
     return structs
 
@@ -125,32 +166,35 @@ class _Results:
         self.program = program
         self.tree: Any = None
         self.names: list[str] = []
+        self.shapes: list[tuple[int, ...]] = []
 
     def take(self, result: Any) -> tuple[Any, ...]:
         """The leaves of what the function returned."""
-        paths, self.tree = jax.tree_util.tree_flatten_with_path(result)
+        paths, self.tree = leaves_with_paths(result)
         taken: set[str] = set()
-        for path, _ in paths:
+        self.names = []
+        for path, _, _ in paths:
             taken.add(name := unique(path_name("output", path), taken))
             self.names.append(name)
-        leaves = tuple(leaf for _, leaf in paths)
-        if self.program.out_specs is not None:
-            self._check(self.program.out_specs, leaves)
-        return leaves
+        self.shapes = [getattr(leaf, "shape", ()) for _, leaf, _ in paths]
+        return tuple(leaf for _, leaf, _ in paths)
 
-    def _check(self, specs: tuple[Spec, ...], leaves: tuple[Any, ...]) -> None:
-        if len(specs) not in (1, len(leaves)):
-            raise ProgramError(
-                f"out_specs gives {plural(len(specs), 'spec')} and the function returns"
-                f" {plural(len(leaves), 'array')}: {', '.join(self.names)}. Give one spec an array,"
-                " or one for all."
-            )
-        specs = specs * len(leaves) if len(specs) == 1 else specs
-        for name, spec, leaf in zip(self.names, specs, leaves, strict=True):
+    def specs(self) -> tuple[Spec | None, ...]:
+        """One Spec a leaf, from the program's `out_specs`, checked against it.
+
+        Raises:
+            ProgramError: for specs that are no prefix of the results, or do not fit one of them.
+        """
+        full = self.tree.unflatten(range(len(self.names)))
+        given = spread(self.program.out_specs, full, "out_specs", self.names)
+        specs = [as_spec(spec) for spec in given]
+        for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
             try:
-                lay_out(getattr(leaf, "shape", ()), spec, self.program.mesh)
+                if spec is not None:
+                    lay_out(shape, spec, self.program.mesh)
             except ValueError as error:
                 raise ProgramError(f"{name}: {error}") from None
+        return tuple(specs)
 
 
 def _flat(program: Program, results: _Results) -> Callable[..., Any]:
@@ -163,30 +207,24 @@ def _flat(program: Program, results: _Results) -> Callable[..., Any]:
         return results.take(fn(*(leaves if tree is None else tree.unflatten(leaves))))
 
     functools.update_wrapper(flat, fn, updated=())
+    # jax names arguments in its messages, and operations of the compiler after arguments.
+    only = inspect.Parameter.POSITIONAL_ONLY
+    parameters = [inspect.Parameter(name, only) for name in flat_names(program)]
+    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return flat
+
+
+def flat_names(program: Program) -> list[str]:
+    """What the compiler calls the arrays of a program: their names as Python writes names.
+
+    >>> from shardviz.core.layout.array import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> flat_names(Program(abs, (ArraySpec("layers[0].w", (8,)),), make_mesh(data=4)))
+    ['layers_0_w']
+    """
     names = [re.sub(r"\W+", "_", a.name).strip("_") or "a" for a in program.arrays]
     taken: set[str] = set()
     for i, name in enumerate(names):
         names[i] = unique(name if name.isidentifier() else f"a_{name}", taken)
         taken.add(names[i])
-    # jax names arguments in its messages, and operations of the compiler after arguments.
-    parameters = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names]
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return flat
-
-
-def _output_shardings(program: Program, mesh: Mesh | AbstractMesh) -> dict[str, Any]:
-    if program.out_specs is None:
-        return {}
-    for spec in program.out_specs:
-        spec.check(program.mesh)
-    shardings = tuple(NamedSharding(mesh, s.to_jax()) for s in program.out_specs)
-    # How many outputs there are is not known yet: jit takes one sharding for all, or one each.
-    return {"out_shardings": shardings[0] if len(shardings) == 1 else shardings}
-
-
-def in_context(mesh: Mesh | AbstractMesh) -> contextlib.AbstractContextManager[Any]:
-    """The context in which a program is traced and lowered: its mesh is the mesh."""
-    # Functions may name mesh axes without a mesh: with_sharding_constraint(x, P("data")).
-    return jax.sharding.use_abstract_mesh(mesh) if isinstance(mesh, AbstractMesh) else (
-        jax.set_mesh(mesh)
-    )  # fmt: skip
+    return names

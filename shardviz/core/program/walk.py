@@ -22,7 +22,7 @@ from shardviz.core.layout.chips import chip_of_kind
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program import reference
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.capacity import capacity_of, refusal
+from shardviz.core.program.capacity import capacity_of, host_available, refusal
 from shardviz.core.program.checks import boxes_check
 from shardviz.core.program.compiler import (
     Executable,
@@ -32,6 +32,7 @@ from shardviz.core.program.compiler import (
     fingerprint,
     lower,
 )
+from shardviz.core.program.donation import donation_note
 from shardviz.core.program.effects.names import forget_failed_callbacks
 from shardviz.core.program.effects.rules import refusal_on, single_device_effects
 from shardviz.core.program.failures import failure
@@ -40,6 +41,7 @@ from shardviz.core.program.placing import Inputs
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Failure, Report
 from shardviz.core.program.roofline import roofline
+from shardviz.core.program.signs import positive_arguments
 from shardviz.core.program.tracing import Traced, trace
 
 
@@ -117,7 +119,7 @@ class Walk:
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         layouts = {r.array.name: r.layout for r in self.program.requests if r.layout}
-        self.note(in_layouts=layouts)
+        self.note(in_layouts=layouts, notes=(*self.report.notes, *self.program.notes))
 
     def compile_on(self, mesh: Mesh, cache: ExecutableCache) -> tuple[Lowered, Executable]:
         """From the program to an executable for the devices of a jax mesh."""
@@ -150,6 +152,10 @@ class Walk:
         if words := refusal_on(single, self.program.mesh.size):
             self.stage = "program"  # of no target with this many devices
             raise ProgramError(words)
+
+    def positive(self, traced: Traced) -> tuple[int, ...]:
+        """The positions of arguments that are made up above 0."""
+        return positive_arguments(traced.stage.jaxpr)
 
     def key(self, lowered: Lowered) -> str:
         """What the executable is kept under."""
@@ -184,18 +190,20 @@ class Walk:
         outputs, mesh = lowered.traced.outputs, self.program.mesh
         shardings = jax.tree.leaves(executable.stage.output_shardings)
         layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
+        notes = [executable.partition_note, donation_note(self.program, executable.reused)]
         self.note(
             collectives=collectives,
             partitioned=partitioned,
             partition_s=executable.partition_s,
-            notes=(*self.report.notes, *filter(None, [executable.partition_note])),
+            notes=(*self.report.notes, *filter(None, notes)),
             memory=executable.memory.replace(capacity=self.bytes_there()),
             cost=executable.cost,
             loops=executable.loops,
             out_layouts=layouts,
         )
         self.note_least_times()
-        self.check(*without, *spec_checks(outputs, self.program.out_specs, mesh, layouts))
+        specs = lowered.traced.out_specs
+        self.check(*without, *spec_checks(outputs, specs, mesh, layouts))
 
     def bytes_there(self) -> int | None:
         """The bytes that each device has for the program; None where nobody says."""
@@ -220,7 +228,7 @@ class Walk:
         """
         lowered, executable = self.compile_on(mesh, cache)
         self.enter("place")
-        inputs = Inputs(self.program, self.mesh, leaves)
+        inputs = Inputs(self.program, self.mesh, leaves, self.positive(lowered.traced))
         self._refuse_what_does_not_fit(executable, inputs)
         begun = time.perf_counter()
         placed = inputs.place_all()
@@ -240,12 +248,13 @@ class Walk:
         self.enter("check")
         self.check(*self._output_checks(lowered, results))
         self.check(
-            *reference.checks(self.program, lowered, executable, self.devices, leaves, results)
+            *reference.checks(self.program, lowered, executable, self.devices, inputs, results)
         )
 
     def _refuse_what_does_not_fit(self, executable: Executable, inputs: Inputs) -> None:
         capacity, there = capacity_of(self.devices), inputs.bytes_in_place
-        if words := refusal(executable.memory, capacity, len(self.devices), there):
+        words = refusal(executable.memory, capacity, len(self.devices), there)
+        if words or (words := inputs.no_room(self.devices[0].platform == "cpu", host_available())):
             raise ProgramError(words)
 
     def _execute(

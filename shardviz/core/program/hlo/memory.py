@@ -33,9 +33,22 @@ temporaries.'
     total = needed(memory)
     if total is None:
         return ""
-    return f"It needs {bytes_text(total)} on each device{_against(total, memory.capacity)}" + (
-        f" Most of it, {_largest(memory)}." if total else ""
-    )
+    words = f"It needs {bytes_text(total)} on each device{_against(total, memory.capacity)}"
+    if total:
+        words += f" Most of it, {_largest(memory)}."
+    if beside := host_bytes(memory):
+        words += f" Beside that, {bytes_text(beside)} a device lie in the memory of the host."
+    return words
+
+
+def host_bytes(memory: Memory) -> int:
+    """Bytes that the program keeps for each device in the memory of the host.
+
+    >>> host_bytes(Memory(arguments=100, host_arguments=40)), host_bytes(Memory())
+    (40, 0)
+    """
+    parts = (memory.host_arguments, memory.host_outputs, memory.host_temporaries)
+    return sum(part or 0 for part in parts)
 
 
 def _against(total: int, capacity: int | None) -> str:

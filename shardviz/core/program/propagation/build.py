@@ -12,6 +12,7 @@ from typing import Any
 from shardviz.core.errors import ProgramError, ShardvizError, plural, shown
 from shardviz.core.layout.request import Request
 from shardviz.core.program.attached import ROOM, ask_for_cpus, chosen_cpus
+from shardviz.core.program.context_meshes import refuse_other_meshes
 from shardviz.core.program.effects.rules import refusal_on, single_device_effects
 from shardviz.core.program.failures import failure, in_words
 from shardviz.core.program.program import Program
@@ -64,7 +65,7 @@ class _Walk:
 
     def __init__(self, program: Program) -> None:
         self.program = program
-        self.plan = Plan(program.name, program.mesh)
+        self.plan = Plan(program.name, program.mesh, notes=program.notes)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
         # Lowering starts jax's backend, and a program with callbacks runs in this kernel later on.
@@ -80,6 +81,7 @@ class _Walk:
             raise ProgramError(self.program.problems[0])
         self.stage = "trace"
         traced = trace(self.program, self.mesh)
+        refuse_other_meshes(traced.stage.jaxpr, self.program.mesh)
         self.plan = self.plan.replace(trace_s=traced.seconds)
         if words := self._refusal(traced):
             self.stage = "program"
@@ -125,7 +127,7 @@ class _Walk:
         return (*arguments, *used.values(), *(op for op in ops if op.kind != "argument"))
 
     def _notes(self, ops: Sequence[PlannedOp], note: str) -> tuple[str, ...]:
-        mesh, notes = self.program.mesh, [note] if note else []
+        mesh, notes = self.program.mesh, [*self.program.notes, *filter(None, [note])]
         single = [a for a, n in zip(mesh.axis_names, mesh.axis_sizes, strict=True) if n == 1]
         if single:
             verb = "has size 1 and splits" if len(single) == 1 else "have size 1 and split"

@@ -64,7 +64,7 @@ def read_manual(reader: Any, op: Any, where: Where) -> None:
     local = f"Inside of a shard_map over {over}: the shape is that of one device's block."
     at = where.call.inner(reader.texts.place(op))
     scope = scope_of(where, f"{at.op}/")
-    inside = replace(where, call=at, scope=scope, region="manual", note=local)
+    inside = replace(where, call=at, scope=scope, region="manual", note=local, manual=True)
     returned = reader.block(block, inside)
     _join(reader, op, made, [(name,) for name in returned])
 
@@ -76,12 +76,21 @@ def read_barrier(reader: Any, op: Any, where: Where) -> None:
     _join(reader, op, made, [(name,) for name in operands])
 
 
+def read_group(reader: Any, op: Any, where: Where) -> None:
+    """One value of a group that is split alike, as `shard_alike` asks for."""
+    number = str(op.attributes["group_id"])
+    reader.groups.setdefault(number, []).extend(reader.named(op.operands))
+
+
 def read_constraint(reader: Any, op: Any, where: Where) -> None:
     """A sharding that was asked for in the middle of a program, or a reshard between functions."""
     operands = reader.named(op.operands)
     specs = _specs(reader, op, "sharding")
     key = reader.texts.attribute(op, "sdy.sharding_origin_name").strip('"')
     at = where.call.inner(reader.texts.place(op))
+    last = at.op.rpartition("/")[2]
+    if not key and last in ("sharding_constraint", "reshard"):
+        key = last  # a module with groups names no origins
     asked = reader.value(operands[0])
     if key and asked is not None and specs == (asked.spec,) and _made_there(asked.op, at.op):
         # With Explicit axes every operation is followed by the sharding of its type.
@@ -90,9 +99,13 @@ def read_constraint(reader: Any, op: Any, where: Where) -> None:
         return
     rule = reader.texts.attribute(op, "sdy.sharding_rule")
     told = {"rule": factors.words(rule, operands), "factors": rule, "operands": operands}
-    opcode = "sharding_constraint" if key else "reshard"
+    asks = bool(key) and last != "shard_map"
+    opcode = "sharding_constraint" if asks else "reshard"
     (draft,) = reader.add(op, where, specs, opcode=opcode, **told)
-    if key:
+    if key and not asks:  # Shardy asks so for what a shard_map takes
+        for name in (key, f"{draft.op.name}: self"):
+            reader.origin(name, "manual", "in_specs of shard_map", draft.op.source)
+    elif key:
         for name in (key, f"{draft.op.name}: self"):
             reader.origin(name, "constraint", operands[0] or draft.op.name, draft.op.source)
     steps = attributes.edges(reader.texts.attribute(op, "sdy.propagation_edges"))
@@ -111,6 +124,7 @@ HANDLERS: dict[str, Callable[[Any, Any, Where], None]] = {
     "stablehlo.optimization_barrier": read_barrier,
     "sdy.manual_computation": read_manual,
     "sdy.reshard": read_constraint,
+    "sdy.sharding_group": read_group,
     "sdy.sharding_constraint": read_constraint,
 }
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import MappingProxyType
 
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.propagation.attributes import Edge, parent
@@ -40,6 +41,7 @@ class Where:
         looped: whether it stands in a loop.
         trips: how often it runs; None where a loop around it is of unknown length.
         note: what holds for everything in here.
+        manual: whether it stands in a `shard_map`.
     """
 
     call: Place = NOWHERE
@@ -48,6 +50,7 @@ class Where:
     looped: bool = False
     trips: int | None = 1
     note: str = ""
+    manual: bool = False
 
 
 @dataclass
@@ -111,22 +114,46 @@ def step_of(edge: Edge, op: str, ends: Mapping[tuple[str, int], str]) -> Step | 
     return Step(edge.number, edge.axis, op, origin, to) if origin and to else None
 
 
-def finished(drafts: list[Draft], known: dict[str, Origin]) -> tuple[PlannedOp, ...]:
+@dataclass(frozen=True)
+class Followed:
+    """What is needed to follow an axis back.
+
+    Attributes:
+        ops: the values by name.
+        brought: value and axis to the step that brought it.
+        tied: the name of a value to those that are split alike, because they were asked to be.
+    """
+
+    ops: Mapping[str, PlannedOp]
+    brought: Mapping[tuple[str, str], Step]
+    tied: Mapping[str, Sequence[str]]
+
+
+def finished(
+    drafts: list[Draft],
+    known: dict[str, Origin],
+    tied: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> tuple[PlannedOp, ...]:
     """The values, with the origin of every axis and the step that brought the last.
 
     Args:
         drafts: in program order.
         known: the names that Shardy gives to origins, and what they are.
+        tied: the name of a value to those that are split alike.
     """
-    brought: dict[tuple[str, str], int] = {}
+    brought: dict[tuple[str, str], Step] = {}
+    followed = Followed({draft.op.name: draft.op for draft in drafts}, brought, tied)
     for draft in drafts:
         for step in draft.crossed:
             for name in step.to:
-                brought.setdefault((name, step.axis), step.number)
+                brought.setdefault((name, step.axis), step)
     made = []
     for draft in drafts:
         axes = all_axes(draft.op.spec)
         origins = {a: o for a in axes if (o := _origin(a, draft, known)) is not None}
+        for axis in axes if len(origins) < len(axes) else ():
+            if axis not in origins and (o := _followed(axis, draft.op.name, followed)):
+                origins[axis] = o
         numbers = [n for a in axes if (n := _number(draft.op.name, a, brought)) is not None]
         steps = {"steps": draft.crossed, "step": max(numbers, default=None)}
         made.append(PlannedOp.trusted({**draft.op.__dict__, "origins": origins, **steps}))
@@ -149,13 +176,36 @@ def _origin(axis: str, draft: Draft, known: dict[str, Origin]) -> Origin | None:
     return None if found is None else _of_axis(axis, found)
 
 
+def _followed(axis: str, name: str, known: Followed) -> Origin | None:
+    """The origin of an axis of which Shardy does not tell: where its steps began."""
+    seen = set[str]()
+    while name not in seen and name in known.ops:
+        seen.add(name)
+        op = known.ops[name]
+        if (step := _arrival(name, axis, known.brought)) is not None:
+            name = step.origin
+        elif op.kind in ("argument", "result"):
+            return Origin(axis, op.kind, name) if axis in all_axes(op.spec) else None
+        elif op.opcode == "sharding_constraint":
+            return Origin(axis, "constraint", (*op.operands, name)[0], op.source)
+        else:
+            tied = (n for n in known.tied.get(name, ()) if n not in seen)
+            name = next((n for n in tied if axis in all_axes(known.ops[n].spec)), name)
+    return None
+
+
 @lru_cache(maxsize=4096)
 def _of_axis(axis: str, found: Origin) -> Origin:
     return Origin(axis, found.kind, found.name, found.source)
 
 
-def _number(name: str, axis: str, brought: dict[tuple[str, str], int]) -> int | None:
-    return brought.get((name, axis), brought.get((name, parent(axis))))
+def _number(name: str, axis: str, brought: Mapping[tuple[str, str], Step]) -> int | None:
+    step = _arrival(name, axis, brought)
+    return None if step is None else step.number
+
+
+def _arrival(name: str, axis: str, brought: Mapping[tuple[str, str], Step]) -> Step | None:
+    return brought.get((name, axis)) or brought.get((name, parent(axis)))
 
 
 @lru_cache(maxsize=4096)

@@ -57,6 +57,13 @@ _AFTER = frozenset(
     }
 )
 _SHARE_CALLS = "sdy-unflatten-call-graph"
+_UNGROUP = "sdy-remove-sharding-groups"
+_ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
+# Shardy ends the process where a sharding comes from none of the values of an operation and it is
+# to say from where: where a constraint is put before a shard_map, which is told all the same by
+# the pass that propagates, and there in a group of values that are split alike.
+_NO_ORIGINS = "sdy-apply-sharding-constraints"
+_GROUP = "sdy.sharding_group"
 _PROPAGATE = "sdy-user-priority-propagate"
 _PLANNED = (
     "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
@@ -98,8 +105,20 @@ def propagate(module: Any, per_call: bool = False) -> Any:
         ProgramError: where jaxlib has no such passes.
         Exception: whatever a pass raises.
     """
-    passes = _passes(debug=True)
-    return _run(module, [p for p in passes if not (per_call and _name(p) == _SHARE_CALLS)])
+    _refuse()
+    passes = [p for p in _passes(debug=True) if not (per_call and _name(p) == _SHARE_CALLS)]
+    if grouped(module):
+        # The groups stay in, so that whoever reads the module can tell of them.
+        passes = [_without(p, _ORIGINS) for p in passes if _name(p) != _UNGROUP]
+    return _run(module, passes)
+
+
+def grouped(module: Any) -> bool:
+    """Whether a module has groups of values that are split alike, as `shard_alike` makes them.
+
+    Of such a module `propagate` does not say where axes come from, only by which steps.
+    """
+    return any(_groups(item.operation) for item in module.body.operations)
 
 
 def planned(module: Any) -> Any:
@@ -125,7 +144,7 @@ def planned_on(propagated: Any) -> Any:
     """
     copy = propagated.operation.clone()
     with propagated.context:
-        _manager(_planning()).run(copy)
+        _manager((_UNGROUP, *_planning())).run(copy)
     return copy
 
 
@@ -135,9 +154,13 @@ def _planning() -> tuple[str, ...]:
     return (_PLANNED[0], *merge, _PLANNED[1])
 
 
-def _run(module: Any, passes: Sequence[str]) -> Any:
+def _refuse() -> None:
     if words := available():
         raise ProgramError(words)
+
+
+def _run(module: Any, passes: Sequence[str]) -> Any:
+    _refuse()
     with module.context:
         # No parsed text of it: that takes three times as long as all that is done here.
         copy = module.operation.clone()
@@ -191,8 +214,9 @@ def _passes(debug: bool) -> tuple[str, ...]:
     """The pipeline's passes up to the settled shardings."""
     passes = [p for p in _pipeline() if _name(p) in _KNOWN]
     if debug:
-        for option in ("debug-sharding-origins", "debug-propagation-edge-sharding"):
+        for option in (_ORIGINS, _STEPS):
             passes = [p.replace(f"{option}=false", f"{option}=true") for p in passes]
+        passes = [_without(p, _ORIGINS) if _name(p) == _NO_ORIGINS else p for p in passes]
     return tuple(passes)
 
 
@@ -203,6 +227,20 @@ def _pipeline() -> tuple[str, ...]:
         # The alias takes no options, but written out its passes do.
         text = str(manager.PassManager.parse("builtin.module(sdy-propagation-pipeline)"))
     return tuple(_split(text[len("builtin.module(") : -1]))
+
+
+def _without(text: str, option: str) -> str:
+    """A pass with an option off."""
+    return text.replace(f"{option}=true", f"{option}=false")
+
+
+def _groups(op: Any) -> bool:
+    return op.name == _GROUP or any(
+        _groups(item.operation)
+        for region in op.regions
+        for block in region.blocks
+        for item in block.operations
+    )
 
 
 def _split(text: str) -> list[str]:

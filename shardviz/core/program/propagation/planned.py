@@ -11,6 +11,8 @@ from typing import Any
 
 from shardviz.core.layout.spec import Spec
 
+#: What the note says of a value to which another one's sharding came without any step.
+TIED = "shard_alike splits it as"
 ORIGINS = ("argument", "constraint", "result", "manual", "op")
 
 
@@ -87,6 +89,8 @@ class PlannedOp:
         scope: the functions it stands in, outermost first, as jax names them.
         region: what it is inside of: `""`, `"loop body"`, `"loop condition"`, `"branch"`,
             `"manual"`.
+        manual: whether a `shard_map` is around it, however many loops and branches lie between:
+            its shape is that of one device's block.
         trips: how often it runs, where it stands in loops of known length.
         backward: whether it belongs to the backward pass.
         covered: whether the propagation looked into it.
@@ -119,6 +123,7 @@ class PlannedOp:
     covered: bool = True
     note: str = ""
     calls: tuple[str, ...] = ()
+    manual: bool = False
 
     @staticmethod
     def trusted(parts: Mapping[str, Any]) -> PlannedOp:

@@ -23,7 +23,7 @@ from shardviz.core.program.propagation.draft import (
 from shardviz.core.program.propagation.estimate.limits import LIMITS, limit_note
 from shardviz.core.program.propagation.estimate.windows import windows_of
 from shardviz.core.program.propagation.locations import place
-from shardviz.core.program.propagation.planned import Origin, PlannedOp
+from shardviz.core.program.propagation.planned import TIED, Origin, PlannedOp
 from shardviz.core.program.propagation.texts import Texts
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
@@ -64,6 +64,7 @@ class Reader:
         self._index: dict[str, Draft] = {}
         self._known: dict[str, Origin] = {}
         self._functions: dict[str, Any] = {}
+        self.groups: dict[str, list[str]] = {}  # number of a group to the values split alike
 
     def read(self) -> tuple[PlannedOp, ...]:
         """The values of the module: arguments, operations in order, results."""
@@ -74,7 +75,7 @@ class Reader:
         self._read_arguments(main)
         returned = self.block(main.regions[0].blocks[0], Where())
         self._read_results(main, returned)
-        return finished(self._drafts, self._known)
+        return finished(self._drafts, self._known, self._tied())
 
     def block(self, block: Any, where: Where) -> tuple[str, ...]:
         """Reads the operations of a block; the names of what it returns."""
@@ -129,6 +130,7 @@ class Reader:
             "operands": self.named(op.operands) if operands is None else operands,
             "scope": scope_of(where, at.op),
             "region": where.region,
+            "manual": where.manual,
             "trips": where.trips if where.looped else None,
             "backward": "transpose(" in at.op,
             "note": where.note,
@@ -174,13 +176,27 @@ class Reader:
                 self.cross(draft, attributes.edges(text), ends)
 
     def _note_limits(self, op: Any, made: list[Draft], operand: PlannedOp | None) -> None:
-        if op.name == "stablehlo.slice" and _joined(op):
+        if op.name == "stablehlo.slice" and _used_by(op, "stablehlo.concatenate"):
             return  # a rotation, say: the concatenation tells of it
-        windows = windows_of(op, self.texts)
+        windows, indexed = windows_of(op, self.texts), _used_by(op, "stablehlo.reshape")
         for draft in made:
-            if words := limit_note(draft.op, operand, self._mesh, windows):
+            if words := limit_note(draft.op, operand, self._mesh, windows, indexed):
                 note = " ".join(filter(None, (draft.op.note, words)))
                 draft.op = replace(draft.op, note=note)
+
+    def _tied(self) -> dict[str, list[str]]:
+        """Value to those that `shard_alike` splits as it, of which its note tells."""
+        tied: dict[str, list[str]] = {}
+        for names in self.groups.values():
+            for name in dict.fromkeys(names):
+                tied[name] = [n for n in dict.fromkeys(names) if n != name]
+        for name, others in tied.items():
+            if others:
+                draft = self._index[name]
+                words = f"{TIED} {' and '.join(others)}."
+                note = " ".join(filter(None, (draft.op.note, words)))
+                draft.op = replace(draft.op, note=note)
+        return tied
 
     def _read_call(self, op: Any, where: Where) -> None:
         callee = self._functions.get(_symbol(op.attributes["callee"]))
@@ -262,6 +278,11 @@ def _called(target: str, rule: str) -> dict[str, Any]:
         call = "It calls Python on the host of one device, so it needs its operands whole there."
     elif target in _KERNELS:
         call = "It is a Pallas kernel."
+    elif target == "ApproxTopK":
+        call += (
+            " XLA for CPUs sorts instead, before it propagates: expect another sharding and other"
+            " collectives there."
+        )
     if rule and not factors.opaque(rule):
         return {"note": call}
     return {"covered": False, "note": f"{call} {_NO_RULE}"}
@@ -277,10 +298,9 @@ def _is_main(item: Any) -> bool:
     return item.operation.name == "func.func" and _symbol(item.attributes["sym_name"]) == "main"
 
 
-def _joined(op: Any) -> bool:
-    """Whether a concatenation reads an operation's result."""
-    users = (use.owner.operation.name for use in op.results[0].uses)
-    return any(name == "stablehlo.concatenate" for name in users)
+def _used_by(op: Any, name: str) -> bool:
+    """Whether an operation of that name reads an operation's result."""
+    return any(use.owner.operation.name == name for use in op.results[0].uses)
 
 
 def _symbol(attribute: Any) -> str:

@@ -51,8 +51,12 @@ class Record:
         """One value: by name, by number, by a collective that it causes, or itself.
 
         Raises:
-            ProgramError: where the plan has no such value.
+            ProgramError: where the plan has no such value, or there is no plan.
         """
+        if self.error is not None:
+            raise ProgramError(
+                f"There is no plan of {self.program}, so it has no values. {self.error}"
+            )
         if isinstance(value, PlannedOp) and value in self.ops:
             return value
         if isinstance(value, Collective) and value.value in self.by_name:

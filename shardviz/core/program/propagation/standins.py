@@ -2,7 +2,8 @@
 
 jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules. XLA breaks them up
 first, and jaxlib offers no pass that does. What the parts of an elementwise operation do to
-shardings, any elementwise operation does; so such a one stands in, and keeps the name.
+shardings, any elementwise operation does; so such a one stands in, and keeps the name. A composite
+operation becomes a call of what it is composed of, and a concatenation loses what has no elements.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ import jax
 STANDS_FOR = "shardviz.stands_for"
 # XLA keeps these whole, and Shardy knows them by the names of calls.
 _CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
+_CONCATENATE = "stablehlo.concatenate"
+_COMPOSITE = "stablehlo.composite"
 # The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding crosses it.
 _LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
 _ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
@@ -40,7 +43,8 @@ def name_of(op: Any) -> str:
 
 
 def _collect(op: Any, found: list[Any]) -> None:
-    if op.name.startswith("chlo.") and op.name not in _LEFT:
+    known = op.name in (_COMPOSITE, _CONCATENATE)
+    if known or (op.name.startswith("chlo.") and op.name not in _LEFT):
         found.append(op)
     for region in op.regions:
         for block in region.blocks:
@@ -49,10 +53,15 @@ def _collect(op: Any, found: list[Any]) -> None:
 
 
 def _replace(op: Any) -> None:
+    if op.name == _CONCATENATE:
+        _without_empty(op)
+        return
     ir = importlib.import_module("jaxlib.mlir.ir")
     with op.context, op.location:
         attributes = {STANDS_FOR: ir.StringAttr.get(op.name.partition(".")[2])}
-        if op.name in _CALLS:
+        if op.name == _COMPOSITE:
+            attributes, name = {"callee": op.attributes["decomposition"]}, "func.call"
+        elif op.name in _CALLS:
             attributes["call_target_name"] = ir.StringAttr.get(_CALLS[op.name])
             name = "stablehlo.custom_call"
         elif not (name := _elementwise(op)):
@@ -67,6 +76,28 @@ def _replace(op: Any) -> None:
         )
     for old, new in zip(op.results, made.results, strict=True):
         old.replace_all_uses_with(new)
+    op.erase()
+
+
+def _without_empty(op: Any) -> None:
+    """Leaves out, of a concatenation, what has no elements."""
+    full = [v for v in op.operands if 0 not in v.type.maybe_downcast().shape]
+    if not full or len(full) == len(op.operands):
+        return
+    if len(full) == 1:
+        op.results[0].replace_all_uses_with(full[0])
+    else:
+        ir = importlib.import_module("jaxlib.mlir.ir")
+        with op.context, op.location:
+            made = ir.Operation.create(
+                op.name,
+                results=[op.results[0].type],
+                operands=full,
+                attributes={"dimension": op.attributes["dimension"]},
+                loc=op.location,
+                ip=ir.InsertionPoint(op),
+            )
+        op.results[0].replace_all_uses_with(made.results[0])
     op.erase()
 
 

@@ -8,7 +8,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import bytes_text
 from shardviz.core.program.propagation import factors
 from shardviz.core.program.propagation.attributes import parent
-from shardviz.core.program.propagation.planned import PlannedOp, Step
+from shardviz.core.program.propagation.planned import TIED, PlannedOp, Step
 from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.propagation.whole import dimension, dimension_of, why_whole
 from shardviz.core.program.report import Collective
@@ -83,7 +83,7 @@ def tell(plan: Record, op: PlannedOp) -> Story:
             steps |= {(s.number, s.axis): s for s in told.steps}
     for axis in sorted(op.spec.unreduced):
         lines.append(f"It is not summed over {axis} yet: each device along it holds a part.")
-    lines += _partial_sums(plan, op)
+    lines += _no_sums(plan, op)
     lines += [_cost(c) for c in plan.collectives if c.value == op.name]
     if op.note:
         lines.append(op.note)
@@ -115,7 +115,12 @@ class _Axis:
         place = f" ({origin.source})" if origin.source else ""
         came = _CAME[origin.kind].format(f"{origin.name}{place}")
         lines = [f"{opening}, {came}."]
-        asks = (origin.name == self.start, self.op.opcode in ("sharding_constraint", "shard_map"))
+        asks = (
+            origin.name == self.start,
+            self.op.opcode in ("sharding_constraint", "shard_map"),
+            TIED in self.op.note,
+            origin.kind == "manual" and self.op.opcode == "reshard",
+        )
         if not self.steps and not any(asks):
             lines.append(
                 "No step of its own brought it: it crossed the border of a function or loop."
@@ -189,29 +194,41 @@ def _name_of(rule: factors.Rule, op: PlannedOp, value: str, number: int) -> str:
     return ""
 
 
-def _partial_sums(plan: Record, op: PlannedOp) -> list[str]:
-    """What an operation sums over mesh axes, because it sums over a dimension they split."""
+def _no_sums(plan: Record, op: PlannedOp) -> list[str]:
+    """Which axes split what an operation reduces over, and are moved away before it does.
+
+    Where they are not, the collective that puts the parts together says so itself.
+    """
     rule = factors.parse(op.factors)
-    told = any(c.value == op.name and c.kind in _SUMS for c in plan.collectives)
-    if rule is None or op.kind != "op" or told:
+    if rule is None or op.kind != "op":
         return []
+    own = [c for c in plan.collectives if c.value == op.name]
+    summed = {axis for c in own if c.kind in _SUMS for axis in c.mesh_axes} | set(op.spec.unreduced)
     lines = []
     for factor in rule.reduction:
-        found: dict[str, list[str]] = {}
-        for name, tensor in zip(op.operands, rule.operands, strict=False):
-            value = plan.by_name.get(name)
-            for number, names in enumerate(tensor):
-                if value is not None and factor in names and number < value.spec.rank:
-                    for axis in value.spec.dims[number]:
-                        found.setdefault(axis, []).append(name)
-        for axis, names in found.items():
-            if axis not in op.spec.unreduced:
-                both = " and ".join(dict.fromkeys(names))
+        for axis, names in _split(plan, op, rule, factor).items():
+            moves = [c.kind for c in own if c.kind not in _SUMS and axis in c.mesh_axes]
+            if axis not in summed and moves:
+                both, many = " and ".join(names), "is" if len(names) == 1 else "are"
                 lines.append(
-                    f"{axis} splits {factor} ({rule.sizes[factor]}) in {both}, and {op.name}"
-                    f" reduces over {factor}: each device has a part, put together over {axis}."
+                    f"{axis} splits {factor} ({rule.sizes[factor]}) in {both}, which {many} moved"
+                    f" first ({moves[0]} over {axis}): so {op.name} reduces over the whole of"
+                    f" {factor}, and nothing is put together over {axis}."
                 )
     return lines
+
+
+def _split(plan: Record, op: PlannedOp, rule: factors.Rule, factor: str) -> dict[str, list[str]]:
+    """Mesh axis to the operands in which it splits a factor."""
+    found: dict[str, list[str]] = {}
+    for name, tensor in zip(op.operands, rule.operands, strict=False):
+        value = plan.by_name.get(name)
+        for number, names in enumerate(tensor):
+            if value is not None and factor in names and number < value.spec.rank:
+                for axis in value.spec.dims[number]:
+                    if name not in found.setdefault(axis, []):
+                        found[axis].append(name)
+    return found
 
 
 def _cost(c: Collective) -> str:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from shardviz.core.errors import plural
 from shardviz.core.layout.divide import Misfit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.propagation.planned import PlannedOp
@@ -57,12 +58,13 @@ def _padded(op: PlannedOp, mesh: MeshSpec) -> str:
         if misfit is not None:
             block = -(-misfit.size // misfit.parts)
             full, rest = divmod(misfit.size, block)
-            last = f", then one of {rest:,}" if rest else ""
             empty = misfit.parts - full - bool(rest)
-            none = f", and {empty:,} with padding alone" if empty else ""
+            told = [f"{plural(full, 'block')} of {block:,}"]
+            told += [f"one of {rest:,}"] if rest else []
+            told += [f"{plural(empty, 'block')} of padding alone"] if empty else []
             return (
-                f"Dimension {dim} is uneven over {' × '.join(misfit.axes)}: {full:,} blocks of"
-                f" {block:,}{last}{none}; the compiler pads. {misfit.sentence()}"
+                f"Dimension {dim} is uneven over {' × '.join(misfit.axes)}:"
+                f" {', then '.join(told)}; the compiler pads. {misfit.sentence()}"
             )
     return ""
 

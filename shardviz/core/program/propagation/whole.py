@@ -36,6 +36,8 @@ def why_whole(plan: Record, op: PlannedOp, number: int) -> str:
         return f"{opening}: no sharding crosses {op.name}."
     if op.opcode == "sharding_constraint":
         return f"{opening}: the constraint{_at(op)} asks for it so."
+    if op.opcode == "reshard" and op.op.endswith("/shard_map"):
+        return f"{opening}: the shard_map{_at(op)} asks for it so."
     if op.kind == "result":
         source = plan.by_name.get(op.operands[0]) if op.operands else None
         if source is not None and _axes(source, number):
@@ -60,7 +62,7 @@ def _reason(
         places = "where it comes from, is" if len(sources) == 1 else "where it comes from, are"
         return f"no axis reached it; {' and '.join(sources)}, {places} whole there."
     axis, name = next(iter(held.items()))
-    if op.region == "manual" and plan.by_name[name].region != "manual":
+    if op.manual and not plan.by_name[name].manual:
         return f"{_held(held)}, but the body of a shard_map sees one block."
     if blocked := [f for f in names if f in (*rule.blocked, *rule.whole)]:
         return f"{_held(held)}, but {op.name} lets nothing cross {blocked[0]}."

@@ -255,7 +255,7 @@ class Call:
         cut = [
             a.replace(spec=self.placed(c)[1]) for a, c in zip(arrays, self.in_parts, strict=True)
         ]
-        specs = tuple(self.placed(c)[1] for c in self.out_parts)
+        specs = self.out_tree.unflatten([self.placed(c)[1] for c in self.out_parts])
         mesh = mesh_over(self.sizes)
         return Program(self.body, tuple(cut), mesh, tree=tree, out_specs=specs)
 

@@ -164,6 +164,10 @@ class _ChildWalk(Walk):
         """The program, lowered; only the kernel can tell its lines from those that asked for it."""
         return replace(super().lowered(traced), sources=self.parcel.sources)
 
+    def positive(self, traced: Traced) -> tuple[int, ...]:
+        """What the kernel found: what travelled has no jaxpr any more."""
+        return self.parcel.positive
+
     def key(self, lowered: Lowered) -> str:
         """The kernel's own fingerprint, and how often it asked for a new compile."""
         return f"{self.parcel.key}/{_TURNS.get(self.parcel.key, 0)}"

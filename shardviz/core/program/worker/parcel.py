@@ -25,6 +25,7 @@ from shardviz.core.program.failures import in_words
 from shardviz.core.program.hlo.sources import source_lines
 from shardviz.core.program.program import Program
 from shardviz.core.program.reference import unsharded
+from shardviz.core.program.signs import positive_arguments
 from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace
 
 _NO_PROMISE = "no compatibility guarantees"
@@ -43,7 +44,7 @@ class Parcel:
         name: what the program is called.
         arrays: its arguments, each with the spec that counts.
         mesh: the mesh it is laid out on.
-        out_specs: as the program has them.
+        out_specs: one Spec a result, or None where the compiler chooses.
         options: compiler options; `donate` holds positions of leaves.
         outputs: the names of the results.
         platform: what it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
@@ -54,12 +55,13 @@ class Parcel:
         sources: a digest of its source lines, without those that asked for it.
         x64: whether jax is set to 64 bits.
         capacity: bytes of memory on each device; None where the device itself says.
+        positive: the positions of arguments that are made up above 0.
     """
 
     name: str
     arrays: tuple[ArraySpec, ...]
     mesh: MeshSpec
-    out_specs: tuple[Spec, ...] | None
+    out_specs: tuple[Spec | None, ...]
     options: Mapping[str, Any]
     outputs: tuple[str, ...]
     platform: str
@@ -70,6 +72,7 @@ class Parcel:
     alone: bytes | None = None
     x64: bool = False
     capacity: int | None = None
+    positive: tuple[int, ...] = ()
 
 
 def pack(
@@ -110,17 +113,18 @@ def pack(
         program.name,
         asked,
         program.mesh,
-        program.out_specs,
+        traced.out_specs,
         options,
         tuple(output.name for output in traced.outputs),
         platform,
         target,
         bytes(exported.serialize()),
-        _key(without_lines(text), asked, program, options, platform, target),
+        _key(without_lines(text), asked, traced, options, platform, target),
         hashlib.sha256(repr(source_lines(text)).encode()).hexdigest(),
         alone,
         bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         capacity,
+        positive_arguments(traced.stage.jaxpr),
     )
 
 
@@ -237,18 +241,21 @@ def _alone(program: Program, platform: str) -> bytes | None:
 def _key(
     text: str,
     arrays: tuple[ArraySpec, ...],
-    program: Program,
+    traced: Traced,
     options: Mapping[str, Any],
     platform: str,
     target: str,
 ) -> str:
+    program = traced.program
     parts = (
         text,
         program.mesh.device_ids.ravel().tolist() if program.mesh.concrete else "",
         (platform, target, program.mesh.size),
         sorted((str(k), repr(v)) for k, v in options.items()),
         [str(a.spec) for a in arrays],
-        [str(s) for s in program.out_specs or ()],
+        [str(s) for s in traced.out_specs],
+        [a.memory_kind for a in arrays],
+        [a.name for a in arrays if "donate" in options],  # which the notes speak of
         (jax.__version__, jaxlib_version),
     )
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]

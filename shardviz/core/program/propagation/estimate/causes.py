@@ -124,6 +124,8 @@ def why_manual(site: Site, inside: str) -> str:
 def _asks(constraint: PlannedOp) -> str:
     where = f" at {constraint.source}" if constraint.source else ""
     last = constraint.op.rpartition("/")[2]
+    if last == "shard_map":
+        return f"The shard_map{where}"
     return f"A reshard{where}" if last == "reshard" else f"A constraint{where}"
 
 

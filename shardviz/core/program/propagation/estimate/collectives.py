@@ -114,10 +114,13 @@ class _Reader:
 
     def collectives(self) -> Iterator[Collective]:
         for site in self.module.sites:
+            found = []
             if site.name in _WRITTEN:
-                yield self._manual(site)
+                found = [self._manual(site)]
             elif site.name in SHARDY:
-                yield from self._shardy(site)
+                found = list(self._shardy(site))
+            # XLA takes out what has no elements, and whatever would move it.
+            yield from (c for c in found if c.bytes_per_device)
 
     def _shardy(self, site: Site) -> Iterator[Collective]:
         start = self.module.start(site.op)

@@ -98,6 +98,7 @@ LIMITS: Mapping[str, Limit] = {
     "dynamic_slice": Limit("a dynamic slice", "an all-to-all", "all-gather", _GATHERS),
     "top_k": Limit("top_k", "an all-to-all", "all-gather", _GATHERS),
     "rows of top_k": Limit("the rows of top_k", _NOTHING, "all-gather", _GATHERS),
+    "fft": Limit("a Fourier transform", "all-to-alls", "all-gather", _GATHERS),
     "reduce": Limit("a reduction of pairs", _KEYED, "all-gather", "gathers each device's pick"),
 }
 _NONE: Mapping[int, Window] = {}
@@ -108,6 +109,7 @@ def limit_note(
     operand: PlannedOp | None,
     mesh: MeshSpec,
     windows: Mapping[int, Window] = _NONE,
+    indexed: bool = True,
 ) -> str:
     """What a person should know of a value where XLA is known to do otherwise; else `""`.
 
@@ -116,6 +118,7 @@ def limit_note(
         operand: the first that it reads.
         mesh: the mesh.
         windows: dimension of that operand to window, where the operation has any.
+        indexed: whether the dimension of a slice of one is dropped afterwards, as an index does.
 
     >>> from shardviz.core.layout.spec import Spec
     >>> split, rule = Spec.parse("data"), "<([i])->([i]) {i=8} permutation={i}>"
@@ -124,7 +127,7 @@ def limit_note(
     >>> print(limit_note(y, x, MeshSpec(("data",), (4,))))
     The estimate misses here: Shardy plans nothing for a reversal along dimension 0, split ...
     """
-    found = limits_of(op, operand, mesh, windows)
+    found = limits_of(op, operand, mesh, windows, indexed)
     return " ".join(limit.sentence(dim, axes) for limit, dim, axes in found)
 
 
@@ -133,9 +136,10 @@ def limits_of(
     operand: PlannedOp | None,
     mesh: MeshSpec,
     windows: Mapping[int, Window] = _NONE,
+    indexed: bool = True,
 ) -> list[tuple[Limit, int, tuple[str, ...]]]:
     """The known differences at a value: each with the dimension of its operand, and its axes."""
-    if op.opcode not in LIMITS or operand is None or op.region == "manual":
+    if op.opcode not in LIMITS or operand is None or op.manual:
         return []
     rule = factors.parse(op.factors)
     if rule is None or not rule.operands or not rule.results:
@@ -145,7 +149,8 @@ def limits_of(
         parts = group_size(axes, mesh)
         # Parts of an axis are the compiler's own choice, which it makes again.
         if names and parts > 1 and all(axis in mesh.shape for axis in axes):
-            split = _Split(op, operand, rule, dim, names[0], parts, windows.get(dim))
+            window = windows.get(dim)
+            split = _Split(op, operand, rule, dim, names[0], parts, window, indexed)
             if kind := split.kind():
                 found.append((LIMITS[kind], dim, axes))
     return found
@@ -162,15 +167,19 @@ class _Split:
     factor: str
     parts: int
     window: Window | None
+    indexed: bool
 
     def kind(self) -> str:
         """Which of the limits this is; `""` where it is none."""
         opcode, blocked = self.op.opcode, self.factor in self.rule.blocked
         if opcode == "top_k" and not blocked:
             return "rows of top_k"
+        # Along another dimension, if there is one, Shardy's all-to-all splits it instead.
         if opcode in ("top_k", "dynamic_slice"):
-            # Along another dimension, if there is one, Shardy's all-to-all splits it instead.
             return opcode if blocked and self.operand.spec.rank > 1 else ""
+        if opcode == "fft":
+            free = {f for names in self.rule.operands[0] for f in names} - {*self.rule.whole}
+            return opcode if self.factor in self.rule.whole and free else ""
         if opcode == "reduce":  # of values with their places: argmax
             pairs = len(self.rule.results) > 1
             return opcode if pairs and self.factor in self.rule.reduction else ""
@@ -186,7 +195,7 @@ class _Split:
         if not set(spec.dims[own]) & set(self.operand.spec.dims[self.dim]):
             return ""
         read, made, opcode = self.operand.shape[self.dim], self.op.shape[own], self.op.opcode
-        if opcode == "slice" and made == 1:
+        if opcode == "slice" and made == 1 and self.indexed:
             return "slice of one"
         if self.window is not None and not self.window.crosses(read, made, self.parts):
             return ""

@@ -83,7 +83,7 @@ class PlannedModule:
     def site(self, value: Any, caller: Site | None) -> Site | None:
         """The operation that makes a value, or None for an argument."""
         made = maker(value)
-        return None if made is None else self.at.get((made, caller))
+        return None if made is None else self.at.get((made, _home(value, caller)))
 
     def value(self, value: Any, caller: Site | None) -> PlannedOp | None:
         """The plan's value behind an operand."""
@@ -109,7 +109,7 @@ class PlannedModule:
     def _resolved(self, value: Any, caller: Site | None) -> tuple[Any, Site | None]:
         """The same value where it is made: through calls, and before any collective."""
         while True:
-            made = maker(value)
+            made, caller = maker(value), _home(value, caller)
             if made is None:
                 if caller is None or caller.name not in ("func.call", "sdy.manual_computation"):
                     return value, caller
@@ -143,6 +143,15 @@ class PlannedModule:
         spec = found[0] if found else Spec()
         rank = len((self.texts.tensor(value) or ((), ""))[0])
         return Spec.trusted((spec.dims + ((),) * rank)[:rank])
+
+
+def _home(value: Any, caller: Site | None) -> Site | None:
+    """What a value is made in: a loop or branch reads what is made outside of it, too."""
+    made = maker(value)
+    owner = (value.owner.owner if made is None else made.parent).operation
+    while caller is not None and caller.name != "func.call" and caller.op != owner:
+        caller = caller.caller
+    return caller
 
 
 def last_part(place: Place) -> str:

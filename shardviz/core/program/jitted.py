@@ -1,0 +1,106 @@
+"""What a function that is under `jax.jit` already asks for: its shardings, donation and options.
+
+jax has no public way to ask a jitted function for them. `_jit_info` is what it keeps them in, in
+jax 0.10 to 0.12; this is the one place that reads it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+
+from shardviz.core.errors import ProgramError
+
+_INFO = "_jit_info"
+_UNREADABLE = (
+    "The function is under jax.jit already, and this jax does not tell what jax.jit was given:"
+    " shardings and donation there are not seen. Give in_specs, out_specs and donate to sv.program."
+)
+
+
+@dataclass(frozen=True)
+class Jitted:
+    """A function and what `jax.jit` was asked for with it.
+
+    Attributes:
+        fn: the function under `jax.jit`, or the function itself where there is none.
+        in_shardings: a pytree prefix of the arguments, or None.
+        out_shardings: a pytree prefix of the results, or None.
+        donate: the positions of donated arguments.
+        options: compiler options.
+        note: what could not be seen, in one sentence; or `""`.
+    """
+
+    fn: Callable[..., Any]
+    in_shardings: Any = None
+    out_shardings: Any = None
+    donate: tuple[int, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict)
+    note: str = ""
+
+
+def unjitted(fn: Callable[..., Any]) -> Jitted:
+    """The function under `jax.jit`, and what it was jitted with.
+
+    Raises:
+        ProgramError: for a program that jax compiled already, which is no function any more.
+
+    >>> found = unjitted(jax.jit(abs, donate_argnums=0))
+    >>> found.fn is abs, found.donate
+    (True, (0,))
+    """
+    if isinstance(fn, (jax.stages.Compiled, jax.stages.Lowered, jax.stages.Traced)):
+        kind = type(fn).__name__
+        raise ProgramError(
+            f"A program needs a function that jax can trace; got a jax.stages.{kind}, which is"
+            f" {kind.lower()} for its own arguments already. Give the function itself, or jax.jit"
+            " of it."
+        )
+    if isinstance(fn, functools.partial):
+        return _through_partial(fn)
+    under = getattr(fn, "__wrapped__", None)
+    if not (callable(under) and hasattr(fn, "lower") and hasattr(fn, "trace")):
+        return Jitted(fn)
+    info = getattr(fn, _INFO, None)
+    if info is None:
+        return Jitted(fn, note=_UNREADABLE)
+    try:
+        return Jitted(
+            under,
+            _tree(info.in_shardings_treedef, info.in_shardings_leaves),
+            _tree(info.out_shardings_treedef, info.out_shardings_leaves),
+            tuple(info.donate_argnums),
+            dict(info.compiler_options_kvs),
+        )
+    except AttributeError:  # private to jax, and it may change
+        return Jitted(fn, note=_UNREADABLE)
+
+
+def _through_partial(fn: functools.partial) -> Jitted:
+    """What is left of a jitted function's wishes where its first arguments are bound."""
+    found, bound = unjitted(fn.func), len(fn.args)
+    if found.fn is fn.func:
+        return Jitted(fn, note=found.note)
+    asked = found.in_shardings
+    return Jitted(
+        functools.partial(found.fn, *fn.args, **fn.keywords),
+        tuple(asked[bound:]) if isinstance(asked, (tuple, list)) else asked,
+        found.out_shardings,
+        tuple(d - bound for d in found.donate if d >= bound),
+        found.options,
+    )
+
+
+def _tree(treedef: Any, leaves: Any) -> Any:
+    """The tree of shardings as it was given; None where nothing was asked."""
+    kept = [leaf if isinstance(leaf, jax.sharding.Sharding) else _spec(leaf) for leaf in leaves]
+    return None if all(leaf is None for leaf in kept) else treedef.unflatten(kept)
+
+
+def _spec(leaf: Any) -> Any:
+    """A PartitionSpec as it is; None for what jax writes where nothing was said."""
+    return leaf if isinstance(leaf, jax.sharding.PartitionSpec) else None

@@ -1,0 +1,168 @@
+"""The state of the Explorer as plain JAX code, which runs as it stands in a new cell."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.program import Program
+from shardviz.widgets.code_arguments import argument_code, arrays_code, variables
+from shardviz.widgets.code_function import FunctionCode, function_code
+from shardviz.widgets.code_values import Unwritable, written
+from shardviz.widgets.known_programs import is_known, known_sources
+from shardviz.widgets.session import PLACE, Session
+
+_HEAD = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+"""
+# What the code calls its own things; no array takes these names.
+_OWN = frozenset(
+    {"jax", "jnp", "np", "P", "AxisType", "Mesh", "NamedSharding", "mesh", "devices", "ids",
+     "outputs", "output", "array", "out_shardings", "compiler_options"}
+)  # fmt: skip
+_WIDE = ("float64", "complex128", "int64", "uint64")
+MOST_INLINE = 60  # letters of an option that stands in the call itself
+MOST_SIMULATED = 1 << 16  # ids beyond are names that another machine gave
+_DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
+
+
+def code(session: Session) -> str:
+    """The current state as plain JAX code: mesh, specs, arrays, and the program jitted over them.
+
+    What cannot be laid out stands in it as a comment with the reason.
+    """
+    program = session.program
+    function = _function(session)
+    taken = _OWN | function.names
+    names = variables(session.arrays, taken)
+    arguments = argument_code(program, names, taken)
+    options, asked, more = _options(program)
+    parts = [_HEAD + _imports(function.imports | arguments.imports | more)]
+    if any(a.dtype in _WIDE for a in session.arrays):
+        parts.append('jax.config.update("jax_enable_x64", True)  # for types of 64 bits\n')
+    parts += [_mesh_code(session.mesh), function.source and f"{function.source.rstrip()}\n"]
+    parts.append(arrays_code(program.requests, names))
+    if program.problems:
+        parts.append("# The program is not called: an array above cannot be laid out.\n")
+    elif function.call:
+        parts += [arguments.source, asked]
+        parts.append(_call_code(function.call, arguments.call, options))
+    elif names:
+        parts.append(_lost(session.lost) + _place_code(names))
+    return "\n".join(filter(None, parts))
+
+
+def _imports(modules: frozenset[str]) -> str:
+    return "".join(f"import {module}\n" for module in sorted(modules))
+
+
+def _mesh_code(mesh: MeshSpec) -> str:
+    types = " ".join(f"AxisType.{t}," for t in mesh.axis_types)
+    chosen = _first_devices(mesh) if mesh.ids_are_positions else _devices_by_id(mesh)
+    return f"{chosen}mesh = Mesh(devices, {mesh.axis_names!r}, axis_types=({types}))\n"
+
+
+def _first_devices(mesh: MeshSpec) -> str:
+    return f"""\
+{_simulated(mesh.size)}\
+devices = jax.devices() if jax.device_count() >= {mesh.size} else jax.devices("cpu")
+devices = np.array(devices[:{mesh.size}]).reshape({mesh.axis_sizes!r})
+"""
+
+
+def _devices_by_id(mesh: MeshSpec) -> str:
+    """The very devices of the mesh, in its order."""
+    ids = mesh.device_ids.ravel()
+    top = int(ids.max()) + 1
+    return f"""\
+{_simulated(top if top <= MOST_SIMULATED else mesh.size)}\
+ids = {_ids_text(ids)}  # the devices of the mesh, in its order
+devices = {{d.id: d for d in jax.devices()}}
+if not set(ids) <= set(devices):
+    devices = {{d.id: d for d in jax.devices("cpu")}}
+devices = np.array([devices[i] for i in ids]).reshape({mesh.axis_sizes!r})
+"""
+
+
+def _simulated(count: int) -> str:
+    return f"""\
+try:  # simulated devices, where there are too few real ones; only before JAX starts
+    jax.config.update("jax_num_cpu_devices", {count})
+except RuntimeError:
+    pass
+"""
+
+
+def _ids_text(ids: np.ndarray) -> str:
+    steps = np.diff(ids)
+    if len(ids) > 2 and steps[0] and (steps == steps[0]).all():
+        step = int(steps[0])
+        end = int(ids[-1]) + (1 if step > 0 else -1)
+        return f"range({ids[0]}, {end}{'' if step == 1 else f', {step}'})"
+    return repr(ids.tolist())
+
+
+def _function(session: Session) -> FunctionCode:
+    if session.entry == PLACE:
+        return FunctionCode("", "")
+    if is_known(session.entry):
+        source = _known_source(session.entry)
+        names = frozenset(_DEFINED.findall(source))
+        return FunctionCode(source, session.program.fn.__name__, frozenset(), names)
+    return function_code(session.program.fn)
+
+
+@lru_cache(maxsize=64)
+def _known_source(name: str) -> str:
+    return "\n\n".join(s.rstrip() for s in known_sources(name)) + "\n"
+
+
+def _call_code(function: str, call: Sequence[str], options: str) -> str:
+    return f"""\
+with jax.set_mesh(mesh):
+    outputs = jax.jit({function}{options})({", ".join(call)})
+for output in jax.tree.leaves(outputs):
+    print(output.shape, output.sharding)
+"""
+
+
+def _options(program: Program) -> tuple[str, str, set[str]]:
+    """What `jax.jit` is asked for: its arguments, lines above them, and imports."""
+    asked = dict(program.options)
+    donate = tuple(asked.pop("donate", ()))
+    values = {
+        "donate_argnums": donate or None,
+        "out_shardings": program.out_specs,
+        "compiler_options": asked or None,
+    }
+    options, lines, imports = "", "", set()
+    for name, value in values.items():
+        if value is None:
+            continue
+        try:
+            text = written(value, imports=imports)
+        except Unwritable as error:
+            kind = error.args[0].__name__
+            lines += f"# {name} is left out: it holds a {kind}, which no short expression makes.\n"
+            continue
+        if "\n" in text or len(text) > MOST_INLINE:
+            lines += f"{name} = {text}\n"
+            text = name
+        options += f", {name}={text}"
+    return options, lines, imports
+
+
+def _lost(name: str) -> str:
+    return f"# A saved state holds no functions: {name!a} is not called here.\n" if name else ""
+
+
+def _place_code(names: Sequence[str]) -> str:
+    shown = "array.sharding.spec, array.addressable_shards[0].index"
+    return f"for array in ({', '.join(names)},):\n    print({shown})\n"

@@ -1,0 +1,59 @@
+"""Arrays over many devices: a page in shape, and no words over other words."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.shards import lay_out
+from shardviz.core.layout.spec import Spec
+from shardviz.picture.compose import label_span
+from shardviz.picture.draw import draw
+from shardviz.picture.shapes import Picture
+
+# shape, spec, mesh
+LARGE = {
+    **{f"1-D, {n:,}": ((n,), "a", {"a": n}) for n in (8, 512, 4096, 65536)},
+    **{f"rows, {n:,}": ((n, 4), "a", {"a": n}) for n in (8, 64, 512, 1024, 4096, 16384, 65536)},
+    **{f"columns, {n:,}": ((4, n), "None, a", {"a": n}) for n in (512, 4096, 65536)},
+    "2-D, 4,096": ((4096, 4096), "a, b", {"a": 64, "b": 64}),
+    "2-D, 65,536": ((4096, 4096), "a, b", {"a": 256, "b": 256}),
+    "2-D, long": ((65536, 64), "a, b", {"a": 4096, "b": 16}),
+    "3-D, 512": ((64, 64, 64), "a, b, c", {"a": 8, "b": 8, "c": 8}),
+    "3-D, 4,096": ((64, 64, 64), "a, b, c", {"a": 16, "b": 16, "c": 16}),
+    "4-D, 4,096": ((8, 8, 8, 8), "a, b, c, d", dict.fromkeys("abcd", 8)),
+    "5-D, 65,536": ((16, 16, 16, 16, 4), "a, b, c, d", dict.fromkeys("abcd", 16)),
+}
+
+
+def picture(name: str) -> Picture:
+    shape, spec, mesh = LARGE[name]
+    return draw(lay_out(shape, Spec.parse(spec), make_mesh(mesh)))
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_no_words_stand_over_others(name):
+    rows: dict[float, list] = {}
+    for label in picture(name).labels:
+        rows.setdefault(round(label.y, 1), []).append((*label_span(label), label.text))
+    for spans in rows.values():
+        spans.sort()
+        for (_, right, text), (left, _, other) in itertools.pairwise(spans):
+            assert right <= left + 2, (text, other)
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_the_page_keeps_its_shape(name):
+    made = picture(name)
+    assert made.width <= 1250, made.width
+    assert made.height <= 1010, made.height
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_every_device_has_its_tile(name):
+    made = picture(name)
+    assert len(made.device_ids()) == make_mesh(LARGE[name][2]).size
+    assert made.tiles.x.min() >= 0
+    assert made.tiles.x.max() <= made.width

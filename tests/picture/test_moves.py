@@ -1,0 +1,156 @@
+"""How often collectives run, and what of a large difference or a long path is said in words."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.report import Collective, Failure, Memory, Report
+from shardviz.core.program.rungs import Rungs
+from shardviz.picture.draw import draw
+from shardviz.picture.draw_bars import draw_collectives
+from shardviz.picture.moves import each_time, in_all
+from shardviz.picture.plan_rows import ValueRow
+from shardviz.picture.text import to_text
+from shardviz.picture.text_boxes import wrapped
+from tests.picture.values import MESH, PROGRAM, REFUSED
+
+LOOPED = Collective(
+    "all-reduce", ("model",), 256, "jit(f)/while/dot", "f.py:3", trips=10, value="dot"
+)
+ONCE = Collective("all-gather", ("data",), 1024, value="x")
+UNKNOWN = Collective("all-to-all", (), 64, trips=None)
+REPORT = Report("f", "cpu × 8", collectives=(ONCE, LOOPED, UNKNOWN))
+
+
+def plan(*moves: Collective, values: int = 1, spec: str = "data") -> Plan:
+    ops = tuple(
+        PlannedOp(f"v{i}", "op", "dot", shape=(8,), dtype="float32", spec=Spec.parse(spec))
+        for i in range(values)
+    )
+    return Plan("f", MESH, ops, collectives=moves)
+
+
+def labels(picture) -> list[str]:
+    inside = [v for _, _, p in picture.panels for v in labels(p)]
+    return [v.text for v in picture.labels] + inside
+
+
+TIMES = {"a loop": (LOOPED, "256 B × 10", 2560), "once": (ONCE, "1 KiB", 1024),
+         "unknown": (UNKNOWN, "64 B × ?", 64)}  # fmt: skip
+
+
+@pytest.mark.parametrize(("one", "words", "total"), TIMES.values(), ids=TIMES.keys())
+def test_bytes_are_said_with_how_often(one, words, total):
+    assert (each_time(one), in_all(one)) == (words, total)
+
+
+SAID = {
+    "report in words": lambda: to_text(REPORT),
+    "report": lambda: "\n".join(labels(draw(REPORT))),
+    "difference in words": lambda: to_text(plan().diff(plan(LOOPED))),
+    "difference": lambda: "\n".join(labels(draw(plan().diff(plan(LOOPED))))),
+    "rungs": lambda: "\n".join(labels(draw(Rungs(PROGRAM, plan(LOOPED))))),
+    "plan": lambda: to_text(plan(dataclasses.replace(LOOPED, value="v0"))),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_collective_of_a_loop_counts_its_turns(name):
+    assert "256 B × 10" in SAID[name]()
+
+
+def test_the_longest_bar_and_the_first_line_are_of_the_most_bytes_in_all():
+    assert to_text(REPORT).splitlines()[2].startswith("  256 B × 10 all-reduce over model")
+    picture = draw_collectives(REPORT.collectives)
+    assert picture.tiles.width.tolist()[:2] == [150.0, 150.0 * 1024 / 2560]
+
+
+def test_the_rest_of_many_collectives_is_summed_with_its_turns():
+    picture = draw_collectives((*[ONCE] * 40, LOOPED.moved(), *[UNKNOWN] * 2))
+    assert "1.1 KiB" in labels(picture)  # 1,024 + 64 + 64 B beside the 40 largest
+
+
+def test_a_large_difference_begins_with_its_collectives():
+    many = [Collective("all-gather", ("data",), 100 + i, value=f"v{i}") for i in range(50)]
+    found = plan(values=900).diff(plan(*many, values=900, spec="model"))
+    lines = to_text(found).splitlines()
+    assert lines[0] == "50 collectives gained; 900 values changed."
+    assert lines[1].startswith("Each device sends ")
+    assert lines[2].startswith("Gained: all-gather of 149 B over data")
+    assert lines[42] == "and 10 more collectives"
+    assert lines[43].startswith("v0: P('data') -> P('model')")
+    assert lines[-1].startswith("and 8")
+    assert lines[-1].endswith("more values")
+    assert len(lines) <= 62
+
+
+def test_few_changes_are_all_said():
+    lines = to_text(plan(ONCE, values=3).diff(plan(LOOPED, values=2))).splitlines()
+    assert lines[0] == "1 collective gained, 1 lost; 1 value gone."
+    assert [v.split(":")[0] for v in lines[2:]] == ["Gained", "Lost", "Gone"]
+
+
+def test_a_difference_to_another_mesh_names_both_first():
+    other = Plan("f", make_mesh(data=8), ())
+    lines = to_text(plan().diff(dataclasses.replace(other, ops=plan(spec="None").ops))).splitlines()
+    assert lines[0] == "Mesh: data=4, model=2 -> data=8"
+
+
+PATH = "jit(train)/transpose(jvp(layer))/while/body/closed_call/checkpoint/attn/bsd,dhk/dot_general"
+
+
+def test_lines_of_a_report_are_no_wider_than_asked():
+    merged = f"jit(train)/({PATH}:{PATH}:{PATH})/reduce_sum"
+    long = REPORT.replace(collectives=(Collective("all-reduce", ("model",), 64, merged, "f.py:3"),))
+    text = to_text(long)
+    assert max(map(len, text.splitlines())) <= 80
+    assert merged in "".join(v.strip() for v in text.splitlines())
+
+
+def test_addresses_stay_in_one_piece():
+    address = "https://docs.jax.dev/en/latest/" + "a/" * 60
+    failed = Report("f", "cpu", error=Failure("compile", f"See {address} for more."))
+    assert address in to_text(failed)
+
+
+@pytest.mark.parametrize("width", [10, 24, 80])
+def test_wrapping_loses_nothing_of_a_path(width):
+    lines = wrapped(f"from {PATH}", width, "  ")
+    assert "".join(v.strip() for v in lines) == f"from{PATH}"
+
+
+MARKS = {
+    "in a shard_map": (PlannedOp("x", "op", region="manual", manual=True), "manual"),
+    "in a loop of a shard_map": (
+        PlannedOp("x", "op", region="loop body", trips=4, manual=True), "loop body × 4, manual",
+    ),
+    "in a loop": (PlannedOp("x", "op", region="loop body"), "loop body"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("op", "marks"), MARKS.values(), ids=MARKS.keys())
+def test_values_inside_of_a_shard_map_are_marked(op, marks):
+    assert ValueRow(op, ()).marks == marks
+
+
+def test_why_a_rung_is_missing_is_said_whole_below():
+    found = Rungs(PROGRAM, REFUSED)
+    missing = [r for r in found.all if r.collectives is None]
+    said = " ".join(labels(draw(found)))
+    for rung in missing:
+        assert rung.words in said or rung.words.split()[0] in said
+
+
+def test_a_report_says_what_lies_in_the_host_s_memory_and_its_own_notes():
+    memory = Memory(arguments=1 << 20, host_arguments=2 << 20, host_outputs=0)
+    note = "Argument x was donated and could not be used."
+    found = Report("f", "t", memory=memory, notes=(note,))
+    for said in (to_text(found), " ".join(labels(draw(found)))):
+        assert "beside that in the host's memory, for each device: arguments 2 MiB" in said
+        assert note in said

@@ -1,0 +1,176 @@
+"""Functions under jax.jit: what jax.jit was asked for counts, and compiles as jax compiles it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.program.building import build_program
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.jitted import unjitted
+from shardviz.core.program.propagation.build import plan_program
+from shardviz.core.program.runner import compile_program
+from shardviz.core.program.targets import choose, device_mesh
+from tests.program.helpers import MESH, array, run
+
+JAX_MESH = device_mesh(MESH, choose("cpu", 8))
+W = jax.ShapeDtypeStruct((64, 32), jnp.float32)
+X = jax.ShapeDtypeStruct((16, 64), jnp.float32)
+
+
+def on(*spec):
+    return NamedSharding(JAX_MESH, P(*spec))
+
+
+def step(w, x):
+    return w - 0.1 * jax.grad(lambda w: ((x @ w) ** 2).mean())(w)
+
+
+STEP = jax.jit(
+    step,
+    in_shardings=(on(None, "b"), on("a")),
+    out_shardings=on(None, "b"),
+    donate_argnums=0,
+    compiler_options={"xla_cpu_enable_fast_math": False},
+)
+
+
+def made(fn, *args, mesh: Any = MESH, rules=None, in_specs=None, out_specs=None, donate=()):
+    return build_program(fn, args, mesh, rules, Dialect.LINEN, in_specs, out_specs, donate, "")
+
+
+def test_shardings_donation_and_options_are_those_of_jit():
+    program = made(STEP, W, X)
+    assert [str(a.spec) for a in program.arrays] == ["P(None, 'b')", "P('a')"]
+    assert str(program.out_specs) == "P(None, 'b')"
+    assert program.options == {"donate": (0,), "xla_cpu_enable_fast_math": False}
+    assert (program.name, program.fn, program.notes) == ("step", step, ())
+    assert made(STEP, W, X, mesh=None).mesh.shape == {"a": 4, "b": 2}
+
+
+@pytest.mark.parametrize("target", [None, "cpu:8"])
+def test_it_compiles_as_jax_compiles_it(target):
+    report = compile_program(made(STEP, W, X), target, cache=ExecutableCache())
+    assert report.error is None, report.error
+    memory = STEP.lower(W, X).compile().memory_analysis()
+    assert memory is not None
+    assert report.memory.arguments == memory.argument_size_in_bytes
+    assert report.memory.aliased == memory.alias_size_in_bytes > 0
+    assert str(report.out_layouts["output"].spec) == "P(None, 'b')"
+
+
+def test_it_runs_and_plans():
+    assert run(made(STEP, W, X)).ok
+    assert plan_program(made(STEP, W, X)).error is None
+
+
+def test_what_was_given_to_the_program_wins_and_the_difference_is_said():
+    w = array("w", (64, 32), "a")
+    program = made(STEP, w, X, in_specs=(None, P("b")), out_specs=P("a"), donate=1)
+    assert [str(a.spec) for a in program.arrays] == ["P('a')", "P('b')"]
+    assert str(program.out_specs) == "P('a')"
+    assert program.options["donate"] == (1,)
+    assert program.notes == (
+        "w: P('a') was given to sv.program and P(None, 'b') to jax.jit (in_shardings); what"
+        " sv.program was given counts.",
+        "x: P('b') was given to sv.program and P('a') to jax.jit (in_shardings); what sv.program"
+        " was given counts.",
+        "out_specs was given to sv.program and out_shardings to jax.jit, and they differ; what"
+        " sv.program was given counts.",
+        "donate=(1,) was given to sv.program and donate_argnums=(0,) to jax.jit; what sv.program"
+        " was given counts.",
+    )
+    assert plan_program(program).notes[:4] == program.notes
+    assert compile_program(program, cache=ExecutableCache()).notes[:4] == program.notes
+
+
+def test_what_agrees_is_not_spoken_of():
+    same = made(STEP, array("w", (64, 32), "None, b"), X, out_specs=P(None, "b"), donate=0)
+    assert same.notes == ()
+
+
+def test_rules_win_over_jit_too():
+    w = array("w", (64, 32)).replace(logical=("in", "out"))
+    program = made(STEP, w, X, rules=Rules.parse("in -> a"))
+    assert str(program.requests[0].spec) == "P('a', None)"
+    assert program.notes[0].startswith("w: P('a', None) was given to sv.program and P(None, 'b')")
+
+
+def test_another_mesh_is_said():
+    program = made(STEP, W, X, mesh=make_mesh(b=4, a=2))
+    assert program.notes == (
+        "The shardings of jax.jit are for the mesh (a=4, b=2); here they are read by the names of"
+        " their axes, on the mesh (b=4, a=2).",
+    )
+
+
+TREES = {
+    "a prefix": (jax.jit(lambda p, x: p, in_shardings=({"a": on("a"), "b": None}, None)),
+                 ["P('a')", "P('a')", "None", "None"]),
+    "one for all": (jax.jit(lambda p, x: p, in_shardings=on("b")), ["P('b')"] * 4),
+    "nothing": (jax.jit(lambda p, x: p), ["None"] * 4),
+    "by name": (jax.jit(lambda p, x: p, donate_argnames="x"), ["None"] * 4),
+    "a partial of it": (functools.partial(
+        jax.jit(lambda k, p, x: p, in_shardings=(None, {"a": on("a"), "b": None}, on("b"))), 1.0),
+        ["P('a')", "P('a')", "None", "P('b')"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "expected"), TREES.values(), ids=TREES)
+def test_prefixes_of_jit_are_spread(fn, expected):
+    program = made(fn, {"a": (X, X), "b": X}, X)
+    assert [str(a.spec) for a in program.arrays] == expected
+
+
+def test_donated_names_are_positions():
+    assert unjitted(TREES["by name"][0]).donate == (1,)
+    inner = jax.jit(lambda k, p: p, donate_argnums=(0, 1))
+    assert unjitted(functools.partial(inner, 1.0)).donate == (0,)
+
+
+def test_a_jax_that_does_not_tell_is_said(monkeypatch):
+    monkeypatch.setattr("shardviz.core.program.jitted._INFO", "_gone")
+    program = made(STEP, W, X)
+    assert program.notes[0].startswith("The function is under jax.jit already, and this jax does")
+    assert [a.spec for a in program.arrays] == [None, None]
+
+
+STAGES = {
+    "Compiled": (lambda: STEP.lower(W, X).compile(), "which is compiled for its own arguments"),
+    "Lowered": (lambda: STEP.lower(W, X), "which is lowered for its own arguments"),
+    "Traced": (lambda: STEP.trace(W, X), "which is traced for its own arguments"),
+}
+
+
+@pytest.mark.parametrize(("make", "words"), STAGES.values(), ids=STAGES)
+def test_stages_of_jax_are_no_functions(make, words):
+    with pytest.raises(ProgramError, match=words):
+        made(make(), W, X)
+
+
+class Model:
+    def __call__(self, x):
+        return x
+
+
+NAMES = {
+    "a partial": (functools.partial(jnp.dot, precision=None), "dot"),
+    "a callable object": (Model(), "Model"),
+    "a partial of jit": (functools.partial(STEP), "step"),
+    "a lambda": (lambda x: x, "<lambda>"),
+    "a gradient": (jax.grad(step), "step"),
+}
+
+
+@pytest.mark.parametrize(("fn", "name"), NAMES.values(), ids=NAMES)
+def test_programs_are_named_by_what_they_wrap(fn, name):
+    assert made(fn, W, X).name == name

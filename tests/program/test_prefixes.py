@@ -1,0 +1,163 @@
+"""in_specs and out_specs are pytree prefixes, as jax.jit takes them; jax is the oracle."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.spec import Spec
+from shardviz.core.program.building import build_program
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.runner import compile_program
+from shardviz.core.program.targets import choose, device_mesh
+from tests.program.helpers import MESH, array, checks, program, run
+
+X = array("x", (8, 8), "a, b")
+ONE, PAIR, TREE = (lambda x: x), (lambda x: (x, x)), (lambda x: {"a": x * 1, "b": (x * 2, x * 3)})
+LIST, EMPTY = (lambda x: [x, x]), (lambda x: {"a": x, "n": None})
+A, B = P("a"), P(None, "b")
+OUTS = {
+    "one for all": (TREE, A),
+    "nothing": (TREE, None),
+    "a prefix": (TREE, {"a": A, "b": B}),
+    "in another order": (TREE, {"b": B, "a": A}),
+    "all leaves": (TREE, {"a": A, "b": (B, P())}),
+    "none for one": (TREE, {"a": A, "b": None}),
+    "none inside": (TREE, {"a": None, "b": (None, B)}),
+    "a wrong key": (TREE, {"a": A, "c": B}),
+    "a key too few": (TREE, {"a": A}),
+    "a key too many": (TREE, {"a": A, "b": B, "c": A}),
+    "a list for a tuple inside": (TREE, {"a": A, "b": [B, B]}),
+    "too deep": (TREE, {"a": (A,), "b": B}),
+    "a pair": (PAIR, (A, B)),
+    "a pair with none": (PAIR, (A, None)),
+    "one in a tuple for two": (PAIR, (A,)),
+    "three for two": (PAIR, (A, B, A)),
+    "a dict for a tuple": (PAIR, {"a": A}),
+    "a list for a tuple": (PAIR, [A, B]),
+    "a tuple for one": (ONE, (A,)),
+    "a list": (LIST, [A, B]),
+    "a tuple for a list": (LIST, (A, B)),
+    "none is no output": (EMPTY, {"a": A, "n": None}),
+    "a spec where none is": (EMPTY, {"a": A, "n": B}),
+}
+
+
+@pytest.mark.parametrize(("fn", "specs"), OUTS.values(), ids=OUTS)
+def test_out_specs_are_what_jax_makes_of_them(fn, specs):
+    mesh = device_mesh(MESH, choose("cpu", 8))
+    asked = jax.tree.map(
+        lambda s: s if s is None else NamedSharding(mesh, s),
+        specs,
+        is_leaf=lambda s: s is None or isinstance(s, P),
+    )
+    x = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P("a", "b")))
+    report = compile_program(program(fn, X, out_specs=specs), "cpu:8", cache=ExecutableCache())
+    try:
+        compiled = jax.jit(fn, out_shardings=asked).lower(x).compile()
+    except ValueError:
+        assert report.error is not None
+        assert report.error.message.startswith("out_specs ")
+        return
+    assert report.error is None, report.error
+    expected = [s.shard_shape((8, 8)) for s in jax.tree.leaves(compiled.output_shardings)]
+    assert [layout.shard_shape for layout in report.out_layouts.values()] == expected
+
+
+WORDS = {
+    "a wrong key": (TREE, {"a": A, "c": B},
+                    "out_specs gives 2 specs and the function returns 3 arrays: output.a,"
+                    " output.b[0], output.b[1]. At output, a dict with 'a', 'c' was given and"
+                    " there is a dict with 'a', 'b'."),
+    "one for two": (PAIR, (A,), "At output, a tuple of 1 was given and there is a tuple of 2."),
+    "too deep": (TREE, {"a": (A,), "b": B},
+                 "At output.a, a tuple of 1 was given and there is one array."),
+    "another container": (TREE, {"a": A, "b": [A, B]},
+                          "out_specs has another structure than what the function returns. At"
+                          " output.b, a list of 2 was given and there is a tuple of 2."),
+    "no axis": (TREE, {"a": A, "b": (A, P("c"))},
+                "output.b[1]: Dimension 0 is to be split over 'c', which is no axis of the mesh"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "specs", "words"), WORDS.values(), ids=WORDS)
+def test_words_say_where_the_two_part(fn, specs, words):
+    report = compile_program(program(fn, X, out_specs=specs), cache=ExecutableCache())
+    assert report.error is not None
+    assert report.error.stage == "trace"
+    assert words in report.error.message
+
+
+def test_outputs_that_were_asked_for_are_checked_and_others_are_not():
+    report = run(program(TREE, X, out_specs={"a": A, "b": (None, B)}))
+    assert report.ok, report
+    asked = {name: ok for name, ok in checks(report).items() if name.endswith("out_specs")}
+    assert asked == {"output.a: out_specs": True, "output.b[1]: out_specs": True}
+
+
+def test_the_function_is_traced_once():
+    calls = []
+
+    def counted(x):
+        calls.append(x)
+        return x, x
+
+    assert compile_program(program(counted, X, out_specs=(A, None)), cache=ExecutableCache()).ok
+    assert len(calls) == 1
+
+
+def _in(args, in_specs, fn=lambda t, x: x) -> Program:
+    return build_program(fn, args, MESH, None, "linen", in_specs, None, (), "")  # type: ignore[arg-type]
+
+
+W = jax.ShapeDtypeStruct((8, 8), jnp.float32)
+TWO = ({"a": {"c": W}, "b": W}, W)
+INS = {
+    "a prefix": (({"a": A, "b": B}, None), ["P('a')", "P(None, 'b')", "None"]),
+    "one for all": (A, ["P('a')"] * 3),
+    "a list of arguments": ([A, B], ["P('a')", "P('a')", "P(None, 'b')"]),
+    "text": (("a", "None, b"), ["P('a')", "P('a')", "P(None, 'b')"]),
+}
+
+
+@pytest.mark.parametrize(("specs", "expected"), INS.values(), ids=INS)
+def test_in_specs_are_spread_over_the_arguments(specs, expected):
+    assert [str(a.spec) for a in _in(TWO, specs).arrays] == expected
+
+
+IN_WORDS = {
+    "too few arguments": ((A,), "in_specs gives 1 spec and the program takes 3 arrays: t.a.c, t.b,"
+                                " x. At the arguments (t, x), a tuple of 1 was given and there is a"
+                                " tuple of 2."),
+    "a missing key": (({"a": A}, A), "At t, a dict with 'a' was given and there is a dict with"
+                                     " 'a', 'b'."),
+    "names of arguments": ({"t": A, "x": A}, "At the arguments (t, x), a dict with 't', 'x' was"),
+    "no spec": ((3, A), "A spec is text such as P('x', None), or jax's own; got 3."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("specs", "words"), IN_WORDS.values(), ids=IN_WORDS)
+def test_words_about_in_specs_say_where(specs, words):
+    with pytest.raises(ProgramError) as caught:
+        _in(TWO, specs)
+    assert words in str(caught.value)
+
+
+def test_shardings_are_specs_where_they_are_on_the_programs_mesh():
+    mesh = device_mesh(MESH, choose("cpu", 8))
+    made = program(ONE, X, out_specs=NamedSharding(mesh, B))
+    assert made.out_specs == Spec.of(None, "b")
+    other = jax.make_mesh((8,), ("c",))
+    with pytest.raises(ProgramError, match=r"on the mesh \(c=8.*the program is on \(a=4, b=2"):
+        program(ONE, X, out_specs=NamedSharding(other, P("c")))
+    host = NamedSharding(mesh, B, memory_kind="pinned_host")
+    with pytest.raises(ProgramError, match="asks for the memory 'pinned_host'"):
+        program(ONE, X, out_specs=host)
+    alone = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
+    with pytest.raises(ProgramError, match="names no mesh axes"):
+        program(ONE, X, out_specs=alone)

@@ -1,0 +1,216 @@
+"""Checks of values fail for mistakes and not for rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from shardviz.core.program import reference
+from shardviz.core.program.checks import values_check
+from shardviz.core.program.rounding import Noise, moved_results, step_of
+from tests.program.helpers import array, program, run
+
+BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
+
+
+def mlp(dtype):
+    def loss(ws, x):
+        for w in ws:
+            x = jax.nn.gelu(x.astype(dtype) @ w.astype(dtype))
+        return (x.astype(F32) ** 2).mean()
+
+    return lambda ws, x: jax.value_and_grad(loss)(ws, x)
+
+
+def weights(dtype):
+    return [array(f"w{i}", (128, 128), "None, b", dtype) for i in range(3)]
+
+
+def vocabulary(embedding, head, tokens, labels):
+    def loss(embedding, head):
+        scores = jax.nn.log_softmax(embedding[tokens] @ head)
+        return -jnp.take_along_axis(scores, labels[..., None], -1).mean()
+
+    return jax.value_and_grad(loss, (0, 1))(embedding, head)
+
+
+def attention(ws, x):
+    def body(x, w):
+        h = x * lax.rsqrt((x.astype(F32) ** 2).mean(-1, keepdims=True) + 1e-6).astype(BF16)
+        q, k, v = h @ w["q"], h @ w["k"], h @ w["v"]
+        p = jax.nn.softmax((q @ k.swapaxes(-1, -2)).astype(F32) / 8).astype(BF16)
+        return x + (p @ v) @ w["o"], None
+
+    def loss(ws):
+        return (lax.scan(body, x, ws)[0].astype(F32) ** 2).mean()
+
+    return jax.grad(loss)(ws)
+
+
+PROGRAMS = {
+    "bfloat16": (mlp(BF16), weights("bfloat16"), array("x", (64, 128), "a", "bfloat16")),
+    "bfloat16 inside": (mlp(BF16), weights("float32"), array("x", (64, 128), "a")),
+    "float16 inside": (mlp(F16), weights("float32"), array("x", (64, 128), "a")),
+    "float32": (mlp(F32), weights("float32"), array("x", (64, 128), "a")),
+    "a vocabulary": (vocabulary, array("e", (512, 64), "b", "bfloat16"),
+                     array("h", (64, 512), "None, b", "bfloat16"),
+                     array("t", (8, 32), "a", "int32"), array("l", (8, 32), "a", "int32")),
+    "attention": (attention,
+                  {k: array(k, (4, 64, 64), "None, None, b", "bfloat16") for k in "qkvo"},
+                  array("x", (8, 16, 64), "a", "bfloat16")),
+    "an inverse": (lambda x: jnp.linalg.inv(x @ x.T), array("x", (64, 64), "a, b")),
+    "it cancels": (lambda x: jax.grad(lambda x: jax.nn.softmax(x).sum())(x),
+                   array("x", (64, 256), "a, b")),
+    "long sums": (lambda x: (x.sum(), x.sum(0)), array("x", (4096, 256), "a, b")),
+    "the largest": (lambda x, w: (jnp.argmax(x @ w, -1), lax.top_k(x @ w, 4)),
+                    array("x", (64, 512), "a", "bfloat16"),
+                    array("w", (512, 256), "None, b", "bfloat16")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_rounding_is_no_failure(name):
+    fn, *arrays = PROGRAMS[name]
+    report = run(program(fn, *arrays))
+    assert report.error is None, report.error
+    assert report.ok, [c for c in report.checks if c.ok is False]
+
+
+def _last(x, values):
+    return x.addressable_shards[-1].index
+
+
+def zero_block(x, values):
+    values[_last(x, values)] = 0
+
+
+def swapped(x, values):
+    values[:] = np.roll(values, values.shape[0] // 2, 0)
+
+
+def half(x, values):
+    """As a missing all-reduce over two devices."""
+    values[:] = (values.astype(np.float32) / 2).astype(values.dtype)
+
+
+def twice(x, values):
+    """As one all-reduce too many."""
+    values[:] = (values.astype(np.float32) * 2).astype(values.dtype)
+
+
+def nan_block(x, values):
+    values[_last(x, values)] = np.nan
+
+
+def one_row(x, values):
+    values[values.shape[0] // 2] = values[0]
+
+
+MISTAKES = [zero_block, swapped, half, twice, nan_block, one_row]
+PLANTED = ["bfloat16", "bfloat16 inside", "float16 inside", "float32", "a vocabulary", "attention"]
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_every_planted_mistake_is_found(name, monkeypatch):
+    fn, *arrays = PROGRAMS[name]
+    seen: list[Any] = []
+    real: Any = reference.checks
+
+    def spied(*given):
+        seen.append(given)
+        return real(*given)
+
+    monkeypatch.setattr(reference, "checks", spied)
+    assert run(program(fn, *arrays)).ok
+    *given, results = seen[0]
+    for mistake in MISTAKES:
+        for position, right in enumerate(results):
+            if right.ndim == 0:
+                continue
+            values = np.asarray(right).copy()
+            mistake(right, values)
+            wrong = list(results)
+            wrong[position] = jax.device_put(values, right.sharding)
+            found = [c for c in real(*given, wrong) if c.name.endswith("values")]
+            check = found[position]
+            assert check.ok is not True, (mistake.__name__, check)
+            if name != "attention":  # whose gradients rounding moves by a large part of them
+                assert check.ok is False, (mistake.__name__, check)
+
+
+def judged(values, right, *moved):
+    """The check of values against those that are right, where rounding moves these as given."""
+    return values_check(
+        "y", jnp.asarray(values, F32), jnp.asarray(right, F32), ["float32"], "cpu",
+        lambda: [jnp.asarray(m, F32) for m in moved],
+    )  # fmt: skip
+
+
+ONES = np.ones(8, np.float32)
+OUTLIER = np.array([1, 1, 1, 1, 1, 1, 1, 1000], np.float32)
+JUDGED = {
+    "within what is usual": (ONES * 1.00001, ONES, (ONES,), True, "allowed is 0.0001 of it."),
+    "explained": (ONES * 1.01, ONES, (ONES * 1.005,), True, "rounding step: this is rounding."),
+    "more than rounding": (ONES * 1.1, ONES, (ONES * 1.005,), False, "allowed is 0.0001 of it."),
+    "rounding does not move it": (ONES * 1.01, ONES, (ONES,), False, "allowed is"),
+    "moved too far to tell": (ONES * 1.5, ONES, (ONES * 2,), None, "Give values of your own"),
+    "a block behind an outlier": (OUTLIER + OUTLIER % 1000, OUTLIER,
+                                  (OUTLIER + OUTLIER // 1000 * 50,), False, "allowed is"),
+    "zero": ([1e-9, 2e-9], [0, 0], ([0, 3e-9],), True, "cancels to about zero"),
+    "small but no rounding": ([1e-8, 2e-8], [1e-8, 1e-8], ([1e-8, 1e-8],), False, "allowed is"),
+    "undefined in one": ([np.nan, 1], [1, 1], ([1, 1],), False, "finite in one of the two"),
+    "undefined by rounding": ([np.nan, 1], [1, 1], ([np.nan, 1],), None, "1 element otherwise"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("values", "right", "moved", "ok", "words"), JUDGED.values(), ids=JUDGED)
+def test_differences_are_held_against_rounding(values, right, moved, ok, words):
+    check = judged(values, right, *moved)
+    assert (check.ok, words in check.detail) == (ok, True), check
+
+
+def test_whole_numbers_after_rounding_decide_nothing():
+    right, other = jnp.array([1, 2, 3]), jnp.array([1, 2, 4])
+    assert values_check("y", other, right, [], "cpu", lambda: [other]).ok is None
+    assert values_check("y", other, right, [], "cpu", lambda: [right]).ok is False
+
+
+def test_the_yardstick_is_asked_for_only_where_it_is_needed():
+    def never():
+        raise AssertionError
+
+    same = jnp.ones(4)
+    assert values_check("y", same, same, ["float32"], "cpu", never).ok
+
+
+STEPS = {
+    "float32": ("tensor<8x8xf32>", "cpu", 0.0),
+    "bfloat16 anywhere": ("tensor<f32>, tensor<bf16>", "cpu", 2.0**-8),
+    "float16": ("tensor<8xf16>", "cpu", 2.0**-11),
+    "float8": ("tensor<8xf8E5M2>", "cpu", 2.0**-3),
+    "products of a TPU": ("tensor<8xf32>", "tpu", 2.0**-8),
+}
+
+
+@pytest.mark.parametrize(("text", "platform", "step"), STEPS.values(), ids=STEPS)
+def test_the_step_is_that_of_the_narrowest_floats(text, platform, step):
+    assert step_of(text, platform) == step
+
+
+def test_arguments_move_by_a_step_and_whole_numbers_stay():
+    inputs = [jnp.ones(64, BF16), jnp.ones(64, F32), jnp.arange(64)]
+    for moved in moved_results(lambda *given: given, inputs, 0.0):
+        assert set(np.unique(np.asarray(moved[0], np.float32))) == {0.9921875, 1.0078125}
+        assert 0 < np.abs(np.asarray(moved[1]) - 1).max() < 1e-6
+        assert (moved[2] == inputs[2]).all()
+
+
+def test_blocks_have_to_be_explained_one_by_one():
+    noise = Noise(1.0, 0, (0.01, 0.01))
+    assert noise.explains(1.0, 0, [0.02, 0.02], 0.0)
+    assert not noise.explains(1.0, 0, [0.02, 0.5], 0.0)

@@ -1,0 +1,71 @@
+"""A plan never ends the process: what has done so before, in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.propagation.planning import plan, spec
+from tests.propagation.survival import ALIKE, PROGRAMS, X
+
+ROOT = Path(__file__).parents[2]
+HAS_ALIKE = importlib.util.find_spec("jax.experimental.shard_alike") is not None
+needs_alike = pytest.mark.skipif(not HAS_ALIKE, reason="this jax has no shard_alike any more")
+
+
+@pytest.fixture(scope="module")
+def survived():
+    """Name of a program to what became of its plan."""
+    environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.propagation.survival"],
+        cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert ran.returncode == 0, ran.stdout + ran.stderr[-4000:]
+    return dict(line.rsplit(": ", 1) for line in ran.stdout.splitlines() if ": " in line)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_a_shard_map_anywhere_is_planned(name, survived):
+    assert survived[name] == "planned"
+
+
+@needs_alike
+@pytest.mark.parametrize("name", ALIKE)
+def test_values_that_are_split_alike_are_planned(name, survived):
+    assert survived[name] == "planned"
+
+
+def test_what_a_shard_map_takes_says_so(survived, eight_devices):
+    made = plan(PROGRAMS["shard_map under jit"], x=X)
+    assert spec(made.op("shard_map")) == "P('data', None)"
+    story = str(made.why("reshard"))
+    assert "Dimension 0 (16) is split over data, which in_specs of shard_map (" in story
+    assert "Dimension 1 (32) is whole: the shard_map at " in story
+    (moved,) = made.collectives
+    assert moved.cause.startswith("The shard_map at survival.py:")
+
+
+@needs_alike
+def test_alike_values_name_each_other_and_whence_their_axes_came(survived, eight_devices):
+    made = plan(ALIKE["alike: a constant"], x=X)
+    assert made.op("x").note == "shard_alike splits it as broadcast_in_dim."
+    constant = made.op("broadcast_in_dim")
+    assert constant.note == "shard_alike splits it as x."
+    assert spec(constant) == "P('data', 'model')"
+    for op in (constant, made.op("add"), made.op("output")):
+        assert str(op.origins["data"]) == "data from argument x"
+    assert "No step of its own brought it" not in str(made.why(constant))
+
+
+@needs_alike
+def test_alike_values_keep_constraints_apart(survived, eight_devices):
+    made = plan(ALIKE["alike: a constraint"], x=X)
+    assert made.op("sharding_constraint").opcode == "sharding_constraint"
+    assert str(made.op("sin").origins["model"]).startswith("model from constraint mul (survival.py")
+    assert spec(made.op("output")) == "P('model', None)"

@@ -1,0 +1,212 @@
+"""The Explorer's code, pasted below a notebook's functions, in a process without shardviz."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.program import Program
+from shardviz.widgets import jax_code
+from shardviz.widgets.code_function import function_code, names_read
+from shardviz.widgets.code_values import Name, Unwritable, written
+from shardviz.widgets.session import PLACE, Session
+
+HERE = Path(__file__).parent
+PASTED = """
+import contextlib, io, json, sys
+functions, found = open(sys.argv[1]).read(), {}
+for name, (code, variables) in json.load(open(sys.argv[2])).items():
+    cells = {"__name__": "__main__"}
+    exec(compile(functions, "cell 1", "exec"), cells)
+    try:
+        with contextlib.redirect_stdout(io.StringIO()) as said:
+            exec(compile(code, "cell 2", "exec"), cells)
+    except Exception as error:
+        found[name] = f"{type(error).__name__}: {error}"
+        continue
+    import jax
+    boxes = lambda a: {str(s.device.id): [[i.start or 0, n if i.stop is None else i.stop]
+        for i, n in zip(s.index, a.shape)] for s in a.addressable_shards}
+    outputs = jax.tree.leaves(cells["outputs"])
+    assert len(said.getvalue().splitlines()) == len(outputs)
+    found[name] = [boxes(a) for a in outputs], {
+        v: None if cells[v].is_deleted() else boxes(cells[v]) for v in variables}
+assert "shardviz" not in sys.modules
+json.dump(found, sys.stdout)
+"""
+# What the arrays are called in the code, where not by their own names.
+RENAMED = {
+    "a name of the function": ["dot_2", "w"],
+    "names of the code": ["mesh_2", "P_2", "jax_2", "output_2", "print_2", "ids_2"],
+    "names that are none": ["a_class", "ü_b", "a_1st", "a_b", "a_b_2"],
+    "a name that the function reads": ["x", "SCALE_2"],
+}
+PROGRAMS = HERE / "notebook_programs.py"
+NAMES = re.findall(r'^    "([^"]+)": lambda', PROGRAMS.read_text(), re.MULTILINE)
+
+
+def python(*arguments: str) -> str:
+    env = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(HERE.parents[1])}
+    made = subprocess.run(
+        [sys.executable, *arguments], env=env, capture_output=True, text=True, timeout=300
+    )
+    assert made.returncode == 0, made.stderr[-3000:]
+    return made.stdout
+
+
+@pytest.fixture(scope="module")
+def told() -> dict:
+    """Of every program its code and where everything lies, as the notebook's process says."""
+    return json.loads(python(str(PROGRAMS)))
+
+
+@pytest.fixture(scope="module")
+def pasted(told, tmp_path_factory) -> dict:
+    """Where everything lies once the code ran in a process of its own."""
+    file = tmp_path_factory.mktemp("pasted") / "codes.json"
+    codes = {n: (t["code"], RENAMED.get(n, t["names"])) for n, t in told.items()}
+    file.write_text(json.dumps(codes))
+    return json.loads(python("-c", PASTED, str(HERE / "notebook_functions.py"), str(file)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pasted_code_puts_everything_where_the_program_does(name, told, pasted):
+    assert not isinstance(pasted[name], str), pasted[name] + "\n" + told[name]["code"]
+    outputs, inputs = pasted[name]
+    assert outputs == told[name]["outputs"]
+    for box, wanted in zip(inputs.values(), told[name]["inputs"], strict=True):
+        assert box in (None, wanted)  # a donated array is used up
+
+
+DONATED = ("pytrees, donated", "one spec for the output", "under jit")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_pasted_code_donates_what_the_program_does(name, pasted):
+    assert (None in pasted[name][1].values()) == (name in DONATED)
+
+
+SAID = {
+    "pytrees": "'opt': Moments(count=count, mu=(mu,)),",
+    "pytrees, donated": "jax.jit(train, donate_argnums=(0,))(state, batch)",
+    "a partial": "jax.jit(functools.partial(scaled_by, 3.0))(x, w)",
+    "a method": "jax.jit(scaled.less)(x, w)",
+    "a lambda": "function = lambda x, w: x @ w + 1",
+    "a lambda with a name": "jax.jit(no_name)(x, w)",
+    "a function": "# dot is your own: define it above.",
+    "a function of jax": "from jax.numpy import add",
+    "a pytree of its own kind": "# state holds a Held, which no short expression makes",
+    "a key": "jax.random.key(0, impl='threefry2x32')",
+    "keys": "jax.random.split(jax.random.key(0, impl='rbg'), (8,))",
+    "the last four devices": "ids = range(4, 8)",
+    "devices in another order": "ids = [3, 1, 0, 2, 7, 6, 5, 4]",
+    "a spec for one of two outputs": "out_shardings=(None, NamedSharding(mesh, P('model')))",
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_the_code_says(name, told):
+    assert SAID[name] in told[name]["code"]
+
+
+def closure(k):
+    return lambda x: x + k
+
+
+def test_a_function_that_no_code_can_name_leaves_a_place_for_it():
+    program = Program(closure(3), (ArraySpec("x", (8,)),), make_mesh(data=8))
+    code = jax_code.code(Session(program))
+    assert "jax.jit(function)(x)" in code
+    with pytest.raises(NotImplementedError, match="own function here: a lambda from line"):
+        exec(code, {})  # noqa: S102  what a person does with it
+
+
+class Callable:
+    def __call__(self, x):
+        return x
+
+    def method(self, x):
+        return x
+
+
+PLACELESS = {
+    "an object": (Callable(), "a Callable"),
+    "a method of an object": (Callable().method, "the method method of a Callable"),
+    "a class's instance in a partial": (
+        functools.partial(Callable(), 1),
+        "a functools.partial of a Callable",
+    ),
+}
+
+
+@pytest.mark.parametrize(("fn", "words"), PLACELESS.values(), ids=PLACELESS.keys())
+def test_what_has_no_name_is_described(fn, words):
+    assert f"Put the program's own function here: {words}" in function_code(fn).source
+
+
+def test_functions_of_modules_are_imported():
+    found = function_code(python)
+    assert (found.source, found.call) == (f"from {__name__} import python", "python")
+
+
+def test_names_that_called_functions_read_are_kept_free():
+    assert {"told_by", "LETTERS"} <= names_read(reads)
+
+
+LETTERS = "abc"
+
+
+def told_by(x):
+    return LETTERS, x
+
+
+def reads(x):
+    return [told_by(y) for y in x]
+
+
+def test_types_of_64_bits_switch_them_on():
+    program = Program(abs, (ArraySpec("x", (8,), None, "float64"),), make_mesh(data=8))
+    assert 'jax.config.update("jax_enable_x64", True)' in jax_code.code(Session(program))
+
+
+def test_a_donated_array_in_host_memory_stays_there():
+    array = ArraySpec("x", (8,), None, "float32", None, "pinned_host")
+    session = Session(Program(abs, (array,), make_mesh(data=8)))
+    session.edit("shape", "16", 0)
+    assert "memory_kind='pinned_host')" in jax_code.code(session)
+
+
+def test_the_code_of_a_reopened_state_says_what_is_missing():
+    session = Session(Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=8), name=PLACE), PLACE)
+    session.lost = "dot\nimport os"
+    assert "# A saved state holds no functions: 'dot\\nimport os'" in jax_code.code(session)
+
+
+LONG = {f"parameter_{i}": Name(f"p_{i}") for i in range(9)}
+WRITTEN = {
+    "numbers": ((1, 2.5, True, None, 1j, b"x"), "(1, 2.5, True, None, 1j, b'x')"),
+    "one": ((Name("x"),), "(x,)"),
+    "nothing": ((), "()"),
+    "keys": ({("a", 1): [Name("x")]}, "{('a', 1): [x]}"),
+    "long": ([LONG], "[\n    {\n        'parameter_0': p_0,\n"),
+}
+
+
+@pytest.mark.parametrize(("value", "text"), WRITTEN.values(), ids=WRITTEN.keys())
+def test_values_as_source(value, text):
+    assert written(value).startswith(text)
+
+
+@pytest.mark.parametrize("value", [object(), float("nan"), {1: {2}}, lambda: 3, [Callable()]])
+def test_what_no_expression_makes(value):
+    with pytest.raises(Unwritable):
+        written(value)

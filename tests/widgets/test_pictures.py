@@ -1,0 +1,85 @@
+"""The pictures of many arrays: each kind is drawn once, and has every array's own words."""
+
+from __future__ import annotations
+
+import pytest
+
+from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.program import Program
+from shardviz.picture.draw_array import draw_layout_array
+from shardviz.widgets import pictures
+from shardviz.widgets.pictures import PictureCache, wire
+from shardviz.widgets.session import Session
+
+MESH = make_mesh(data=2, model=4)
+
+
+def model(layers: int, mesh=MESH) -> Session:
+    arrays = tuple(
+        ArraySpec(f"layer_{i}.{name}", shape, logical)
+        for i in range(layers)
+        for name, shape, logical in (
+            ("w_in", (64, 256), "embed mlp"),
+            ("w_out", (256, 64), "mlp embed"),
+        )
+    )
+
+    rules = Rules.parse("mlp -> model; embed -> data")
+    return Session(Program(lambda *a: a, arrays, mesh, rules, name="layers"))
+
+
+@pytest.fixture
+def drawn(monkeypatch) -> list[str]:
+    calls: list[str] = []
+
+    def counted(layout, *more, **options):
+        calls.append(str(layout.spec))
+        return draw_layout_array(layout, *more, **options)
+
+    monkeypatch.setattr(pictures, "draw_layout_array", counted)
+    return calls
+
+
+def test_layers_that_look_alike_are_drawn_once(drawn):
+    session, cache = model(60), PictureCache()
+    cache.update(session)
+    assert len(drawn) == 2
+    session.edit("mesh", "data=4, model=2")
+    cache.update(session)
+    assert len(drawn) == 4
+    session.edit("spec", "None, None", 7)
+    cache.update(session)
+    assert len(drawn) == 5
+
+
+EDITS = {
+    "nothing": [],
+    "a name": [("name", "w", 3)],
+    "a type": [("dtype", "bfloat16", 3)],
+    "a type and a choice": [("dtype", "bfloat16", 0), ("select", 2)],
+    "another mesh": [("mesh", "data=4, model=2")],
+    "the types of axes": [("types", "Explicit")],
+}
+
+
+@pytest.mark.parametrize("edits", EDITS.values(), ids=EDITS.keys())
+def test_every_picture_is_as_if_drawn_by_itself(edits):
+    session, cache = model(3), PictureCache()
+    for edit in edits:
+        cache.update(session)
+        session.edit(*edit)
+    found = cache.update(session)[1]["arrays"]
+    for asked, picture in zip(session.program.requests, found, strict=True):
+        array = asked.array
+        alone = draw_layout_array(asked.layout, None, None, array.name, array.logical, title="")
+        assert picture == wire(alone), array.name
+
+
+def test_other_devices_are_another_picture():
+    session, cache = model(1), PictureCache()
+    before = cache.update(session)[1]["arrays"]
+    moved = make_mesh(data=2, model=4, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
+    session.open(session.program.replace(mesh=moved), "")
+    assert cache.update(session)[1]["arrays"] != before
