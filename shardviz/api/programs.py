@@ -75,7 +75,7 @@ def program(
     """
     grid = None if mesh is None else as_mesh(mesh)
     table = None if rules is None else Rules.of(rules)
-    building = room("shardviz.core.program.building", "sv.program", "jax")
+    building = room("shardviz.core.program.given.building", "sv.program", "jax")
     return building.build_program(
         fn, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name
     )

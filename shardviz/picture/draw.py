@@ -19,6 +19,8 @@ from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
 from shardviz.core.layout.topology import Topology
+from shardviz.core.program.costs.roofline import Roofline
+from shardviz.core.program.devices.target import Target, Targets
 from shardviz.core.program.effects.events import Observed
 from shardviz.core.program.effects.values import Effects
 from shardviz.core.program.program import Program
@@ -26,9 +28,7 @@ from shardviz.core.program.propagation.difference import PlanDiff
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.rungs import Comparison, Rungs
-from shardviz.core.program.target import Target, Targets
 from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
 from shardviz.picture.draw_bars import draw_audit, draw_report
 from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh

@@ -10,8 +10,8 @@ from shardviz.core.errors import plural
 from shardviz.core.layout.links import Links, device_rows
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.topology import Topology
+from shardviz.core.program.costs.roofline import collective_links, collective_name
 from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_links, collective_name
 from shardviz.picture.compose import page
 from shardviz.picture.ids import ids_text
 from shardviz.picture.measure import text_width

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.core.program.costs.roofline import Bound, Roofline
 from shardviz.picture.bars import FINE, ODD, Bar, bars
 from shardviz.picture.compose import side_by_side
 from shardviz.picture.shapes import Label, Picture
@@ -19,7 +19,7 @@ def draw_roofline(found: Roofline, title: str | None = None, limit: int = MOST_R
         limit: how many rows to show of the parts, and of the operations.
 
     >>> from shardviz.core.program.report import Report
-    >>> from shardviz.core.program.roofline import roofline
+    >>> from shardviz.core.program.costs.roofline import roofline
     >>> report = Report("f", "tpu:v5e:4x4", cost={"flops": 197e12})
     >>> draw_roofline(roofline(report, "tpu:v5e:4x4")).panels[0][2].tiles.tooltip(0)
     'compute: 1.0 s, bound by FLOP/s'

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardviz.core.errors import plural
-from shardviz.core.program.target import Target, Targets
+from shardviz.core.program.devices.target import Target, Targets
 from shardviz.picture.matrix import Cell, matrix
 from shardviz.picture.shapes import Picture
 from shardviz.picture.text_boxes import wrapped

@@ -8,7 +8,7 @@ import numpy as np
 
 from shardviz.core.layout.topology import Topology
 from shardviz.core.layout.torus import Torus
-from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.core.program.costs.roofline import Bound, Roofline
 from shardviz.picture.draw_roofline import amount_text
 from shardviz.picture.ids import ids_text
 from shardviz.picture.text_boxes import MOST_LINES, wrapped

@@ -89,7 +89,7 @@ def argument_code(program: Program, names: Sequence[str], taken: Iterable[str]) 
     """
     if program.tree is None:
         return ArgumentCode("", tuple(names), frozenset())
-    from shardviz.core.program.arguments import parameter_names  # loads jax, as the tree did
+    from shardviz.core.program.given.arguments import parameter_names  # loads jax, as the tree did
 
     values = program.tree.unflatten([Name(n) for n in names])
     used, imports = {*names, *taken}, set()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from shardviz.core.program.given.difference import nearest_difference
 from shardviz.core.program.program import Program
-from shardviz.core.program.program_difference import nearest_difference
 from shardviz.core.program.report import Report
 
 MAX_ROWS = 50

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shardviz.core.errors import ShardvizError
+from shardviz.core.program.costs.roofline import collective_links
 from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_links
 from shardviz.picture.draw_position import draw_position
 from shardviz.widgets.link_words import link_words
 from shardviz.widgets.newest import Newest

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from shardviz.core.program.bounds import Bound, Roofline
+from shardviz.core.program.costs.bounds import Bound, Roofline
+from shardviz.core.program.costs.roofline import with_operations
 from shardviz.core.program.hlo.memory import host_bytes
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Memory, Report
-from shardviz.core.program.roofline import with_operations
 from shardviz.picture.units import bytes_text, count_text, seconds_text
 
 # What takes memory at the same time, in the order in which the bar shows it.

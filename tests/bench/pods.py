@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.described import missing
+from shardviz.core.program.devices.described import missing
 from shardviz.core.program.runner import compile_program
 from shardviz.core.program.worker.pool import workers
 from tests.bench.timing import Table, text

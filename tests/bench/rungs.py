@@ -73,7 +73,7 @@ def live() -> int:
 def _described_row(table: Table, name: str, program: Any) -> None:
     """The plan against the compiler of hardware that is not here; only told."""
     from shardviz.core.program.compiler import lower
-    from shardviz.core.program.described import compile_only_mesh, missing
+    from shardviz.core.program.devices.described import compile_only_mesh, missing
 
     what = f"{name}: a compile for {DESCRIBED} against the plan"
     if words := missing("tpu"):
@@ -154,7 +154,7 @@ def _in_turn(
 
 
 def _dump_row(table: Table, name: str, program: Any, held: bool) -> None:
-    from shardviz.core.program.partitioner import compile_with_dump
+    from shardviz.core.program.compiling.partitioner import compile_with_dump
 
     found = _in_turn(
         {0: _compiler(program), 1: lambda: compile_with_dump(_lowered(program)).seconds},

@@ -41,8 +41,8 @@ _VALUES = (
     "core.program.propagation.story",
     "core.program.propagation.difference",
     "core.program.rungs",
-    "core.program.roofline",
-    "core.program.target",
+    "core.program.costs.roofline",
+    "core.program.devices.target",
     "core.program.effects.values",
     "core.program.effects.events",
 )

@@ -9,8 +9,8 @@ from shardviz.core.errors import MeshError, TargetError
 from shardviz.core.layout.links import device_rows
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.topology import Topology
+from shardviz.core.program.costs.roofline import collective_links
 from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import collective_links
 from shardviz.picture.draw import draw
 from shardviz.picture.draw_position import draw_position, draw_topology
 from shardviz.picture.positions import board

@@ -17,14 +17,14 @@ from shardviz.core.layout.sharding_spec import ShardingSpec
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.core.layout.topology import Topology
+from shardviz.core.program.costs.roofline import roofline
+from shardviz.core.program.devices.target import Target, Targets
 from shardviz.core.program.effects.events import Event, Observed
 from shardviz.core.program.effects.values import Effects, EffectUse, HostCall, Refusal, Token
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
-from shardviz.core.program.roofline import roofline
 from shardviz.core.program.rungs import Rungs, compare
-from shardviz.core.program.target import Target, Targets
 from shardviz.picture.draw import draw
 from tests.widgets.plans import REFUSED, layers
 

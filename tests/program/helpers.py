@@ -13,8 +13,8 @@ from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.building import build_program
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.runner import run_program

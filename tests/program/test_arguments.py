@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.checks import MAX_NAME
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.arguments import parameter_names, program_arrays
+from shardviz.core.program.given.arguments import parameter_names, program_arrays
 from tests.program.helpers import array
 
 W = jax.ShapeDtypeStruct((4, 8), jnp.float32)

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardviz.core.program import capacity
-from shardviz.core.program.capacity import (
+from shardviz.core.program.devices import capacity
+from shardviz.core.program.devices.capacity import (
     Capacity,
     bytes_in_words,
     capacity_of,

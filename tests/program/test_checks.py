@@ -11,7 +11,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.checks import boxes_check, specs_check, tolerance, values_check
+from shardviz.core.program.running.checks import boxes_check, specs_check, tolerance, values_check
 from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH
 

@@ -12,8 +12,8 @@ from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.bridge import to_jax
 from shardviz.core.program.compiler import compile_lowered, fingerprint, lower
+from shardviz.core.program.compiling.tracing import donated_leaves, trace
 from shardviz.core.program.targets import choose, device_mesh
-from shardviz.core.program.tracing import donated_leaves, trace
 from tests.program.helpers import MESH, array, program
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")

@@ -13,9 +13,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.program.context_meshes import NO_MESH, differing_axes, in_context
-from shardviz.core.program.described import missing
-from shardviz.core.program.tracing import trace
+from shardviz.core.program.compiling.context_meshes import NO_MESH, differing_axes, in_context
+from shardviz.core.program.compiling.tracing import trace
+from shardviz.core.program.devices.described import missing
 from shardviz.core.program.worker.parcel import abstract_mesh, pack
 
 SIZES, NAMES = (2, 4), ("data", "model")

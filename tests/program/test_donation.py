@@ -9,7 +9,7 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.donation import reused_leaves
+from shardviz.core.program.compiling.donation import reused_leaves
 from shardviz.core.program.runner import compile_program
 from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, program

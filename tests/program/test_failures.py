@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.failures import LIMIT, failure, in_words
+from shardviz.core.program.running.failures import LIMIT, failure, in_words
 
 
 class Unspeakable(Exception):

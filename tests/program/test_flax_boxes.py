@@ -14,7 +14,7 @@ from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.building import build_program
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.propagation.build import plan_program
 from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import array, run

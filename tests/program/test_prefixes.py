@@ -10,8 +10,8 @@ from jax.sharding import PartitionSpec as P
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.building import build_program
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
 from shardviz.core.program.runner import compile_program
 from shardviz.core.program.targets import choose, device_mesh

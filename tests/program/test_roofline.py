@@ -11,16 +11,16 @@ from shardviz.core.layout.chips import CHIPS, find_chip
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.spec import Spec
 from shardviz.core.layout.topology import Topology
-from shardviz.core.program.op_costs import OpCost, local_shape, op_costs
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
-from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
-from shardviz.core.program.roofline import (
+from shardviz.core.program.costs.op_costs import OpCost, local_shape, op_costs
+from shardviz.core.program.costs.roofline import (
     collective_links,
     collective_name,
     roofline,
     with_operations,
 )
+from shardviz.core.program.propagation.plan import Plan
+from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
 from shardviz.core.program.rungs import Program, Rungs
 from shardviz.picture.draw import draw
 from shardviz.picture.text import to_text

@@ -399,7 +399,7 @@ def test_a_function_for_many_devices_alone_is_not_compared():
 
 def test_a_wrong_result_is_found(monkeypatch):
     # The same text runs on both sides, so a fault is planted in the reference.
-    from shardviz.core.program import reference
+    from shardviz.core.program.running import reference
 
     real = reference.lower
 

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
-from shardviz.core.program import capacity
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.devices import capacity
 from shardviz.core.program.runner import compile_program
 from tests.program.helpers import array, program, run
 

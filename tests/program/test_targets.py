@@ -7,6 +7,7 @@ import pytest
 
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.devices import described as described_room
 from shardviz.core.program.targets import (
     Target,
     backend_started,
@@ -241,7 +242,9 @@ DECIDED = {
 @pytest.mark.parametrize(("text", "size", "name", "worker"), DECIDED.values(), ids=DECIDED)
 def test_where_a_program_goes(text, size, name, worker, monkeypatch):
     assert jax.devices("cpu")
-    monkeypatch.setattr("shardviz.core.program.described._installed", lambda platform: "libtpu")
+    monkeypatch.setattr(
+        "shardviz.core.program.devices.described._installed", lambda platform: "libtpu"
+    )
     chosen = decide(text, size)
     assert (chosen.name, chosen.worker) == (name, worker)
     assert decide(chosen, size) == chosen
@@ -264,7 +267,7 @@ UNDECIDED = {
 @pytest.mark.parametrize(("text", "size", "words"), UNDECIDED.values(), ids=UNDECIDED)
 def test_what_nothing_can_be_compiled_for(text, size, words, monkeypatch):
     assert jax.devices("cpu")
-    monkeypatch.setattr("shardviz.core.program.described._installed", lambda platform: "")
+    monkeypatch.setattr(described_room, "_installed", lambda platform: "")
     with pytest.raises(TargetError) as error:
         decide(text, size)
     assert words in str(error.value)
@@ -280,7 +283,7 @@ def test_described_hardware_is_called_in_few_words():
 
 
 def test_examples_of_described_hardware_say_what_to_install(monkeypatch):
-    monkeypatch.setattr("shardviz.core.program.described._installed", lambda platform: "")
+    monkeypatch.setattr(described_room, "_installed", lambda platform: "")
     found = [t for t in targets() if t.kind == "described"]
     assert {t.platform for t in found} == {"tpu", "gpu"}
     for target in found:

@@ -13,11 +13,12 @@ import pytest
 
 from shardviz.core.layout.chips import find_chip
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program import compiler, walk
+from shardviz.core.program import compiler
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.costs.roofline import roofline
 from shardviz.core.program.hlo.sources import source_lines
-from shardviz.core.program.roofline import roofline
 from shardviz.core.program.runner import compile_program, run_program
+from shardviz.core.program.running import walk
 from tests.program.helpers import array, in_new_python, program
 
 X, W = array("x", (16, 8), "None, b"), array("w", (8, 4), "b")

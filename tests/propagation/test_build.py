@@ -11,7 +11,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.building import build_program
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.propagation import build, pipeline
 from shardviz.core.program.propagation.build import plan_program
 from shardviz.core.program.propagation.lowering import MOST_STAND_INS

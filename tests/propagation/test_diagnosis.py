@@ -16,13 +16,13 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import to_jax
-from shardviz.core.program.building import build_program
+from shardviz.core.program.compiling.tracing import trace
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.explicit.answers import Diagnosis
 from shardviz.core.program.propagation.explicit.choices import price
 from shardviz.core.program.propagation.explicit.diagnosis import diagnose
 from shardviz.core.program.report import Collective
-from shardviz.core.program.tracing import trace
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
 

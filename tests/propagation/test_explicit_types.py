@@ -17,11 +17,11 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import to_jax
-from shardviz.core.program.building import build_program
+from shardviz.core.program.compiling.tracing import trace
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.build import plan_program
 from shardviz.core.program.propagation.explicit.value_types import note_types, typed_specs
-from shardviz.core.program.tracing import trace
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
 INNER = (((8, 16), "None, x"), ((16, 4), "x, None"))

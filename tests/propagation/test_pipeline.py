@@ -9,9 +9,9 @@ import jaxlib.version
 import pytest
 
 from shardviz.core.errors import ProgramError
+from shardviz.core.program.compiling.tracing import trace
 from shardviz.core.program.propagation import pipeline
 from shardviz.core.program.propagation.lowering import abstract_mesh, lower_to_plan
-from shardviz.core.program.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, X, program
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jaxlib.version
 import pytest
 
+from shardviz.core.program.compiling.tracing import trace
 from shardviz.core.program.propagation import attributes, locations, pipeline
 from shardviz.core.program.propagation.lowering import abstract_mesh, lower_to_plan
 from shardviz.core.program.propagation.texts import Texts
-from shardviz.core.program.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program
 

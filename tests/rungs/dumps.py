@@ -57,7 +57,7 @@ OPTIONS = {
 def entry(case: Any, mesh: str) -> Entry:
     """Plans and compiles one case."""
     from shardviz.core.program.compiler import lower
-    from shardviz.core.program.partitioner import (
+    from shardviz.core.program.compiling.partitioner import (
         compile_with_dump,
         dump_place,
         read_partitioned,

@@ -14,11 +14,11 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program import partition_dump, partitioner
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.compiler import compile_lowered, lower
-from shardviz.core.program.partition_dump import dump_place
-from shardviz.core.program.partitioner import (
+from shardviz.core.program.compiling import partition_dump, partitioner
+from shardviz.core.program.compiling.partition_dump import dump_place
+from shardviz.core.program.compiling.partitioner import (
     ONE_DEVICE,
     compile_with_dump,
     partitioned_text,

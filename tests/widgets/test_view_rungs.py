@@ -4,10 +4,10 @@ from collections import Counter
 
 import pytest
 
+from shardviz.core.program.costs.roofline import roofline
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
-from shardviz.core.program.roofline import roofline
 from shardviz.widgets.view_memory import memory_view
 from shardviz.widgets.view_report import verdict
 from shardviz.widgets.view_rungs import Side, rungs_view

@@ -8,7 +8,7 @@ import pytest
 
 from shardviz.core.layout.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.described import missing
+from shardviz.core.program.devices.described import missing
 from shardviz.core.program.report import Report
 from shardviz.core.program.runner import compile_program
 from tests.worker.pods import PODS, block

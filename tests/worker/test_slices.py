@@ -14,7 +14,7 @@ from jax import lax
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.places import FIRST_ID
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.described import missing
+from shardviz.core.program.devices.described import missing
 from shardviz.core.program.hlo.collectives import read_collectives
 from shardviz.core.program.hlo.comparison import compare
 from shardviz.core.program.runner import compile_program

@@ -15,15 +15,15 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.donation import reused_leaves
+from shardviz.core.program.compiling.donation import reused_leaves
+from shardviz.core.program.compiling.partitioner import compile_with_dump
+from shardviz.core.program.compiling.tracing import Traced, donated_leaves, in_context, trace
 from shardviz.core.program.effects.names import has_callbacks
 from shardviz.core.program.hlo.collectives import read_collectives
 from shardviz.core.program.hlo.comparison import inherited
 from shardviz.core.program.hlo.sources import source_lines
-from shardviz.core.program.partitioner import compile_with_dump
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Memory
-from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace
 
 
 @dataclass(frozen=True, eq=False)

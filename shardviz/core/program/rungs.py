@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError, bytes_text, listed, plural, shown, suggestion
-from shardviz.core.program.bounds import Roofline
+from shardviz.core.program.costs.bounds import Roofline
+from shardviz.core.program.costs.roofline import with_operations
 from shardviz.core.program.hlo.comparison import (
     CHANGES,
     Change,
@@ -26,7 +27,6 @@ from shardviz.core.program.hlo.comparison import (
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Collective, Report
-from shardviz.core.program.roofline import with_operations
 
 __all__ = ["CHANGES", "RUNGS", "Change", "Comparison", "Rung", "Rungs", "compare"]
 

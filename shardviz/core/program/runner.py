@@ -13,9 +13,9 @@ from shardviz.core.errors import ProgramError, shown
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
+from shardviz.core.program.running.values import value_leaves
+from shardviz.core.program.running.walk import Walk
 from shardviz.core.program.targets import Target, decide, device_mesh
-from shardviz.core.program.values import value_leaves
-from shardviz.core.program.walk import Walk
 from shardviz.core.program.worker.parcel import stays_here
 from shardviz.core.program.worker.route import Route
 

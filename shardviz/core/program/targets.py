@@ -18,7 +18,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_checks import MAX_DEVICES
 from shardviz.core.layout.topology import Topology
 from shardviz.core.layout.topology_checks import EXAMPLES
-from shardviz.core.program.attached import (
+from shardviz.core.program.devices.attached import (
     MOST,
     ask_for_cpus,
     attached_devices,
@@ -28,8 +28,8 @@ from shardviz.core.program.attached import (
     mesh_of,
     too_few,
 )
-from shardviz.core.program.described import fits, missing
-from shardviz.core.program.target import Target, Targets, only_described
+from shardviz.core.program.devices.described import fits, missing
+from shardviz.core.program.devices.target import Target, Targets, only_described
 
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 _HOW = "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."

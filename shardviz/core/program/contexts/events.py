@@ -18,7 +18,7 @@ from shardviz.core.errors import ProgramError, ShardvizError, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_mesh, to_jax
-from shardviz.core.program.failures import failure
+from shardviz.core.program.running.failures import failure
 
 #: The events of `jax.monitoring` that stand for a stage; public names since jax 0.4.
 EVENTS = {

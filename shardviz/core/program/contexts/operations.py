@@ -16,7 +16,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.errors import TargetError
-from shardviz.core.program.failures import in_words
+from shardviz.core.program.running.failures import in_words
 
 BOTH, MESH, ABSTRACT = (True, True), (True, False), (False, True)
 

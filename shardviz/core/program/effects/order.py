@@ -18,6 +18,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.compiling.tracing import trace
 from shardviz.core.program.effects.events import Event, Observed
 from shardviz.core.program.effects.names import effect_word
 from shardviz.core.program.effects.rules import is_ordered_effect
@@ -25,9 +26,8 @@ from shardviz.core.program.effects.sites import TOP, plain
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.runner import run_program
+from shardviz.core.program.running.values import value_leaves
 from shardviz.core.program.targets import Target, choose, device_mesh
-from shardviz.core.program.tracing import trace
-from shardviz.core.program.values import value_leaves
 
 _CALLS = ("debug_print", "debug_callback", "io_callback", "pure_callback")
 _HIDDEN = ("jit", "pjit", "closed_call")

@@ -18,10 +18,9 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.errors import ProgramError, TargetError, shown
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.rules import Dialect
-from shardviz.core.program.arguments import program_arrays
-from shardviz.core.program.attached import ROOM, backend_started, chosen_cpus
 from shardviz.core.program.bridge import jax_dtype
-from shardviz.core.program.building import build_program
+from shardviz.core.program.compiling.tracing import in_context, trace
+from shardviz.core.program.devices.attached import ROOM, backend_started, chosen_cpus
 from shardviz.core.program.effects.names import effect_word
 from shardviz.core.program.effects.rules import (
     allowed_places,
@@ -42,10 +41,11 @@ from shardviz.core.program.effects.sites import (
 )
 from shardviz.core.program.effects.tokens import read_tokens, takes_arrays
 from shardviz.core.program.effects.values import Effects, EffectUse, HostCall, Refusal
+from shardviz.core.program.given.arguments import program_arrays
+from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
-from shardviz.core.program.reference import unsharded
+from shardviz.core.program.running.reference import unsharded
 from shardviz.core.program.targets import MOST, choose, device_mesh
-from shardviz.core.program.tracing import in_context, trace
 from shardviz.core.program.worker.parcel import abstract_mesh, stays_here
 
 _HOST_CALLS = ("pure_callback",)

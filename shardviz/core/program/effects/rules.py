@@ -12,7 +12,7 @@ from typing import Any
 
 from shardviz.core.program.effects.names import effect_word
 from shardviz.core.program.effects.values import single_device_words
-from shardviz.core.program.failures import in_words
+from shardviz.core.program.running.failures import in_words
 
 #: Where an effect may stand, and the private set of jax that says so.
 PLACES = {

@@ -11,10 +11,10 @@ from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError, plural, shown
 from shardviz.core.layout.request import Request
-from shardviz.core.program.attached import ROOM, ask_for_cpus, chosen_cpus
-from shardviz.core.program.context_meshes import refuse_other_meshes
+from shardviz.core.program.compiling.context_meshes import refuse_other_meshes
+from shardviz.core.program.compiling.tracing import Traced, placed_spec, trace
+from shardviz.core.program.devices.attached import ROOM, ask_for_cpus, chosen_cpus
 from shardviz.core.program.effects.rules import refusal_on, single_device_effects
-from shardviz.core.program.failures import failure, in_words
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation import pipeline
 from shardviz.core.program.propagation.draft import whole
@@ -28,7 +28,7 @@ from shardviz.core.program.propagation.reading import Reader, argument_names
 from shardviz.core.program.propagation.texts import Texts
 from shardviz.core.program.propagation.uneven import note_uneven
 from shardviz.core.program.report import Failure
-from shardviz.core.program.tracing import Traced, placed_spec, trace
+from shardviz.core.program.running.failures import failure, in_words
 
 
 def plan_program(program: Program) -> Plan:

@@ -16,8 +16,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.compiling.tracing import Traced, in_context, trace
 from shardviz.core.program.program import Program
-from shardviz.core.program.tracing import Traced, in_context, trace
 
 MOST_STAND_INS = 1 << 16
 _WANTS_DEVICES = "require devices to be present"

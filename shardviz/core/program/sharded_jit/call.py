@@ -17,8 +17,8 @@ import jax
 from shardviz.core.errors import ProgramError, listed, plural, shown
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.arguments import parameter_names, path_name, program_arrays
 from shardviz.core.program.bridge import jax_dtype
+from shardviz.core.program.given.arguments import parameter_names, path_name, program_arrays
 from shardviz.core.program.program import Program
 from shardviz.core.program.sharded_jit.constraint import Asked, asked_inside, inside, whole_on
 from shardviz.core.program.sharded_jit.parts_tree import (

@@ -8,7 +8,7 @@ from typing import Any
 
 from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.parts import Parts
-from shardviz.core.program.arguments import unique
+from shardviz.core.program.given.arguments import unique
 from shardviz.core.program.sharded_jit.call import Call
 from shardviz.core.program.sharded_jit.modern_source import translated
 from shardviz.core.program.sharded_jit.parts_tree import Cut, is_cut

@@ -26,15 +26,15 @@ from loky import process_executor
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.checks import partial_sums
 from shardviz.core.program.compiler import Executable, Lowered, compile_lowered
-from shardviz.core.program.described import compile_only_mesh
-from shardviz.core.program.failures import in_words
+from shardviz.core.program.compiling.tracing import Traced
+from shardviz.core.program.devices.described import compile_only_mesh
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Report
+from shardviz.core.program.running.checks import partial_sums
+from shardviz.core.program.running.failures import in_words
+from shardviz.core.program.running.walk import Walk
 from shardviz.core.program.targets import Target, device_mesh
-from shardviz.core.program.tracing import Traced
-from shardviz.core.program.walk import Walk
 from shardviz.core.program.worker.parcel import Parcel
 
 STAGE, LOG, DUMP, PID = "stage", "log", "dump", "pid"

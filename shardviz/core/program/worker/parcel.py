@@ -21,12 +21,12 @@ from shardviz.core.errors import ProgramError, listed, shown
 from shardviz.core.layout.array import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.failures import in_words
+from shardviz.core.program.compiling.tracing import Traced, donated_leaves, in_context, trace
 from shardviz.core.program.hlo.sources import source_lines
 from shardviz.core.program.program import Program
-from shardviz.core.program.reference import unsharded
-from shardviz.core.program.signs import positive_arguments
-from shardviz.core.program.tracing import Traced, donated_leaves, in_context, trace
+from shardviz.core.program.running.failures import in_words
+from shardviz.core.program.running.reference import unsharded
+from shardviz.core.program.running.signs import positive_arguments
 
 _NO_PROMISE = "no compatibility guarantees"
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([\w.$\-]+)")

@@ -23,8 +23,8 @@ from typing import Any
 from loky import ProcessPoolExecutor
 from loky.backend import get_context
 
-from shardviz.core.program.capacity import host_available, host_total
-from shardviz.core.program.partitioner import dump_place
+from shardviz.core.program.compiling.partitioner import dump_place
+from shardviz.core.program.devices.capacity import host_available, host_total
 from shardviz.core.program.worker import child
 from shardviz.core.program.worker.endings import WorkerError, ended, too_long, too_much
 from shardviz.core.program.worker.settings import Limits, Settings

@@ -13,14 +13,14 @@ from jax.sharding import NamedSharding
 
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.topology import Topology
-from shardviz.core.program.attached import MOST, count_of
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.partitioner import partitioned_text, read_partitioned
+from shardviz.core.program.compiling.partitioner import partitioned_text, read_partitioned
+from shardviz.core.program.compiling.tracing import Traced, trace
+from shardviz.core.program.costs.roofline import roofline
+from shardviz.core.program.devices.attached import MOST, count_of
 from shardviz.core.program.report import Report
-from shardviz.core.program.roofline import roofline
+from shardviz.core.program.running.walk import Failed, Walk
 from shardviz.core.program.targets import Target, choose, device_mesh, only_described
-from shardviz.core.program.tracing import Traced, trace
-from shardviz.core.program.walk import Failed, Walk
 from shardviz.core.program.worker import child
 from shardviz.core.program.worker.parcel import Parcel, abstract_mesh, pack
 from shardviz.core.program.worker.pool import Pool, workers

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from shardviz.core.errors import SpecError
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import jax_dtype
-from shardviz.core.program.failures import source_of
+from shardviz.core.program.compiling.tracing import trace
 from shardviz.core.program.program import Program
 from shardviz.core.program.propagation.explicit.answers import Choice, Diagnosis
 from shardviz.core.program.propagation.explicit.choices import choices, moved, price, spec_of
@@ -26,7 +26,7 @@ from shardviz.core.program.propagation.explicit.errors import (
     unfiltered,
 )
 from shardviz.core.program.propagation.explicit.words import problem
-from shardviz.core.program.tracing import trace
+from shardviz.core.program.running.failures import source_of
 
 _TYPE = r"(\w+)\[([^\]]*)\]"
 _CARRY = re.compile(

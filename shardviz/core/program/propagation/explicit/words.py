@@ -6,9 +6,9 @@ import re
 from collections.abc import Sequence
 
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.failures import in_words
 from shardviz.core.program.propagation.explicit.choices import spec_of
 from shardviz.core.program.propagation.explicit.errors import Refused
+from shardviz.core.program.running.failures import in_words
 
 _UNEVEN = re.compile(
     r"out dim \((\d+)\) is not divisible by mesh axes \((\d+)\) with spec \((.+?)\)"

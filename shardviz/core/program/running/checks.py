@@ -14,7 +14,7 @@ from shardviz.core.layout.array import dtype_name
 from shardviz.core.layout.shards import Layout
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.report import Check
-from shardviz.core.program.rounding import Noise
+from shardviz.core.program.running.rounding import Noise
 
 # How far two results may lie apart, as a part of the largest value. Sums in another order differ
 # by rounding; a wrong or missing sum differs by far more than this.

@@ -31,8 +31,8 @@ from shardviz.core.layout.chip import Chip
 from shardviz.core.layout.links import Links, device_rows, groups_over, route
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.topology import Topology
-from shardviz.core.program.bounds import Bound, Roofline
-from shardviz.core.program.op_costs import OpCost, op_costs
+from shardviz.core.program.costs.bounds import Bound, Roofline
+from shardviz.core.program.costs.op_costs import OpCost, op_costs
 from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Collective, Memory, Report
 

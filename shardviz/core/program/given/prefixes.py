@@ -10,7 +10,7 @@ from jax.sharding import PartitionSpec, Sharding
 
 from shardviz.core.errors import ProgramError, plural, shown
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.arguments import path_name
+from shardviz.core.program.given.arguments import path_name
 
 
 def is_spec(value: Any) -> bool:

@@ -19,7 +19,7 @@ from shardviz.core.layout.chip import Chip
 from shardviz.core.layout.chips import CHIPS
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.topology import Topology
-from shardviz.core.program.attached import mesh_of
+from shardviz.core.program.devices.attached import mesh_of
 
 _PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
 _OTHERS = ("v5p", "7x", "h100")  # with the largest machines

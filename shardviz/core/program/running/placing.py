@@ -10,9 +10,9 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.errors import ProgramError, bytes_text
 from shardviz.core.layout.spec import Spec
+from shardviz.core.program.compiling.tracing import donated_leaves, placed_spec
 from shardviz.core.program.program import Program
-from shardviz.core.program.tracing import donated_leaves, placed_spec
-from shardviz.core.program.values import example
+from shardviz.core.program.running.values import example
 
 _REMEDY = "Give it a smaller shape, or take sv.compile, which needs no values."
 

@@ -54,7 +54,10 @@ class Target(Displayed):
         Raises:
             TargetError: if there are too few, or they are only described.
         """
-        from shardviz.core.program.attached import attached_devices, too_few  # it imports jax
+        from shardviz.core.program.devices.attached import (  # it imports jax
+            attached_devices,
+            too_few,
+        )
 
         if self.text:
             raise TargetError(only_described(self.text))

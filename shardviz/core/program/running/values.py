@@ -12,8 +12,8 @@ from jax.sharding import NamedSharding
 
 from shardviz.core.errors import ProgramError, plural, shown
 from shardviz.core.layout.array import ArraySpec, dtype_name
-from shardviz.core.program.arguments import parameter_names
 from shardviz.core.program.bridge import jax_dtype, key_implementation
+from shardviz.core.program.given.arguments import parameter_names
 from shardviz.core.program.program import Program
 
 _SLAB = 1 << 22  # elements made at a time

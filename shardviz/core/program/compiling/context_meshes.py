@@ -19,9 +19,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.errors import ProgramError, listed
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.device_orders import who
+from shardviz.core.program.devices.orders import who
 from shardviz.core.program.effects.sites import inner_jaxprs, plain
-from shardviz.core.program.failures import source_of
+from shardviz.core.program.running.failures import source_of
 
 # No mesh at all: every operation then takes the mesh of what it is given.
 NO_MESH = AbstractMesh((), ())

@@ -19,8 +19,7 @@ from typing import Any
 
 import jax
 
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.partition_dump import (
+from shardviz.core.program.compiling.partition_dump import (
     PARTITIONED,
     PROPAGATED,
     DumpFolder,
@@ -30,6 +29,7 @@ from shardviz.core.program.partition_dump import (
     read_text,
     stamps,
 )
+from shardviz.core.program.hlo.collectives import read_collectives
 from shardviz.core.program.report import Collective
 
 __all__ = [

@@ -20,10 +20,7 @@ from shardviz.core.errors import ProgramError, shown
 from shardviz.core.layout.array import DTYPE_BITS
 from shardviz.core.layout.chips import chip_of_kind
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program import reference
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.capacity import capacity_of, host_available, refusal
-from shardviz.core.program.checks import boxes_check
 from shardviz.core.program.compiler import (
     Executable,
     Lowered,
@@ -32,17 +29,20 @@ from shardviz.core.program.compiler import (
     fingerprint,
     lower,
 )
-from shardviz.core.program.donation import donation_note
+from shardviz.core.program.compiling.donation import donation_note
+from shardviz.core.program.compiling.tracing import Traced, trace
+from shardviz.core.program.costs.roofline import roofline
+from shardviz.core.program.devices.capacity import capacity_of, host_available, refusal
 from shardviz.core.program.effects.names import forget_failed_callbacks
 from shardviz.core.program.effects.rules import refusal_on, single_device_effects
-from shardviz.core.program.failures import failure
-from shardviz.core.program.layouts import output_layouts, spec_checks
-from shardviz.core.program.placing import Inputs
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Failure, Report
-from shardviz.core.program.roofline import roofline
-from shardviz.core.program.signs import positive_arguments
-from shardviz.core.program.tracing import Traced, trace
+from shardviz.core.program.running import reference
+from shardviz.core.program.running.checks import boxes_check
+from shardviz.core.program.running.failures import failure
+from shardviz.core.program.running.layouts import output_layouts, spec_checks
+from shardviz.core.program.running.placing import Inputs
+from shardviz.core.program.running.signs import positive_arguments
 
 
 class Cancelled(Exception):

@@ -16,7 +16,7 @@ from shardviz.core.layout.request import request
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_mesh, adopt_spec, foreign_memory
-from shardviz.core.program.prefixes import is_spec, spread
+from shardviz.core.program.given.prefixes import is_spec, spread
 
 
 @dataclass(frozen=True)

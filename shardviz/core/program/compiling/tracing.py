@@ -20,19 +20,19 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.shards import lay_out
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.arguments import leaves_with_paths, path_name, unique
 from shardviz.core.program.bridge import jax_dtype
-from shardviz.core.program.context_meshes import (
+from shardviz.core.program.compiling.context_meshes import (
     NO_MESH,
     Meeting,
     in_context,
     refuse_other_axes,
     watched,
 )
-from shardviz.core.program.device_orders import refuse_other_orders
+from shardviz.core.program.devices.orders import refuse_other_orders
 from shardviz.core.program.effects.names import effect_names
-from shardviz.core.program.given_specs import as_spec
-from shardviz.core.program.prefixes import spread
+from shardviz.core.program.given.arguments import leaves_with_paths, path_name, unique
+from shardviz.core.program.given.prefixes import spread
+from shardviz.core.program.given.specs import as_spec
 from shardviz.core.program.program import Program
 
 

@@ -13,9 +13,9 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.shards import Layout, lay_out
 from shardviz.core.layout.spec import Spec
 from shardviz.core.program.bridge import adopt_spec
-from shardviz.core.program.checks import specs_check
+from shardviz.core.program.compiling.tracing import Output
 from shardviz.core.program.report import Check
-from shardviz.core.program.tracing import Output
+from shardviz.core.program.running.checks import specs_check
 
 
 def output_layouts(

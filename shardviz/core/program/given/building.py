@@ -9,8 +9,9 @@ from shardviz.core.errors import ProgramError, plural, shown
 from shardviz.core.layout.checks import check_size
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.program.arguments import parameter_names, program_arrays
-from shardviz.core.program.given_specs import (
+from shardviz.core.program.given.arguments import parameter_names, program_arrays
+from shardviz.core.program.given.jitted import unjitted
+from shardviz.core.program.given.specs import (
     Asked,
     mesh_of_shardings,
     other_mesh_note,
@@ -19,7 +20,6 @@ from shardviz.core.program.given_specs import (
     with_jit_specs,
     without_rules_note,
 )
-from shardviz.core.program.jitted import unjitted
 from shardviz.core.program.program import Program, function_name
 
 

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 
 from shardviz.core.errors import plural
+from shardviz.core.program.compiling.tracing import donated_leaves, flat_names
 from shardviz.core.program.program import Program
-from shardviz.core.program.tracing import donated_leaves, flat_names
 
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}, (?:may|must)-alias\)")
 _PARAMETER = re.compile(r" parameter\((\d+)\).*op_name=\"([^\"]*)\"")

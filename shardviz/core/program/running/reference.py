@@ -11,14 +11,19 @@ import jax
 from shardviz.core.errors import listed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.spec import Spec
-from shardviz.core.program.capacity import bytes_in_words, capacity_of, needed_bytes, refusal
-from shardviz.core.program.checks import values_check
 from shardviz.core.program.compiler import Executable, Lowered, compile_lowered, lower
-from shardviz.core.program.failures import in_words
-from shardviz.core.program.placing import Inputs
+from shardviz.core.program.devices.capacity import (
+    bytes_in_words,
+    capacity_of,
+    needed_bytes,
+    refusal,
+)
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Memory
-from shardviz.core.program.rounding import moved_results, step_of
+from shardviz.core.program.running.checks import values_check
+from shardviz.core.program.running.failures import in_words
+from shardviz.core.program.running.placing import Inputs
+from shardviz.core.program.running.rounding import moved_results, step_of
 from shardviz.core.program.targets import mesh_of
 
 _TITLE = "unsharded function"

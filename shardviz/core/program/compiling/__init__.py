@@ -1,0 +1,1 @@
+"""From a program to jax's traced function, and what XLA's partitioner made of it."""

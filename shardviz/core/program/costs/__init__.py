@@ -1,0 +1,1 @@
+"""The least time of every part of a program, from published figures."""

@@ -1,0 +1,1 @@
+"""Devices: attached, simulated, or only described."""
