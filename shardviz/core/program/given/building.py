@@ -81,7 +81,7 @@ def build_program(
         tree,
         outs,
         options,
-        name or function_name(fn),
+        function_name(fn) if isinstance(name, str) and not name else name,
         tuple(notes + more),
     )
 
