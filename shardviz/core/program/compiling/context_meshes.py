@@ -26,6 +26,7 @@ from shardviz.core.program.running.failures import source_of
 # No mesh at all: every operation then takes the mesh of what it is given.
 NO_MESH = AbstractMesh((), ())
 _SAYS = "mesh"
+_PLAIN = (type(None), str, int, tuple, list, dict)  # most parameters, and no meshes
 
 
 @contextlib.contextmanager
@@ -130,7 +131,7 @@ def _meshes(jaxpr: Any) -> Iterator[tuple[AbstractMesh, Any]]:
     """Every mesh that the operations of a program are over, as axes, with the operation."""
     for equation in plain(jaxpr).eqns:
         for value in equation.params.values():
-            mesh = _mesh_of(value)
+            mesh = None if isinstance(value, _PLAIN) else _mesh_of(value)
             if mesh is not None and not mesh.empty:
                 yield mesh, equation
         for inner in inner_jaxprs(equation.params):

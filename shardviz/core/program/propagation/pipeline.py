@@ -161,7 +161,8 @@ def _refuse() -> None:
 
 def _run(module: Any, passes: Sequence[str]) -> Any:
     _refuse()
-    with module.context:
+    with module.context as context:
+        context.enable_multithreading(False)  # to share so little work costs more than it saves
         # No parsed text of it: that takes three times as long as all that is done here.
         copy = module.operation.clone()
         stand_in(copy)
