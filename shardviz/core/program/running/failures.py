@@ -38,14 +38,20 @@ def failure(stage: str, error: BaseException) -> Failure:
 def in_words(error: BaseException) -> str:
     """The kind of an exception and the first paragraph of what it says, on one line.
 
+    A paragraph that ends with a colon goes on in the next one.
+
     >>> in_words(ValueError("one\\ntwo\\n\\nmuch more"))
     'ValueError: one two'
+    >>> in_words(TypeError("types differ:\\n\\nfloat32 and int32.\\n\\nmuch more"))
+    'TypeError: types differ: float32 and int32.'
     """
     try:
         text = str(error)
     except Exception as second:  # noqa: BLE001  a foreign __str__ may raise anything
         text = f"(its text raises {type(second).__name__})"
-    paragraph = text.strip().split("\n\n")[0]
+    paragraph, *more = text.strip().split("\n\n")
+    if paragraph.endswith(":") and more:
+        paragraph += f" {more[0]}"
     if (trace := _TRACE.search(text)) is not None:  # of a callback: its last line says what it was
         paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
