@@ -9,7 +9,6 @@ from shardviz.core.program.report import Check, Collective, Report
 from shardviz.picture.bars import FINE, ODD, Bar, bars
 from shardviz.picture.compose import page, side_by_side
 from shardviz.picture.measure import broken
-from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.shapes import Label, Picture, no_tiles
 from shardviz.picture.units import bytes_text, count_text, seconds_text
 
@@ -130,22 +129,22 @@ def _stages(report: Report) -> Picture:
 
 def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
     """Collectives as bars of bytes on each device, the largest first."""
-    ordered = sorted(collectives, key=lambda c: -in_all(c))
+    ordered = sorted(collectives, key=lambda c: -c.bytes_in_all)
     rows = [
-        Bar(in_all(c), each_time(c),
+        Bar(c.bytes_in_all, c.amount,
             (c.kind, " × ".join(c.mesh_axes) or "–", c.source, c.op))
         for c in ordered[:MOST_ROWS]
     ]  # fmt: skip
     rest = ordered[MOST_ROWS:]
     if rest:
-        total = sum(map(in_all, rest))
+        total = sum(c.bytes_in_all for c in rest)
         rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
     if not rows:
         return page(no_tiles(), [Label(0, 6, "no collectives", "start", "note")],
                     size=(120, 12), alt="No collectives.")  # fmt: skip
     said = "; ".join(
         f"{c.kind} over {', '.join(c.mesh_axes) or 'no axis by name'},"
-        f" {each_time(c)}" for c in ordered[:MOST_ROWS]
+        f" {c.amount}" for c in ordered[:MOST_ROWS]
     )  # fmt: skip
     heads = ["bytes a device", "collective", "over", "line", "operation"]
     return bars(rows, heads, alt=f"{plural(len(collectives), 'collective')}: {said}.")

@@ -11,7 +11,6 @@ from shardviz.core.program.propagation.record import Record
 from shardviz.picture.compose import page
 from shardviz.picture.draw_plan import bar_tiles, legend_of, moved_parts
 from shardviz.picture.measure import broken, shortened, text_width
-from shardviz.picture.moves import each_time, in_all, move_words
 from shardviz.picture.shapes import Label, Picture
 from shardviz.picture.spec_bars import Part, short_type, spec_bars
 from shardviz.picture.text_boxes import wrapped
@@ -93,11 +92,11 @@ def _change(before: PlannedOp, after: PlannedOp) -> str:
 
 def _moves(found: PlanDiff) -> list[tuple[str, str]]:
     """What is to move besides, and what no more, with the tone of each."""
-    moves = [(f"+ {move_words(c)}", "bad") for c in found.gained]
-    moves += [(f"− {move_words(c)}", "good") for c in found.lost]
+    moves = [(f"+ {c.words}", "bad") for c in found.gained]
+    moves += [(f"− {c.words}", "good") for c in found.lost]
     for old, new in found.resized:
-        tone = "bad" if in_all(new) > in_all(old) else "good"
-        moves.append((f"~ {move_words(new)}, {each_time(old)} before", tone))
+        tone = "bad" if new.bytes_in_all > old.bytes_in_all else "good"
+        moves.append((f"~ {new.words}, {old.amount} before", tone))
     return moves
 
 

@@ -9,7 +9,6 @@ from shardviz.core.program.report import Collective
 from shardviz.core.program.rungs import Change, Comparison, Rung, Rungs
 from shardviz.picture.compose import page
 from shardviz.picture.measure import broken, shortened, text_width
-from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.shapes import Frame, Label, Picture, Tiles, make_tiles, no_tiles
 from shardviz.picture.units import bytes_text, seconds_text
 
@@ -84,7 +83,7 @@ def draw_rungs(found: Rungs, title: str | None = None) -> Picture:
     ['requested', 'propagated']
     """
     rungs = found.all
-    largest = max([in_all(c) for r in rungs for c in r.collectives or ()], default=0) or 1
+    largest = max([c.bytes_in_all for r in rungs for c in r.collectives or ()], default=0) or 1
     labels = _asked(found)
     bars: list[_Bar] = []
     frames: list[Frame] = []
@@ -141,12 +140,12 @@ def _ordered(changes: Sequence[Change]) -> list[Change]:
 
 
 def _bytes(side: Sequence[Collective]) -> int:
-    return sum(in_all(c) for c in side)
+    return sum(c.bytes_in_all for c in side)
 
 
 def _named(one: Collective) -> str:
     over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
-    return f"{one.kind}{over}, {each_time(one)}"
+    return f"{one.kind}{over}, {one.amount}"
 
 
 def _side(
@@ -219,14 +218,14 @@ def _asked(found: Rungs) -> list[Label]:
 
 
 def _rung_moves(rung: Rung, x: float, largest: int) -> tuple[list[_Bar], list[Label]]:
-    moves = sorted(rung.collectives or (), key=lambda c: -in_all(c))
+    moves = sorted(rung.collectives or (), key=lambda c: -c.bytes_in_all)
     bars, labels = [], []
     for row, one in enumerate(moves[:MOST_MOVES]):
         y = HEAD + PITCH * row + PITCH / 2
-        length = max(LEAST, 44.0 * in_all(one) / largest)
+        length = max(LEAST, 44.0 * one.bytes_in_all / largest)
         group = WORSE if one.rematerialises else SAME
         bars.append((x + 8, y, length, group, f"{rung.name}: {_named(one)}"))
-        size = each_time(one)
+        size = one.amount
         labels.append(Label(x + 58, y, size, "start", "axis", "ink"))
         over = f" {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
         start = 58 + max(52.0, text_width(size, 9.0) + 8)

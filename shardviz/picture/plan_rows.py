@@ -10,7 +10,6 @@ from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.report import Collective
-from shardviz.picture.moves import each_time
 from shardviz.picture.spec_bars import split_axis
 from shardviz.picture.value_paths import BACKWARD, LOOP, value_paths
 
@@ -64,7 +63,7 @@ def moved_words(one: Collective) -> str:
     >>> moved_words(Collective("all-reduce", ("model",), 4096, trips=12))
     'all-reduce 4 KiB × 12'
     """
-    return f"{one.kind} {each_time(one)}"
+    return f"{one.kind} {one.amount}"
 
 
 def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:

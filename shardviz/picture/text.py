@@ -32,7 +32,6 @@ from shardviz.core.program.rungs import Comparison, Rungs
 from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
 from shardviz.picture.draw_dialects import parts_words, sharding_spec_words
 from shardviz.picture.draw_targets import target_text, targets_text
-from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.shapes import Picture
 from shardviz.picture.text_boxes import wrapped
 from shardviz.picture.text_layout import layout_text
@@ -199,10 +198,10 @@ def _collectives(collectives: tuple[Collective, ...]) -> list[str]:
     if not collectives:
         return ["no collectives"]
     lines = [f"{plural(len(collectives), 'collective')}:"]
-    for one in sorted(collectives, key=lambda c: -in_all(c)):
+    for one in sorted(collectives, key=lambda c: -c.bytes_in_all):
         over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
         where = "".join(f" · {v}" for v in (one.source, one.op) if v)
-        lines.append(f"  {each_time(one)} {one.kind}{over}{where}")
+        lines.append(f"  {one.amount} {one.kind}{over}{where}")
     return lines
 
 

@@ -7,12 +7,9 @@ from collections.abc import Iterable, Sequence
 from shardviz.core.errors import plural
 from shardviz.core.program.propagation.difference import PlanDiff
 from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
-from shardviz.core.program.propagation.record import Record
 from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.rungs import Comparison, Rungs
 from shardviz.picture.draw_plan import diagnosis_lines
-from shardviz.picture.moves import each_time, in_all, move_words
 from shardviz.picture.plan_rows import (
     MOST_VALUES,
     ValueRow,
@@ -23,7 +20,6 @@ from shardviz.picture.plan_rows import (
 )
 from shardviz.picture.spec_bars import short_type
 from shardviz.picture.text_boxes import wrapped
-from shardviz.picture.units import bytes_text
 
 MOST_LINES = 60
 MOST_MOVES, LEAST_VALUES = 40, 12  # of a difference
@@ -102,58 +98,12 @@ def difference_text(found: PlanDiff, width: int) -> str:
     New: x, [8], P()
     """
     broken = any(plan.error is not None for plan in (found.before, found.after))
-    moves = _moves(found)
-    values = [str(c) for c in sorted(found.changed, key=lambda c: not c.moved)]
-    values += [f"New: {_value(op)}" for op in found.added]
-    values += [f"Gone: {_value(op)}" for op in found.removed]
-    if broken or not (moves or values):
+    if broken or not (found.moves or found.values):
         return flowing(found.lines, width)
-    head = []
-    if found.before.mesh != found.after.mesh:
-        head.append(f"Mesh: {found.before.mesh} -> {found.after.mesh}")
-    head.append(_counted(found))
-    if moves:
-        before, after = (bytes_text(_sent(p)) for p in (found.before, found.after))
-        head.append(f"Each device sends {before} before, {after} now.")
     # Collectives are what people look for; values get the lines that these leave.
-    shown = _first_of(moves, MOST_MOVES, "collective")
-    room = max(MOST_LINES - len(head) - len(shown) - 1, LEAST_VALUES)
-    return flowing([*head, *shown, *_first_of(values, room, "value")], width)
-
-
-def _moves(found: PlanDiff) -> list[str]:
-    """The collectives that one of the plans lacks, or has in another size; the largest first."""
-    order = lambda one: -in_all(one)  # noqa: E731
-    moves = [f"Gained: {move_words(c)}" for c in sorted(found.gained, key=order)]
-    moves += [f"Lost: {move_words(c)}" for c in sorted(found.lost, key=order)]
-    return moves + [
-        f"Resized: {move_words(new)}, {each_time(old)} before" for old, new in found.resized
-    ]
-
-
-def _counted(found: PlanDiff) -> str:
-    """The difference in numbers: `3 collectives gained, 1 lost; 12 values changed, 2 new.`"""
-    sides = []
-    for noun, kinds in (
-        (
-            "collective",
-            (("gained", found.gained), ("lost", found.lost), ("resized", found.resized)),
-        ),
-        ("value", (("changed", found.changed), ("new", found.added), ("gone", found.removed))),
-    ):
-        some = [(word, len(items)) for word, items in kinds if items]
-        if some:
-            first = f"{plural(some[0][1], noun)} {some[0][0]}"
-            sides.append(", ".join([first, *(f"{count:,} {word}" for word, count in some[1:])]))
-    return "; ".join(sides) + "."
-
-
-def _sent(plan: Record) -> int:
-    return sum((c.sent_bytes or 0) * (c.trips or 1) for c in plan.collectives)
-
-
-def _value(op: PlannedOp) -> str:
-    return f"{op.name}, {op.short}, {op.spec}{f' ({op.source})' if op.source else ''}"
+    shown = _first_of(found.moves, MOST_MOVES, "collective")
+    room = max(MOST_LINES - len(found.head) - len(shown) - 1, LEAST_VALUES)
+    return flowing([*found.head, *shown, *_first_of(found.values, room, "value")], width)
 
 
 def _first_of(lines: Sequence[str], most: int, noun: str) -> list[str]:

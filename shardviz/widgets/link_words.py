@@ -35,7 +35,7 @@ def link_words(collective: Collective, links: Links | None) -> str:
     seconds = links.seconds(size)
     least = "at a rate that is not published" if seconds is None else ""
     if seconds is not None:
-        trips = collective.trips or 1
+        trips = collective.turns
         times = f", {plural(trips, 'time')}" if trips > 1 else ""
         least = f"at least {seconds_text(seconds)}{times}"
     over = " × ".join(collective.mesh_axes)

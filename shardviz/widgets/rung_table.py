@@ -31,7 +31,7 @@ class RungTable:
     def __init__(self, known: Sequence[tuple[Collective, ...] | None]):
         self.known = [tuple(some or ()) for some in known]
         self.orders = [
-            sorted(range(len(some)), key=lambda k, some=some: -all_bytes(some[k]))[:MOST_ROWS]
+            sorted(range(len(some)), key=lambda k, some=some: -some[k].bytes_in_all)[:MOST_ROWS]
             for some in self.known
         ]
         self._place = {
@@ -44,7 +44,7 @@ class RungTable:
         }
         self._cells: dict[tuple[int, int], list[list[int]]] = {}
         self._how: dict[tuple[int, int], str] = {}
-        self._most = max((all_bytes(c) for some in self.known for c in some), default=0) or 1
+        self._most = max((c.bytes_in_all for some in self.known for c in some), default=0) or 1
 
     def link(self, i: int, j: int, found: Comparison) -> list[dict[str, Any]]:
         """Joins what a comparison found to belong together; its changes as plain data."""
@@ -101,7 +101,7 @@ class RungTable:
         ]
 
     def _row_bytes(self, cells: list[list[int]]) -> int:
-        return max(sum(all_bytes(self.known[i][k]) for k in cell) for i, cell in enumerate(cells))
+        return max(sum(self.known[i][k].bytes_in_all for k in cell) for i, cell in enumerate(cells))
 
     def _planned(self, rung: int, number: int) -> list[Collective]:
         """What the plan has in the place of a collective."""
@@ -120,8 +120,8 @@ class RungTable:
             "kind": one.kind,
             "axes": list(one.mesh_axes),
             "bytes": bytes_text(one.bytes_per_device),
-            "share": all_bytes(one) / self._most,
-            "total": bytes_text(all_bytes(one)) if (one.trips or 1) > 1 else "",
+            "share": one.bytes_in_all / self._most,
+            "total": bytes_text(one.bytes_in_all) if one.turns > 1 else "",
             "tags": _tags(one, self._how.get((rung, number), "")),
             "full": one.rematerialises,
             "phase": one.phase,
@@ -159,8 +159,3 @@ def _groups(one: Collective) -> list[list[int]]:
         return []
     groups = [list(group) for group in one.groups]
     return groups if sum(map(len, groups)) <= MOST_MEMBERS else []
-
-
-def all_bytes(one: Collective) -> int:
-    """The bytes of a collective on each device, over all its trips."""
-    return one.bytes_per_device * (one.trips or 1)

@@ -16,7 +16,7 @@ from shardviz.core.program.report import Collective, Report
 from shardviz.core.program.rungs import Change, Comparison, compare
 from shardviz.picture.spec_bars import axis_groups
 from shardviz.picture.units import bytes_text, seconds_text
-from shardviz.widgets.rung_table import MOST_ROWS, RungTable, all_bytes
+from shardviz.widgets.rung_table import MOST_ROWS, RungTable
 from shardviz.widgets.view_memory import memory_view
 from shardviz.widgets.view_report import collective_summary, error_view
 
@@ -166,7 +166,7 @@ def _known(
     name: str, state: str, some: Sequence[Collective], took: float | None, more: str
 ) -> dict[str, Any]:
     """A rung whose collectives are known: how many, and their bytes, loops counted."""
-    total = sum(all_bytes(c) for c in some)
+    total = sum(c.bytes_in_all for c in some)
     more = more.removesuffix(", described")  # the menu says so, and there is little room
     more = " · ".join(filter(None, [bytes_text(total) if total else "", more]))
     return _rung(name, state, collective_summary(some), took, more)
@@ -184,7 +184,7 @@ def _requested_mark(plan: Plan | None) -> list[dict[str, Any]]:
 
 def _mark(i: int, j: int, found: Comparison) -> dict[str, Any]:
     """What changed between two rungs, in a few words."""
-    before, after = (sum(all_bytes(c) for some in side for c in some) for side in _sides(found))
+    before, after = (sum(c.bytes_in_all for some in side for c in some) for side in _sides(found))
     tone = "same" if found.same else "more" if after > before else "changed"
     title = "\n".join(found.lines[:12])
     return {"between": [i, j], "text": mark_words(found), "tone": tone, "title": title}

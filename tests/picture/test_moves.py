@@ -14,7 +14,6 @@ from shardviz.core.program.report import Collective, Failure, Memory, Report
 from shardviz.core.program.rungs import Rungs
 from shardviz.picture.draw import draw
 from shardviz.picture.draw_bars import draw_collectives
-from shardviz.picture.moves import each_time, in_all
 from shardviz.picture.plan_rows import ValueRow
 from shardviz.picture.text import to_text
 from shardviz.picture.text_boxes import wrapped
@@ -47,7 +46,7 @@ TIMES = {"a loop": (LOOPED, "256 B × 10", 2560), "once": (ONCE, "1 KiB", 1024),
 
 @pytest.mark.parametrize(("one", "words", "total"), TIMES.values(), ids=TIMES.keys())
 def test_bytes_are_said_with_how_often(one, words, total):
-    assert (each_time(one), in_all(one)) == (words, total)
+    assert (one.amount, one.bytes_in_all) == (words, total)
 
 
 SAID = {

@@ -43,7 +43,9 @@ def test_another_sharding_changes_values_and_sizes(before):
     assert [c.after.name for c in found.changed if c.moved][:2] == ["x", "dot_general"]
     assert "dot_general: P('data', 'model') -> P(None, 'model')" in found.lines
     assert [(o.bytes_per_device, n.bytes_per_device) for o, n in found.resized] == [(2048, 8192)]
-    assert found.lines[-1] == "Each device sends 2 KiB before, 8 KiB now."
+    assert found.head[-1] == "Each device sends 2 KiB before, 8 KiB now."
+    assert found.lines == (*found.head, *found.moves, *found.values)
+    assert [line.partition(":")[0] for line in found.moves] == ["Resized"]
     assert not (found.added)
     assert not (found.removed)
     assert not (found.gained)
@@ -70,7 +72,8 @@ def test_an_operation_more(eight_devices):
     found = one.diff(two)
     assert [op.name for op in found.added] == ["sin"]
     assert not found.removed
-    assert found.lines[0].startswith("New: sin, float32[64, 32], P('data', None) (test_diff")
+    assert found.lines[0] == "1 value new."
+    assert found.lines[1].startswith("New: sin, float32[64, 32], P('data', None) (test_diff")
     assert [op.name for op in two.diff(one).removed] == ["sin"]
 
 

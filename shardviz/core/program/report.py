@@ -96,14 +96,46 @@ class Collective:
         rounds = 2 if self.kind == "all-reduce" else 1
         return rounds * self.bytes_per_device * (size - 1) // size
 
+    @property
+    def turns(self) -> int:
+        """How often it runs; once where nobody knows."""
+        return 1 if self.trips is None else self.trips
+
+    @property
+    def bytes_in_all(self) -> int:
+        """Its bytes on each device over all turns."""
+        return self.bytes_per_device * self.turns
+
+    @property
+    def sent_in_all(self) -> int:
+        """The bytes that each device sends over all turns; 0 where the group is unknown."""
+        return (self.sent_bytes or 0) * self.turns
+
+    @property
+    def words(self) -> str:
+        """What, how much, over which axes, for which value and from where, in a line.
+
+        >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
+        'all-gather of 512 B × 4 over data for dot (f.py:3)'
+        """
+        over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
+        where = f" for {self.value}" if self.value else ""
+        line = f" ({self.source})" if self.source else ""
+        return f"{self.kind} of {self.amount}{over}{where}{line}"
+
+    @property
+    def amount(self) -> str:
+        """Its bytes on each device, and how often where that is not once: `4 KiB × 12`."""
+        often = "?" if self.trips is None else f"{self.trips:,}"
+        return bytes_text(self.bytes_per_device) + (f" × {often}" if self.trips != 1 else "")
+
     def moved(self) -> Collective:
         """The same collective without its places: the code stands on other lines by now."""
         return replace(self, source="", stack=())
 
     def __repr__(self) -> str:
         over = f" over {', '.join(self.mesh_axes)}" if self.mesh_axes else ""
-        often = "" if self.trips == 1 else f" × {'?' if self.trips is None else f'{self.trips:,}'}"
-        parts = [f"{self.kind}{over}", bytes_text(self.bytes_per_device) + often]
+        parts = [f"{self.kind}{over}", self.amount]
         if self.is_async:
             parts.append("async")
         return f"Collective({', '.join([*parts, *filter(None, [self.source])])})"

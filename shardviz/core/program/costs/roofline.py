@@ -178,7 +178,7 @@ def _priced(
     if None in times.values():
         return replace(row, note=f"The rate of these links is not published for {chip.title}.")
     name = max(times, key=lambda kind: times[kind] or 0.0, default="")
-    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * (collective.trips or 1))
+    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * collective.turns)
 
 
 def _anywhere(collective: Collective, chip: Chip) -> dict[str, float | None]:

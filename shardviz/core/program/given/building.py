@@ -64,13 +64,8 @@ def build_program(
         arrays, more = with_jit_specs(arrays, jitted.in_shardings, tree, parameters, request)
         notes += more
     outs, more = out_trees(out_specs, jitted.out_shardings, mesh)
-    positions = _donated(donate, len(args))
-    if positions and jitted.donate and set(positions) != set(jitted.donate):
-        more.append(
-            f"donate={positions} was given to sv.program and donate_argnums={jitted.donate} to"
-            " jax.jit; what sv.program was given counts."
-        )
-    positions = positions or jitted.donate
+    notes += more
+    positions, more = _donation(_donated(donate, len(args)), jitted.donate)
     options = {**jitted.options, **({"donate": positions} if positions else {})}
     return Program(
         jitted.fn,
@@ -84,6 +79,16 @@ def build_program(
         function_name(fn) if isinstance(name, str) and not name else name,
         tuple(notes + more),
     )
+
+
+def _donation(given: tuple[int, ...], jitted: tuple[int, ...]) -> tuple[tuple[int, ...], list[str]]:
+    """The donated arguments, and a note where sv.program and jax.jit were told otherwise."""
+    if given and jitted and set(given) != set(jitted):
+        return given, [
+            f"donate={given} was given to sv.program and donate_argnums={jitted} to jax.jit; what"
+            " sv.program was given counts."
+        ]
+    return given or jitted, []
 
 
 def _donated(donate: Any, count: int) -> tuple[int, ...]:

@@ -243,5 +243,4 @@ def total_bytes(collectives: Iterable[Collective]) -> int:
     >>> total_bytes([Collective("all-reduce", ("data",), 1024, in_loop=True, trips=12)])
     12288
     """
-    trips = lambda c: 1 if c.trips is None else c.trips  # noqa: E731
-    return sum(c.bytes_per_device * trips(c) for c in collectives)
+    return sum(c.bytes_in_all for c in collectives)

@@ -77,32 +77,63 @@ class PlanDiff(Displayed):
     resized: tuple[tuple[Collective, Collective], ...] = ()
 
     @cached_property
-    def lines(self) -> tuple[str, ...]:
-        """The difference, one sentence a line."""
-        for plan, when in ((self.before, "before"), (self.after, "after")):
-            if plan.error is not None:
-                return (f"There is no plan {when}: {plan.error}",)
+    def head(self) -> tuple[str, ...]:
+        """What changes in numbers: the mesh, how many collectives and values, the bytes sent."""
         lines = []
         if self.before.mesh != self.after.mesh:
             lines.append(f"Mesh: {self.before.mesh} -> {self.after.mesh}")
-        lines += [f"New: {_value(op)}" for op in self.added]
-        lines += [f"Gone: {_value(op)}" for op in self.removed]
-        lines += [str(change) for change in self.changed]
-        lines += [f"Gained: {_collective(c)}" for c in self.gained]
-        lines += [f"Lost: {_collective(c)}" for c in self.lost]
-        lines += [
-            f"{_collective(new)}, {bytes_text(old.bytes_per_device)} before"
-            for old, new in self.resized
-        ]
-        if self.gained or self.lost or self.resized:
-            lines.append(
-                f"Each device sends {self._sent(self.before)} before, {self._sent(self.after)} now."
+        if counts := self._counted():
+            lines.append(counts)
+        if self.moves:
+            before, after = (
+                bytes_text(sum(c.sent_in_all for c in plan.collectives))
+                for plan in (self.before, self.after)
             )
-        return tuple(lines) or ("Nothing changes.",)
+            lines.append(f"Each device sends {before} before, {after} now.")
+        return tuple(lines)
 
-    @staticmethod
-    def _sent(plan: Record) -> str:
-        return bytes_text(sum((c.sent_bytes or 0) * (c.trips or 1) for c in plan.collectives))
+    @cached_property
+    def moves(self) -> tuple[str, ...]:
+        """The collectives that one side lacks, or has in another size; the largest first."""
+        gained, lost = (
+            sorted(some, key=lambda c: -c.bytes_in_all) for some in (self.gained, self.lost)
+        )
+        return (
+            *(f"Gained: {c.words}" for c in gained),
+            *(f"Lost: {c.words}" for c in lost),
+            *(f"Resized: {new.words}, {old.amount} before" for old, new in self.resized),
+        )
+
+    @cached_property
+    def values(self) -> tuple[str, ...]:
+        """The values that changed, are new, or gone; those with another sharding first."""
+        return (
+            *(str(change) for change in sorted(self.changed, key=lambda c: not c.moved)),
+            *(f"New: {_value(op)}" for op in self.added),
+            *(f"Gone: {_value(op)}" for op in self.removed),
+        )
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The difference, one sentence a line: in numbers, then collectives, then values."""
+        for plan, when in ((self.before, "before"), (self.after, "after")):
+            if plan.error is not None:
+                return (f"There is no plan {when}: {plan.error}",)
+        return (*self.head, *self.moves, *self.values) or ("Nothing changes.",)
+
+    def _counted(self) -> str:
+        """`3 collectives gained, 1 lost; 12 values changed, 2 new.`, or `""`."""
+        kinds = {
+            "collective": {"gained": self.gained, "lost": self.lost, "resized": self.resized},
+            "value": {"changed": self.changed, "new": self.added, "gone": self.removed},
+        }
+        sides = []
+        for noun, every in kinds.items():
+            some = [(word, len(items)) for word, items in every.items() if items]
+            if some:
+                first = f"{plural(some[0][1], noun)} {some[0][0]}"
+                sides.append(", ".join([first, *(f"{count:,} {word}" for word, count in some[1:])]))
+        return "; ".join(sides) + "." if sides else ""
 
     def __str__(self) -> str:
         return "\n".join(self.lines)
@@ -200,10 +231,3 @@ def _differs(old: PlannedOp, new: PlannedOp, names: dict[str, str]) -> bool:
 
 def _value(op: PlannedOp) -> str:
     return f"{op.name}, {op.short}, {op.spec}{f' ({op.source})' if op.source else ''}"
-
-
-def _collective(c: Collective) -> str:
-    over = f" over {' and '.join(c.mesh_axes)}" if c.mesh_axes else ""
-    where = f" for {c.value}" if c.value else ""
-    source = f" ({c.source})" if c.source else ""
-    return f"{c.kind} of {bytes_text(c.bytes_per_device)}{over}{where}{source}"
