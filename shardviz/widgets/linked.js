@@ -148,7 +148,8 @@ export function ranges(ids, most = 400) {
     const step = at + 1 < ids.length ? ids[at + 1] - ids[at] : 0;
     let end = at + 1;
     while (end < ids.length && ids[end] - ids[end - 1] === step) end++;
-    if (end - at > 2) {
+    // A few ids with gaps are read faster one by one, as picture/ids.py has them.
+    if (end - at > (step === 1 ? 2 : 4)) {
       parts.push(`${ids[at]}–${ids[end - 1]}${step === 1 ? "" : ` step ${step}`}`);
       at = end;
     } else parts.push(String(ids[at++]));
