@@ -49,7 +49,7 @@ def python_files(root: Path) -> dict[str, ast.Module]:
 
 
 def module_name(file: str) -> str:
-    """`core/layout/spec.py` -> `shardviz.core.layout.spec`; an `__init__.py` is its folder."""
+    """`core/layout/mesh.py` -> `shardviz.core.layout.mesh`; an `__init__.py` is its folder."""
     parts = [PACKAGE, *file.removesuffix(".py").split("/")]
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 

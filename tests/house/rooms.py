@@ -40,7 +40,7 @@ _VALUES = (
     "core.program.propagation.explicit.answers",
     "core.program.propagation.story",
     "core.program.propagation.difference",
-    "core.program.rungs",
+    "core.program.stages",
     "core.program.costs.roofline",
     "core.program.devices.target",
     "core.program.effects.values",

@@ -45,7 +45,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
     ("module", "heavy"),
     [
         ("shardviz.core.layout.audit", HEAVY),
-        ("shardviz.core.layout.shards", HEAVY),
+        ("shardviz.core.layout.layout", HEAVY),
         ("shardviz.core.program.program", HEAVY),
         ("shardviz.core.program.report", HEAVY),
         ("shardviz.picture.draw", HEAVY),
@@ -56,7 +56,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.gallery.programs", HEAVY),
         ("shardviz.widgets.session", HEAVY),
         ("shardviz.plots.figures", (*JAX, *WIDGETS)),
-        ("shardviz.core.program.runner", (*WIDGETS, "flax", "matplotlib")),
+        ("shardviz.core.backend.worker.run", (*WIDGETS, "flax", "matplotlib")),
         ("shardviz.widgets.explorer", (*JAX, "matplotlib")),
     ],
 )

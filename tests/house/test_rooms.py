@@ -59,7 +59,7 @@ def test_no_module_imports_itself_in_a_circle():
         ({"picture__draw": "import jax"}, "imports jax"),
         ({"picture__draw": "import matplotlib.pyplot"}, "imports matplotlib"),
         ({"picture__draw": "from shardviz.core.program import runner", "core__program__runner": ""},
-         "imports shardviz.core.program.runner"),
+         "imports shardviz.core.backend.worker.run"),
         ({"plots__paint": "from shardviz.widgets import session", "widgets__session": ""},
          "imports shardviz.widgets.session"),
         ({"plots__paint": "import anywidget"}, "imports anywidget"),
