@@ -5,7 +5,7 @@ import dataclasses
 from pathlib import Path
 
 import shardviz as sv
-from tests.house.names import modules_below, public_classes, reachable, undocumented
+from tests.structure.names import modules_below, public_classes, reachable, undocumented
 
 # What these doors return is annotated Any, so that they stay light.
 BEHIND_DOORS = ("CachedFunction", "Explorer", "Target", "Picture")

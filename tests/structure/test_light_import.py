@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.house.isolation import loaded_by, printed, run_python
+from tests.structure.isolation import REPO, loaded_by, printed, run_python
 
 JAX = ("jax", "jaxlib", "flax")
 WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
@@ -83,6 +83,24 @@ def test_a_planted_backend_is_found(tmp_path: Path):
 
 def test_layouts_rules_audits_and_text_need_no_jax():
     assert printed(LIGHT_DOORS, without=(*HEAVY, "ml_dtypes")) == "True 2097152"
+
+
+def test_every_module_but_those_of_backend_widgets_and_plots_needs_no_jax():
+    code = """
+import importlib, pkgutil, sys, shardviz
+count = 0
+for module in pkgutil.walk_packages(shardviz.__path__, "shardviz."):
+    if not module.name.startswith(("shardviz.core.backend", "shardviz.widgets", "shardviz.plots")):
+        importlib.import_module(module.name)
+        count += 1
+assert not any(name.startswith("jax") for name in sys.modules)
+print(count)
+"""
+    modules = [p for p in (REPO / "shardviz").rglob("*.py") if p.name != "__init__.py"]
+    elsewhere = ("core/backend", "widgets", "plots")
+    own = [p for p in modules if not p.is_relative_to(REPO / "shardviz" / "core" / "backend")]
+    own = [p for p in own if p.parent.name not in elsewhere]
+    assert int(printed(code, without=(*JAX, *WIDGETS, "matplotlib", "ml_dtypes"))) >= len(own)
 
 
 def test_running_needs_no_widgets():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,17 +66,59 @@ def imports_of(files: Mapping[str, ast.Module]) -> list[Import]:
     return found
 
 
-def cycles(imports: list[Import]) -> list[list[str]]:
-    """The rings of modules that import each other at module level, each once, sorted."""
+def file_cycles(imports: list[Import]) -> list[list[str]]:
+    """The modules that import each other, each ring once, sorted.
+
+    Imports inside a call count as well: they hide a ring, and do not untie it.
+    """
+    return _rings(_graph(_edges(imports)))
+
+
+def folder_cycles(imports: list[Import]) -> list[list[str]]:
+    """The folders, at any depth, that need each other; each ring once, sorted.
+
+    Two graphs are looked at. In the first a node is a folder with the files that are directly in
+    it, so a folder whose files use a subfolder that uses them is a ring. In the second, at every
+    depth, a subfolder with all below it is one node, and a file is a node of its own.
+    """
+    edges = _edges(imports)
+    direct = [(a.rpartition(".")[0], b.rpartition(".")[0]) for a, b in edges]
+    graphs = [_graph((a, b) for a, b in direct if PACKAGE not in (a, b))]
+    for folder in {module.rpartition(".")[0] for edge in edges for module in edge}:
+        graphs.append(_graph((_child(folder, a), _child(folder, b)) for a, b in edges))
+    found = {tuple(ring) for graph in graphs for ring in _rings(graph)}
+    files = {module for edge in edges for module in edge}
+    return sorted(list(ring) for ring in found if not set(ring) <= files)
+
+
+def _edges(imports: list[Import]) -> list[tuple[str, str]]:
+    """Importer and imported; without the public names, which are above everything."""
+    edges = [(module_name(i.file), i.module) for i in imports if i.top == PACKAGE]
+    above = (PACKAGE, f"{PACKAGE}._version")
+    return [(a, b) for a, b in edges if a != PACKAGE and b not in above]
+
+
+def _graph(edges: Iterable[tuple[str, str]]) -> dict[str, set[str]]:
     graph: dict[str, set[str]] = {}
-    for imported in imports:
-        if not imported.inside and imported.top == PACKAGE:
-            graph.setdefault(module_name(imported.file), set()).add(imported.module)
-    reach = {module: _reachable(graph, module) for module in graph}
+    for start, end in edges:
+        if start and end and start != end:
+            graph.setdefault(start, set()).add(end)
+    return graph
+
+
+def _child(folder: str, module: str) -> str:
+    """The file or subfolder of a folder that a module is, or is in; empty where it is elsewhere."""
+    if not module.startswith(f"{folder}."):
+        return ""
+    return f"{folder}.{module.removeprefix(f'{folder}.').partition('.')[0]}"
+
+
+def _rings(graph: Mapping[str, set[str]]) -> list[list[str]]:
+    reach = {node: _reachable(graph, node) for node in graph}
     rings = {
-        tuple(sorted(m for m in reach[module] if module in reach.get(m, ())))
-        for module in graph
-        if module in reach[module]
+        tuple(sorted(n for n in reach[node] if node in reach.get(n, ())))
+        for node in graph
+        if node in reach[node]
     }
     return sorted(list(ring) for ring in rings)
 

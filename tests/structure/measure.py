@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
-FILE_LINES = {".py": 330, ".js": 650}
+FILE_LINES = {".py": 600, ".js": 600, ".css": 600}
+MOST_FILES = 160
+MEDIAN_FUNCTION = 12
 FUNCTION_LINES = 60
 
 
@@ -43,3 +46,9 @@ def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
     if ast.get_docstring(node) is None:
         return 0
     return (node.body[0].end_lineno or 0) - node.body[0].lineno + 1
+
+
+def median_function(root: Path) -> float:
+    """The median length of the functions below `root`, in lines without their docstrings."""
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
+    return statistics.median(lines for tree in trees for _, lines in function_lines(tree))

@@ -3,7 +3,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import shardviz
-from tests.house.measure import FILE_LINES, FUNCTION_LINES, long_files, long_functions
+from tests.structure.measure import (
+    FILE_LINES,
+    FUNCTION_LINES,
+    MEDIAN_FUNCTION,
+    MOST_FILES,
+    long_files,
+    long_functions,
+    median_function,
+)
 
 ROOT = Path(shardviz.__file__).parent
 
@@ -18,13 +26,22 @@ def test_no_function_is_too_long():
     assert not found, "\n".join(found)
 
 
+def test_files_are_not_cut_apart():
+    assert len(list(ROOT.rglob("*.py"))) <= MOST_FILES
+
+
+def test_most_functions_are_small():
+    assert median_function(ROOT) <= MEDIAN_FUNCTION
+
+
 def test_a_planted_long_file_is_found(tmp_path: Path):
     for suffix, limit in FILE_LINES.items():
         (tmp_path / f"fits{suffix}").write_text("\n" * limit)
         (tmp_path / f"long{suffix}").write_text("\n" * (limit + 1))
     assert long_files(tmp_path) == [
-        "long.py has 331 lines of 330",
-        "long.js has 651 lines of 650",
+        "long.py has 601 lines of 600",
+        "long.js has 601 lines of 600",
+        "long.css has 601 lines of 600",
     ]
 
 
