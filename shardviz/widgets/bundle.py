@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 from pathlib import Path
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
