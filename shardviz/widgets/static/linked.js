@@ -18,15 +18,25 @@ export class Links {
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
-    /** The collective whose devices stand out. @type {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null} */
+    /**
+     * The collective whose devices stand out.
+     * @type {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null}
+     */
     this.team = null;
-    /** Colours of groups in the theme that is on. @type {string[]} */
+    /**
+     * Colours of groups in the theme that is on.
+     * @type {string[]}
+     */
     this.hues = [];
     /** @type {string[]} */ this.axisNames = [];
     /** @type {Array<() => void>} */ this.listeners = [];
   }
 
-  /** @param {number[]} sizes @param {Int32Array} ids in mesh order @param {Int32Array} hosts in mesh order */
+  /**
+   * @param {number[]} sizes
+   * @param {Int32Array} ids in mesh order
+   * @param {Int32Array} hosts in mesh order
+   */
   setMesh(sizes, ids, hosts) {
     const known = this.ids === ids;
     this.sizes = sizes;
@@ -46,9 +56,12 @@ export class Links {
     this.cache.clear();
   }
 
-  /** The position of a device in mesh order. @param {number} id */
+  /**
+   * The position of a device in mesh order.
+   * @param {number} id
+   */
   positionOf(id) {
-    return this.positions ? this.positions.get(id) ?? 0 : id;
+    return this.positions ? (this.positions.get(id) ?? 0) : id;
   }
 
   /** @param {any[]} arrays the arrays of the view */
@@ -57,11 +70,15 @@ export class Links {
     if (this.cache.size > 64) this.cache.clear();
     const p = this.pointing;
     if (p && p.kind === "device" && p.at >= this.ids.length) this.point(null, false);
-    if (p && p.kind === "block" && p.group >= (arrays[p.array]?.blocks ?? 0)) this.point(null, false);
+    if (p && p.kind === "block" && p.group >= (arrays[p.array]?.blocks ?? 0))
+      this.point(null, false);
   }
 
-  /** The block number of every device, in mesh order; null where the array has no layout.
-   * @param {number} array @returns {Int32Array | null} */
+  /**
+   * The block number of every device, in mesh order; null where the array has no layout.
+   * @param {number} array
+   * @returns {Int32Array | null}
+   */
   groups(array) {
     const strides = this.arrays[array]?.strides;
     if (!strides || !strides.length) return null;
@@ -72,46 +89,70 @@ export class Links {
     let groups = new Int32Array([0]);
     this.sizes.forEach((size, axis) => {
       const next = new Int32Array(groups.length * size);
-      for (let i = 0, k = 0; i < groups.length; i++) for (let c = 0; c < size; c++) next[k++] = groups[i] + strides[axis] * c;
+      for (let i = 0, k = 0; i < groups.length; i++)
+        for (let c = 0; c < size; c++) next[k++] = groups[i] + strides[axis] * c;
       groups = next;
     });
     this.cache.set(key, groups);
     return groups;
   }
 
-  /** Positions of the devices that hold one block. @param {number} array @param {number} group @returns {number[]} */
+  /**
+   * Positions of the devices that hold one block.
+   * @param {number} array
+   * @param {number} group
+   * @returns {number[]}
+   */
   holders(array, group) {
-    const groups = this.groups(array), found = [];
+    const groups = this.groups(array),
+      found = [];
     if (groups) for (let i = 0; i < groups.length; i++) if (groups[i] === group) found.push(i);
     return found;
   }
 
-  /** The devices pointed at, as positions. @returns {number[]} */
+  /**
+   * The devices pointed at, as positions.
+   * @returns {number[]}
+   */
   pointed() {
     const p = this.pointing;
     if (!p) return [];
     return p.kind === "device" ? [p.at] : this.holders(p.array, p.group);
   }
 
-  /** The box of one block, as [start, stop] pairs. @param {any} array @param {number} group @returns {Array<[number, number]>} */
+  /**
+   * The box of one block, as [start, stop] pairs.
+   * @param {any} array
+   * @param {number} group
+   * @returns {Array<[number, number]>}
+   */
   box(array, group) {
     const box = [];
     for (let d = array.counts.length - 1; d >= 0; d--) {
       const at = group % array.counts[d];
       group = Math.floor(group / array.counts[d]);
-      box.unshift(/** @type {[number, number]} */ ([at * array.shard[d], (at + 1) * array.shard[d]]));
+      box.unshift(
+        /** @type {[number, number]} */ ([at * array.shard[d], (at + 1) * array.shard[d]]),
+      );
     }
     return box;
   }
 
-  /** @param {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null} team a collective; null lets go */
+  /**
+   * @param {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null} team a
+   * collective; null lets go
+   */
   gather(team) {
     this.team = team;
     for (const f of this.listeners) f();
   }
 
-  /** The devices that take part in the collective together with one, itself included; none where nobody knows.
-   * @param {number} at its position @returns {number[]} */
+  /**
+   * The devices that take part in the collective together with one, itself included; none where
+   * nobody knows.
+   * @param {number} at its position
+   * @returns {number[]}
+   */
   teammates(at) {
     const team = this.team;
     if (!team || at >= this.ids.length) return [];
@@ -120,27 +161,38 @@ export class Links {
     if (!moving.length || moving.includes(-1)) return [];
     let mates = [at];
     for (const axis of moving) {
-      const stride = this.sizes.slice(axis + 1).reduce((a, b) => a * b, 1), size = this.sizes[axis];
-      mates = mates.flatMap((m) => Array.from({ length: size }, (_, c) => m + (c - (Math.floor(m / stride) % size)) * stride));
+      const stride = this.sizes.slice(axis + 1).reduce((a, b) => a * b, 1),
+        size = this.sizes[axis];
+      mates = mates.flatMap((m) =>
+        Array.from({ length: size }, (_, c) => m + (c - (Math.floor(m / stride) % size)) * stride),
+      );
     }
     return mates.sort((a, b) => a - b);
   }
 
   /** @param {Pointing} pointing @param {boolean} pinned */
   point(pointing, pinned) {
-    if (JSON.stringify(pointing) === JSON.stringify(this.pointing) && pinned === this.pinned) return;
+    if (JSON.stringify(pointing) === JSON.stringify(this.pointing) && pinned === this.pinned)
+      return;
     this.pointing = pointing;
     this.pinned = pinned && pointing !== null;
     for (const f of this.listeners) f();
   }
 
-  /** Pointing that gives way to a pin. @param {Pointing} pointing */
+  /**
+   * Pointing that gives way to a pin.
+   * @param {Pointing} pointing
+   */
   hover(pointing) {
     if (!this.pinned) this.point(pointing, false);
   }
 }
 
-/** Numbers with runs folded: `0–3, 8`. @param {number[]} ids @param {number} [most] */
+/**
+ * Numbers with runs folded: `0–3, 8`.
+ * @param {number[]} ids
+ * @param {number} [most]
+ */
 export function ranges(ids, most = 400) {
   const parts = [];
   let at = 0;

@@ -12,27 +12,77 @@ import { ValuesPanel } from "./values.js";
 const TABS = ["Values", "Collectives", "Memory", "Checks", "Effects", "Cache", "Shards", "Code"];
 
 export class ProgramPanel {
-  /** @param {Links} links @param {(field: string, value: any) => void} edit @param {(kind: string) => void} act @param {{why: (name: string) => void, light: (names: string[] | null) => void, links: (key: string | null) => void, position: () => void}} calls */
+  /**
+   * @param {Links} links
+   * @param {(field: string, value: any) => void} edit
+   * @param {(kind: string) => void} act
+   * @param {{why: (name: string) => void, light: (names: string[] | null) => void, links: (key:
+   * string | null) => void, position: () => void}} calls
+   */
   constructor(links, edit, act, calls) {
     this.program = new Choice("Program", (v) => edit("program", v), "Program");
     this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
-    this.run = button("Run", () => act("run"), { class: "sv-button sv-primary", "aria-label": "Run" });
+    this.run = button("Run", () => act("run"), {
+      class: "sv-button sv-primary",
+      "aria-label": "Run",
+    });
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.error = h("div", { class: "sv-error", role: "alert" });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
-    this.rungs = new RungRow({ rung: (i) => this.openRung(i ? String(i) : ""), mark: (from, to) => this.openRung(from ? `${from}-${to}` : "") });
-    this.collectives = new CollectivesPanel(links, { shown: () => this.refresh(), value: (name) => this.openValue(name), links: calls.links, position: calls.position });
+    this.rungs = new RungRow({
+      rung: (i) => this.openRung(i ? String(i) : ""),
+      mark: (from, to) => this.openRung(from ? `${from}-${to}` : ""),
+    });
+    this.collectives = new CollectivesPanel(links, {
+      shown: () => this.refresh(),
+      value: (name) => this.openValue(name),
+      links: calls.links,
+      position: calls.position,
+    });
     this.values = new ValuesPanel(calls);
     this.links = links;
-    this.tabs = h("div", { class: "sv-tabs", role: "tablist", on: { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) } });
-    this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", "data-lm-suppress-shortcuts": "true" });
+    this.tabs = h("div", {
+      class: "sv-tabs",
+      role: "tablist",
+      on: { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) },
+    });
+    this.body = h("div", {
+      class: "sv-body",
+      role: "tabpanel",
+      tabindex: "0",
+      "data-lm-suppress-shortcuts": "true",
+    });
     this.rows = new ShardRows(links);
     this.tab = "Collectives";
-    this.node = h("footer", { class: "sv-program" },
-      h("div", { class: "sv-headrow" }, this.program.node, this.status, h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run)),
-      this.error, this.lost, this.rungs.node, this.tabs, this.body);
-    for (const name of TABS) this.tabs.append(h("button", { type: "button", role: "tab", class: "sv-tab", text: name, id: undefined, "data-lm-suppress-shortcuts": "true", on: { click: () => this.open(name) } }));
+    this.node = h(
+      "footer",
+      { class: "sv-program" },
+      h(
+        "div",
+        { class: "sv-headrow" },
+        this.program.node,
+        this.status,
+        h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run),
+      ),
+      this.error,
+      this.lost,
+      this.rungs.node,
+      this.tabs,
+      this.body,
+    );
+    for (const name of TABS)
+      this.tabs.append(
+        h("button", {
+          type: "button",
+          role: "tab",
+          class: "sv-tab",
+          text: name,
+          id: undefined,
+          "data-lm-suppress-shortcuts": "true",
+          on: { click: () => this.open(name) },
+        }),
+      );
     /** @type {any} */ this.view = null;
     /** @type {any} */ this.report = null;
     /** @type {any} */ this.data = null;
@@ -66,7 +116,10 @@ export class ProgramPanel {
     this.ask();
   }
 
-  /** A rung or what changed between two, in the tab Collectives; what was requested is in Values. @param {string} what */
+  /**
+   * A rung or what changed between two, in the tab Collectives; what was requested is in Values.
+   * @param {string} what
+   */
   openRung(what) {
     // Why there is no plan, and what would be accepted, stands in the tab Values.
     if (what === "1" && this.data.rungs[0].state === "failed") what = "";
@@ -92,7 +145,10 @@ export class ProgramPanel {
     this.act("effects");
   }
 
-  /** @param {{view: any, report: any, live: boolean, place: any, rungs: any, plan: any, story: any, background: any, target: any}} shown */
+  /**
+   * @param {{view: any, report: any, live: boolean, place: any, rungs: any, plan: any, story: any,
+   * background: any, target: any}} shown
+   */
   show({ view, report, live, place, rungs, plan, story, background, target }) {
     Object.assign(this, { view, report, live, data: rungs, background, target });
     this.program.sync(view.program.options, view.program.value);
@@ -117,17 +173,29 @@ export class ProgramPanel {
     this.showBody();
   }
 
-  /** The stage and a clock while something runs. @param {any} report */
+  /**
+   * The stage and a clock while something runs.
+   * @param {any} report
+   */
   tick(report) {
     window.clearInterval(this.clock);
     if (report.state !== "running") {
       this.began = 0;
-      setText(this.status, report.stale ? `${report.verdict ? `${report.verdict} · ` : ""}stale: the program was edited since` : report.verdict);
+      setText(
+        this.status,
+        report.stale
+          ? `${report.verdict ? `${report.verdict} · ` : ""}stale: the program was edited since`
+          : report.verdict,
+      );
       toggle(this.status, "sv-warn", Boolean(report.stale));
       return;
     }
-    if (!this.began || this.job !== report.started) { this.began = Date.now(); this.job = report.started; }
-    const say = () => setText(this.status, `${report.stage} · ${((Date.now() - this.began) / 1000).toFixed(1)} s`);
+    if (!this.began || this.job !== report.started) {
+      this.began = Date.now();
+      this.job = report.started;
+    }
+    const say = () =>
+      setText(this.status, `${report.stage} · ${((Date.now() - this.began) / 1000).toFixed(1)} s`);
     say();
     toggle(this.status, "sv-warn", false);
     this.clock = window.setInterval(say, 100);
@@ -140,19 +208,34 @@ export class ProgramPanel {
       t.setAttribute("tabindex", on ? "0" : "-1");
     });
     this.body.setAttribute("aria-label", `Tab ${this.tab}`);
-    const panel = { Shards: this.rows, Values: this.values, Collectives: this.collectives }[this.tab];
+    const panel = { Shards: this.rows, Values: this.values, Collectives: this.collectives }[
+      this.tab
+    ];
     if (panel) {
       const fresh = this.body.firstChild !== panel.node;
       if (fresh) fill(this.body, panel.node);
       if (panel === this.rows) this.rows.show(this.view);
-      else if (panel === this.collectives) this.collectives.show(this.data, this.view, this.target.value);
+      else if (panel === this.collectives)
+        this.collectives.show(this.data, this.view, this.target.value);
       else if (fresh) this.values.paint();
       return;
     }
-    const { code, ...rest } = this.report, key = this.tab + JSON.stringify(this.tab === "Code" ? code : [{ ...rest, stage: "" }, this.tab === "Memory" ? this.data.memory : null]);
+    const { code, ...rest } = this.report,
+      key =
+        this.tab +
+        JSON.stringify(
+          this.tab === "Code"
+            ? code
+            : [{ ...rest, stage: "" }, this.tab === "Memory" ? this.data.memory : null],
+        );
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...(this.tab === "Code" ? codeBody(code) : reportBody(this.tab, this.report, this.act, this.data)));
+    fill(
+      this.body,
+      ...(this.tab === "Code"
+        ? codeBody(code)
+        : reportBody(this.tab, this.report, this.act, this.data)),
+    );
   }
 
   destroy() {
@@ -162,84 +245,257 @@ export class ProgramPanel {
   }
 }
 
-/** @param {string} tab @param {any} report @param {(kind: string) => void} act @param {any} data the rungs @returns {Node[]} */
+/**
+ * @param {string} tab
+ * @param {any} report
+ * @param {(kind: string) => void} act
+ * @param {any} data the rungs
+ * @returns {Node[]}
+ */
 function reportBody(tab, report, act, data) {
   if (tab === "Effects") return effectsBody(report.effects, act);
   if (tab === "Cache") return cacheBody(report.cache);
   if (tab === "Memory") return memoryBody(data.memory, data.rungs[2].state !== "none");
   const parts = [];
-  if (report.error) parts.push(failureNote(report.error.title, report.error.message, report.error.source));
-  if (report.state === "none" || (report.state === "running" && !report.times.length)) parts.push(h("p", { class: "sv-muted", text: "Not run yet: press Run to hold the prediction against what happens." }));
+  if (report.error)
+    parts.push(failureNote(report.error.title, report.error.message, report.error.source));
+  if (report.state === "none" || (report.state === "running" && !report.times.length))
+    parts.push(
+      h("p", {
+        class: "sv-muted",
+        text: "Not run yet: press Run to hold the prediction against what happens.",
+      }),
+    );
   else parts.push(...checksBody(report));
   return parts;
 }
 
 /** @param {any} report */
 function checksBody(report) {
-  const mark = (/** @type {any} */ ok) => (ok === true ? ["✓", "sv-good", "holds"] : ok === false ? ["✗", "sv-bad", "fails"] : ["–", "sv-muted", "not checked"]);
+  const mark = (/** @type {any} */ ok) =>
+    ok === true
+      ? ["✓", "sv-good", "holds"]
+      : ok === false
+        ? ["✗", "sv-bad", "fails"]
+        : ["–", "sv-muted", "not checked"];
   const parts = [];
-  if (report.times.length) parts.push(h("div", { class: "sv-times" }, ...report.times.map((/** @type {any} */ t) => h("span", null, h("span", { class: "sv-muted", text: `${t[0]} ` }), t[1]))));
-  if (!report.checks.length && !report.error) parts.push(h("p", { class: "sv-muted", text: "Compiled, and nothing was executed: press Run to hold the prediction against what happens." }));
-  parts.push(h("table", { class: "sv-table" }, h("tbody", null, ...report.checks.map((/** @type {any} */ c) => {
-    const [sign, cls, word] = mark(c.ok);
-    return h("tr", null, h("td", { class: cls, text: sign, "aria-label": word }), h("td", { text: c.name }), h("td", { class: "sv-muted", text: c.detail }));
-  }))));
+  if (report.times.length)
+    parts.push(
+      h(
+        "div",
+        { class: "sv-times" },
+        ...report.times.map((/** @type {any} */ t) =>
+          h("span", null, h("span", { class: "sv-muted", text: `${t[0]} ` }), t[1]),
+        ),
+      ),
+    );
+  if (!report.checks.length && !report.error)
+    parts.push(
+      h("p", {
+        class: "sv-muted",
+        text: "Compiled, and nothing was executed: press Run to hold the prediction against what happens.",
+      }),
+    );
+  parts.push(
+    h(
+      "table",
+      { class: "sv-table" },
+      h(
+        "tbody",
+        null,
+        ...report.checks.map((/** @type {any} */ c) => {
+          const [sign, cls, word] = mark(c.ok);
+          return h(
+            "tr",
+            null,
+            h("td", { class: cls, text: sign, "aria-label": word }),
+            h("td", { text: c.name }),
+            h("td", { class: "sv-muted", text: c.detail }),
+          );
+        }),
+      ),
+    ),
+  );
   return parts;
 }
 
 /** @param {string[]} titles @param {Array<Array<Node | string>>} rows */
 function table(titles, rows) {
-  return h("table", { class: "sv-table" }, h("thead", null, h("tr", null, ...titles.map((t) => h("th", { text: t, scope: "col" })))),
-    h("tbody", null, ...rows.map((row) => h("tr", null, ...row.map((cell) => h("td", null, cell))))));
+  return h(
+    "table",
+    { class: "sv-table" },
+    h("thead", null, h("tr", null, ...titles.map((t) => h("th", { text: t, scope: "col" })))),
+    h(
+      "tbody",
+      null,
+      ...rows.map((row) => h("tr", null, ...row.map((cell) => h("td", null, cell)))),
+    ),
+  );
 }
 
-/** @param {any} effects @param {(kind: string) => void} act @returns {Node[]} */
+/**
+ * @param {any} effects
+ * @param {(kind: string) => void} act
+ * @returns {Node[]}
+ */
 function effectsBody(effects, act) {
-  if (effects.state !== "done") return [h("p", { class: "sv-muted", text: effects.state === "reading" ? "Reading the program's effects…" : "Effects are read from a live kernel." })];
-  if (effects.problem) return [h("div", { class: "sv-failure", role: "alert" }, h("span", { class: "sv-prewrap", text: effects.problem }))];
-  const parts = [h("p", null, h("b", { class: effects.runs ? "sv-good" : "sv-bad", text: effects.runs ? "✓ " : "✗ " }), effects.sentence)];
-  if (effects.rows.length) parts.push(table(["effect", "ordered", "on many devices", "allowed in", "stands in", ""], effects.rows.map((/** @type {any} */ e) =>
-    [e.name, e.ordered ? "yes" : "no", e.shardable ? "yes" : "no", e.where, e.stands.join(", "), e.note])));
+  if (effects.state !== "done")
+    return [
+      h("p", {
+        class: "sv-muted",
+        text:
+          effects.state === "reading"
+            ? "Reading the program's effects…"
+            : "Effects are read from a live kernel.",
+      }),
+    ];
+  if (effects.problem)
+    return [
+      h(
+        "div",
+        { class: "sv-failure", role: "alert" },
+        h("span", { class: "sv-prewrap", text: effects.problem }),
+      ),
+    ];
+  const parts = [
+    h(
+      "p",
+      null,
+      h("b", { class: effects.runs ? "sv-good" : "sv-bad", text: effects.runs ? "✓ " : "✗ " }),
+      effects.sentence,
+    ),
+  ];
+  if (effects.rows.length)
+    parts.push(
+      table(
+        ["effect", "ordered", "on many devices", "allowed in", "stands in", ""],
+        effects.rows.map((/** @type {any} */ e) => [
+          e.name,
+          e.ordered ? "yes" : "no",
+          e.shardable ? "yes" : "no",
+          e.where,
+          e.stands.join(", "),
+          e.note,
+        ]),
+      ),
+    );
   else parts.push(h("p", { class: "sv-muted", text: "It has no effects: it only computes." }));
-  for (const token of effects.tokens) parts.push(h("div", { class: "sv-mono sv-muted", text: token }));
+  for (const token of effects.tokens)
+    parts.push(h("div", { class: "sv-mono sv-muted", text: token }));
   if (effects.note) parts.push(h("p", { class: "sv-muted", text: effects.note }));
   if (effects.rows.length && effects.runs) parts.push(...observedBody(effects, act));
   return parts;
 }
 
-/** The order in which effects really happened, up to the barrier. @param {any} effects @param {(kind: string) => void} act @returns {Node[]} */
+/**
+ * The order in which effects really happened, up to the barrier.
+ * @param {any} effects
+ * @param {(kind: string) => void} act
+ * @returns {Node[]}
+ */
 function observedBody(effects, act) {
-  const watch = button(effects.watching ? "Running…" : "Run and write down the order", () => act("observe"), { class: "sv-button sv-watch" });
+  const watch = button(
+    effects.watching ? "Running…" : "Run and write down the order",
+    () => act("observe"),
+    { class: "sv-button sv-watch" },
+  );
   watch.disabled = Boolean(effects.watching);
   const parts = [h("div", { class: "sv-times" }, watch)];
-  if (effects.failed) parts.push(h("div", { class: "sv-failure", role: "alert" }, h("span", { class: "sv-prewrap", text: effects.failed })));
+  if (effects.failed)
+    parts.push(
+      h(
+        "div",
+        { class: "sv-failure", role: "alert" },
+        h("span", { class: "sv-prewrap", text: effects.failed }),
+      ),
+    );
   if (!effects.observed) return parts;
-  if (!effects.observed.length && !effects.failed) parts.push(h("p", { class: "sv-muted", text: "Nothing happened before the barrier." }));
-  const rows = effects.observed.map((/** @type {any} */ e) => [String(e.number + 1), e.device === null ? "–" : String(e.device), e.ordered ? "ordered" : h("span", { class: "sv-warn", text: "unordered" }), e.name, h("code", { text: `${e.what} ${e.values}` })]);
-  if (rows.length) parts.push(table(["happened", "device", "order", "effect", "what"], rows), h("p", { class: "sv-muted", text: "Up to the barrier. Unordered events may come in another order the next time; ordered ones keep theirs on each device." }));
+  if (!effects.observed.length && !effects.failed)
+    parts.push(h("p", { class: "sv-muted", text: "Nothing happened before the barrier." }));
+  const rows = effects.observed.map((/** @type {any} */ e) => [
+    String(e.number + 1),
+    e.device === null ? "–" : String(e.device),
+    e.ordered ? "ordered" : h("span", { class: "sv-warn", text: "unordered" }),
+    e.name,
+    h("code", { text: `${e.what} ${e.values}` }),
+  ]);
+  if (rows.length)
+    parts.push(
+      table(["happened", "device", "order", "effect", "what"], rows),
+      h("p", {
+        class: "sv-muted",
+        text: "Up to the barrier. Unordered events may come in another order the next time; ordered ones keep theirs on each device.",
+      }),
+    );
   return parts;
 }
 
 /** @param {any} cache @returns {Node[]} */
 function cacheBody(cache) {
-  const parts = [h("div", { class: "sv-times" }, ...[["executables", `${cache.rows.length} of ${cache.size}`], ["hits", cache.hits], ["misses", cache.misses]].map(([k, v]) => h("span", null, h("span", { class: "sv-muted", text: `${k} ` }), String(v))))];
-  const known = (cache.history ?? []).map((/** @type {any} */ r) => [r.what, h("span", { class: r.found === "hit" ? "sv-good" : "", text: r.found }), r.why, h("span", { class: "sv-muted", text: r.jax })]);
-  if (known.length) parts.push(table(["what", "cache", "why it compiled", "jax's own caches could not spare"], known));
-  if (cache.rows.length) parts.push(table(["program", "key", "compiled in", "hits", "waited"], cache.rows.map((/** @type {any} */ r) => [r.name, h("code", { text: r.key }), r.compile, String(r.hits), String(r.waited)])));
-  else parts.push(h("p", { class: "sv-muted", text: known.length ? "Nothing of it was kept." : "Nothing was compiled yet. What is compiled once is kept, and found again by its fingerprint." }));
+  const parts = [
+    h(
+      "div",
+      { class: "sv-times" },
+      ...[
+        ["executables", `${cache.rows.length} of ${cache.size}`],
+        ["hits", cache.hits],
+        ["misses", cache.misses],
+      ].map(([k, v]) =>
+        h("span", null, h("span", { class: "sv-muted", text: `${k} ` }), String(v)),
+      ),
+    ),
+  ];
+  const known = (cache.history ?? []).map((/** @type {any} */ r) => [
+    r.what,
+    h("span", { class: r.found === "hit" ? "sv-good" : "", text: r.found }),
+    r.why,
+    h("span", { class: "sv-muted", text: r.jax }),
+  ]);
+  if (known.length)
+    parts.push(
+      table(["what", "cache", "why it compiled", "jax's own caches could not spare"], known),
+    );
+  if (cache.rows.length)
+    parts.push(
+      table(
+        ["program", "key", "compiled in", "hits", "waited"],
+        cache.rows.map((/** @type {any} */ r) => [
+          r.name,
+          h("code", { text: r.key }),
+          r.compile,
+          String(r.hits),
+          String(r.waited),
+        ]),
+      ),
+    );
+  else
+    parts.push(
+      h("p", {
+        class: "sv-muted",
+        text: known.length
+          ? "Nothing of it was kept."
+          : "Nothing was compiled yet. What is compiled once is kept, and found again by its fingerprint.",
+      }),
+    );
   return parts;
 }
 
 /** @param {string} code @returns {Node[]} */
 function codeBody(code) {
-  const copy = button("Copy", async () => {
-    try {
-      await navigator.clipboard.writeText(code);
-      copy.textContent = "Copied";
-    } catch {
-      copy.textContent = "Select the text and copy it";
-    }
-    window.setTimeout(() => { copy.textContent = "Copy"; }, 1600);
-  }, { class: "sv-button sv-copy" });
+  const copy = button(
+    "Copy",
+    async () => {
+      try {
+        await navigator.clipboard.writeText(code);
+        copy.textContent = "Copied";
+      } catch {
+        copy.textContent = "Select the text and copy it";
+      }
+      window.setTimeout(() => {
+        copy.textContent = "Copy";
+      }, 1600);
+    },
+    { class: "sv-button sv-copy" },
+  );
   return [copy, h("pre", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }

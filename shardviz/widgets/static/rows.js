@@ -11,10 +11,23 @@ export class ShardRows {
     this.links = links;
     this.head = h("div", { class: "sv-shardhead" });
     this.inner = h("div", { class: "sv-shardinner" });
-    this.scroller = h("div", { class: "sv-shards", tabindex: "0", "aria-label": "Shards", "data-lm-suppress-shortcuts": "true", on: { scroll: () => this.paint() } }, this.inner);
+    this.scroller = h(
+      "div",
+      {
+        class: "sv-shards",
+        tabindex: "0",
+        "aria-label": "Shards",
+        "data-lm-suppress-shortcuts": "true",
+        on: { scroll: () => this.paint() },
+      },
+      this.inner,
+    );
     this.scroller.prepend(this.head);
     this.node = h("div", { class: "sv-shardbox" }, this.scroller);
-    links.listeners.push(() => { this.follow(); this.paint(); });
+    links.listeners.push(() => {
+      this.follow();
+      this.paint();
+    });
   }
 
   /** @param {any} view */
@@ -30,25 +43,53 @@ export class ShardRows {
   /** Brings the pointed-at device's row into sight. */
   follow() {
     const p = this.links.pointing;
-    if (!p || p.kind !== "device" || !this.scroller.isConnected || this.scroller.matches(":hover")) return;
-    const top = p.at * ROW, seen = this.scroller.clientHeight;
-    if (top < this.scroller.scrollTop || top > this.scroller.scrollTop + seen - ROW) this.scroller.scrollTop = Math.max(0, top - seen / 2);
+    if (!p || p.kind !== "device" || !this.scroller.isConnected || this.scroller.matches(":hover"))
+      return;
+    const top = p.at * ROW,
+      seen = this.scroller.clientHeight;
+    if (top < this.scroller.scrollTop || top > this.scroller.scrollTop + seen - ROW)
+      this.scroller.scrollTop = Math.max(0, top - seen / 2);
   }
 
   paint() {
     if (!this.view || !this.scroller.isConnected) return;
-    const links = this.links, first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 2);
-    const last = Math.min(links.ids.length, first + Math.ceil((this.scroller.clientHeight || SEEN * ROW) / ROW) + 5);
+    const links = this.links,
+      first = Math.max(0, Math.floor(this.scroller.scrollTop / ROW) - 2);
+    const last = Math.min(
+      links.ids.length,
+      first + Math.ceil((this.scroller.clientHeight || SEEN * ROW) / ROW) + 5,
+    );
     const pointed = new Set(links.pointed());
     const rows = [];
     for (let i = first; i < last; i++) {
       const cells = this.view.arrays.map((/** @type {any} */ a, /** @type {number} */ n) => {
         const groups = links.groups(n);
-        return h("span", { text: groups ? `[${links.box(a, groups[i]).map(([s, e]) => `${s}:${e}`).join(", ")}]` : "–" });
+        return h("span", {
+          text: groups
+            ? `[${links
+                .box(a, groups[i])
+                .map(([s, e]) => `${s}:${e}`)
+                .join(", ")}]`
+            : "–",
+        });
       });
-      rows.push(h("div", { class: pointed.has(i) ? "sv-shardrow sv-marked" : "sv-shardrow", style: { top: `${i * ROW}px` }, on: {
-        pointerenter: () => links.hover({ kind: "device", at: i }), pointerleave: () => links.hover(null), click: () => links.point({ kind: "device", at: i }, true),
-      } }, h("b", { text: String(links.ids[i]) }), h("span", { text: String(links.hosts[i]) }), ...cells));
+      rows.push(
+        h(
+          "div",
+          {
+            class: pointed.has(i) ? "sv-shardrow sv-marked" : "sv-shardrow",
+            style: { top: `${i * ROW}px` },
+            on: {
+              pointerenter: () => links.hover({ kind: "device", at: i }),
+              pointerleave: () => links.hover(null),
+              click: () => links.point({ kind: "device", at: i }, true),
+            },
+          },
+          h("b", { text: String(links.ids[i]) }),
+          h("span", { text: String(links.hosts[i]) }),
+          ...cells,
+        ),
+      );
     }
     fill(this.inner, ...rows);
   }
