@@ -40,7 +40,7 @@ def _page(page: Page, picture: Picture, theme: str) -> None:
     packed = [base64.b64encode(b).decode() for b in buffers]
     data = json.dumps([wire, packed, {**palettes()[theme], "name": theme}])
     # The modules of a page, less its entry, which wants a widget's model.
-    source = bundle.module("canvas") + bundle.module("wire")
+    source = bundle.module("picture_view") + bundle.module("picture_data")
     page.set_content(
         f"<body><script type='application/json' id='data'>{data}</script>"
         f"<script type='module'>{source}\n{_PAINT}</script></body>"

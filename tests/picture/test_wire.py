@@ -20,11 +20,11 @@ from shardviz.picture.wire import to_wire
 from shardviz.widgets import bundle
 from tests.picture.values import VALUES
 
-READER = Path(bundle.HERE / "wire.js")
+READER = Path(bundle.HERE / "picture_data.js")
 NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
-import { openTiles, readEdges, worded, devicesOf, idsText } from %s;
+import { openTiles, readEdges, filledTemplate, devicesOf, idsText } from %s;
 import { readFileSync } from "node:fs";
 const { wire, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
@@ -34,7 +34,7 @@ function read(picture) {
   const each = [...Array(tiles.count).keys()].map((i) => ({
     edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
     group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
-    label: worded(tiles.text, tiles, i), tooltip: worded(tiles.hint, tiles, i) }));
+    label: filledTemplate(picture.tiles.text, tiles, i), tooltip: filledTemplate(picture.tiles.hint, tiles, i) }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
   const strokes = edges && names.map((name) => [...edges[name]]);
   return { each, strokes, panels: picture.panels.map((p) => read(p.picture)) };

@@ -1,277 +1,230 @@
 // @ts-check
-// The Explorer's entry: takes the kernel's views, sends intents, keeps what is pointed at.
+// The Explorer's entry: takes what Python sends, sends intents back, and draws each view once.
 // Pointing, zooming and stepping through tabs never leave the page.
-import { ArrayCards, MeshBar, RuleTable } from "./editors.js";
-import { answers, h, toggle } from "./dom.js";
-import { Links } from "./linked.js";
-import { ProgramPanel } from "./program.js";
-import { Stage } from "./stage.js";
-import { readNumbers, readPicture } from "./wire.js";
+import { ArrayCards } from "./array_cards.js";
+import { answers } from "./controls.js";
+import { OWN_KEYS, h, toggle } from "./dom.js";
+import { Highlight } from "./highlight.js";
+import { IntentQueue } from "./intents.js";
+import { keepLast } from "./keep_last.js";
+import { MeshBar } from "./mesh_bar.js";
+import { readNumbers, readPicture } from "./picture_data.js";
+import { PicturePanel } from "./picture_panel.js";
+import { ProgramPanel } from "./program_panel.js";
+import { RuleTable } from "./rule_table.js";
+import { isDark, watchTheme } from "./theme.js";
 
-/**
- * Typing sends one intent at a time; while it is under way only the newest text of each field is
- * kept.
- */
-class Intents {
-  /** @param {any} model */
-  constructor(model) {
+/** @typedef {import("./messages").Model} Model */
+/** @typedef {import("./messages").Traits} Traits */
+/** @typedef {import("./messages").View} View */
+/** @typedef {import("./messages").Intent} Intent */
+/** @typedef {import("./messages").CustomMessage} CustomMessage */
+/** @typedef {(field: string, value: import("./messages").EditValue, array?: number) => void} Edit */
+
+/** @type {(keyof Traits)[]} */
+const TRAITS = [
+  "view",
+  "pictures",
+  "devices",
+  "report_data",
+  "target",
+  "rungs_data",
+  "plan_data",
+  "story",
+  "background",
+  "link_data",
+];
+
+class Page {
+  /** @param {Model} model @param {HTMLElement} el */
+  constructor(model, el) {
     this.model = model;
-    // Several views may share one model: each listens for answers to its own intents.
-    this.client = Math.random().toString(36).slice(2);
-    this.sent = 0;
-    this.answered = 0;
-    /** @type {Map<string, any>} */ this.waiting = new Map();
-  }
-
-  /** @param {any} intent */
-  send(intent) {
-    const key = `${intent.kind}:${intent.field ?? ""}:${intent.array ?? ""}`;
-    this.waiting.delete(key);
-    this.waiting.set(key, intent);
-    this.flush();
-  }
-
-  /**
-   * Takes note of a view's answer; whether everything that was sent is answered.
-   * @param {any} view
-   */
-  heard(view) {
-    if (view.client === this.client) this.answered = Math.max(this.answered, view.seq);
-    return this.answered >= this.sent && !this.waiting.size;
-  }
-
-  /** @param {number} seq */
-  done(seq) {
-    this.answered = Math.max(this.answered, seq);
-    this.flush();
-  }
-
-  flush() {
-    if (this.sent > this.answered || !this.waiting.size) return;
-    const intents = [...this.waiting.values()];
-    this.waiting.clear();
-    this.model.send({ client: this.client, seq: ++this.sent, intents });
-    // A kernel that is busy with a cell answers late; a lost answer must not lock the page.
-    window.clearTimeout(this.timer);
-    const mine = this.sent;
-    this.timer = window.setTimeout(() => this.done(mine), 4000);
-  }
-}
-
-/**
- * Whether what stands around the widget is dark.
- * @param {HTMLElement} node
- */
-function isDark(node) {
-  const body = document.body;
-  if (body.dataset.jpThemeLight) return body.dataset.jpThemeLight === "false";
-  if (body.dataset.vscodeThemeKind) return body.dataset.vscodeThemeKind.includes("dark");
-  if (document.documentElement.dataset.theme)
-    return document.documentElement.dataset.theme === "dark";
-  if (document.documentElement.classList.contains("dark") || body.classList.contains("dark"))
-    return true;
-  return window.matchMedia("(prefers-color-scheme: dark)").matches;
-}
-
-/** @param {{model: any, el: HTMLElement}} context */
-function render({ model, el }) {
-  const live = typeof model.send === "function" && !model.get("offline");
-  const intents = new Intents(model),
-    links = new Links();
-  /**
-   * @param {string} field
-   * @param {any} value
-   * @param {number} [array]
-   */
-  const edit = (field, value, array) => {
-    if (live) tell({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
-  };
-  const tell = (/** @type {any} */ intent) => {
-    root.dataset.settled = "false";
-    answers.settled = false; // no view has answered this yet
-    intents.send(intent);
-  };
-  /** @type {number | null} */
-  let chosen = null;
-  const select = (/** @type {number} */ index) => {
-    chosen = index;
-    if (live) edit("select", index);
-    schedule();
-  };
-  const bar = new MeshBar(links, edit, {
-    save: () => tell({ kind: "save" }),
-    theme: () => schedule(),
-  });
-  const cards = new ArrayCards(edit, select),
-    rules = new RuleTable(edit);
-  const stage = new Stage(
-    links,
-    (field, value) => (field === "select" ? select(value) : edit(field, value)),
-    live,
-  );
-  const panel = new ProgramPanel(links, edit, (kind) => tell({ kind }), {
-    why: (value) => {
-      if (live) tell({ kind: "why", value });
-    },
-    light: (names) => cards.light(names),
-    links: (key) => {
-      if (live) tell({ kind: "links", value: key });
-    },
-    position: () => edit("by", "position"),
-  });
-  const root = h(
-    "div",
-    { class: "shardviz-explorer", "data-lm-suppress-shortcuts": "true" },
-    bar.node,
-    h(
-      "div",
-      { class: "sv-main" },
-      h("aside", { class: "sv-left" }, cards.node, rules.node),
-      stage.node,
-    ),
-    panel.node,
-  );
-  toggle(root, "sv-offline", !live);
-  el.append(root);
-
-  /** @type {any} */ let known = {};
-  let asked = false;
-  const pictures = () => {
-    const shown = model.get("pictures");
-    if (known.shown !== shown)
-      known = {
-        ...known,
-        shown,
-        list: shown.arrays.map((/** @type {any} */ p) => (p ? readPicture(p) : null)),
-      };
-    const devices = model.get("devices");
-    if (known.devices !== devices)
-      known = {
-        ...known,
-        devices,
-        picture: readPicture(devices.picture),
-        ids: readNumbers(devices.ids, devices.size),
-        hosts: devices.hosts.byteLength
-          ? readNumbers(devices.hosts, 0)
-          : new Int32Array(devices.size),
-      };
-    const drawn = model.get("link_data") ?? {};
-    if (known.drawn !== drawn)
-      known = {
-        ...known,
-        drawn,
-        links: { ...drawn, picture: drawn.picture ? readPicture(drawn.picture) : null },
-      };
-    return known;
-  };
-
-  function draw() {
-    asked = false;
-    let view = model.get("view");
-    if (!view || !view.mesh) return;
-    if (
-      chosen !== null &&
-      chosen < view.arrays.length &&
-      view.selected !== chosen &&
-      (!live || intents.sent > intents.answered)
-    )
-      view = { ...view, selected: chosen };
-    else if (live) chosen = null;
-    answers.settled = intents.heard(view);
-    const dark = isDark(root),
-      theme = { ...model.get("palette")[dark ? "dark" : "light"], name: dark ? "dark" : "light" };
-    root.dataset.theme = theme.name;
-    const { devices, list, picture, ids, hosts, links: drawn } = pictures();
-    links.hues = theme.groups;
-    links.axisNames = view.mesh.axes.map((/** @type {any} */ a) => a.name);
-    links.setMesh(
-      view.mesh.axes.map((/** @type {any} */ a) => a.size),
-      ids,
-      hosts,
-    );
-    links.setArrays(view.arrays);
-    bar.show(view, model.get("target"), theme);
-    cards.show(view);
-    rules.show(view);
-    stage.show(view, devices, picture, list, drawn, theme);
-    panel.show({
-      view,
-      live,
-      place: devices,
-      report: model.get("report_data"),
-      rungs: model.get("rungs_data"),
-      plan: model.get("plan_data"),
-      story: model.get("story"),
-      background: model.get("background") ?? {},
-      target: model.get("target"),
+    this.live = Boolean(model.send) && !model.get("offline");
+    this.intents = new IntentQueue(model);
+    this.scheduled = false;
+    /**
+     * The array that was clicked, until a view answers.
+     * @type {number | null}
+     */
+    this.chosen = null;
+    this.arraysOf = keepLast(drawnArrays);
+    this.devicesOf = keepLast(drawnDevices);
+    this.linksOf = keepLast(drawnLinks);
+    const highlight = (this.highlight = new Highlight());
+    /** @type {Edit} */
+    const edit = (field, value, array) => this.edit(field, value, array);
+    const select = (/** @type {number} */ index) => this.select(index);
+    this.bar = new MeshBar(highlight, edit, () => this.send({ kind: "save" }));
+    this.cards = new ArrayCards(edit, select);
+    this.rules = new RuleTable(edit);
+    this.panel = new PicturePanel(highlight, { edit, select }, this.live);
+    this.program = new ProgramPanel(highlight, {
+      edit,
+      act: (kind) => this.send({ kind }),
+      why: (value) => this.live && this.send({ kind: "why", value }),
+      links: (value) => this.live && this.send({ kind: "links", value }),
+      light: (names) => this.cards.light(names),
+      position: () => edit("by", "position"),
     });
-    // Some controls only change what is looked at: they need no kernel.
-    if (!live)
-      for (const control of root.querySelectorAll("input, textarea, select"))
-        if (!(/** @type {HTMLElement} */ (control).dataset.keep))
-          control.setAttribute("disabled", "");
-    root.dataset.settled = String(answers.settled);
-    root.dataset.seq = String(view.seq);
-    intents.flush();
-    const seq = view.seq;
-    requestAnimationFrame(() =>
-      root.dispatchEvent(new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq } })),
-    );
+    const left = h("aside", { class: "sv-left" }, this.cards.node, this.rules.node);
+    const main = h("div", { class: "sv-main" }, left, this.panel.node);
+    this.root = h("div", { class: "shardviz-explorer", ...OWN_KEYS }, this.bar.node, main);
+    this.root.append(this.program.node);
+    toggle(this.root, "sv-offline", !this.live);
+    el.append(this.root);
   }
 
-  function schedule() {
-    if (asked) return;
-    asked = true;
-    // Once for all traits of an answer, and before the next frame begins rather than in it.
-    queueMicrotask(draw);
+  /** @param {Intent} intent */
+  send(intent) {
+    this.root.dataset.settled = "false";
+    answers.settled = false; // no view has answered this yet
+    this.intents.send(intent);
   }
 
-  const names = [
-    "view",
-    "pictures",
-    "devices",
-    "report_data",
-    "target",
-    "rungs_data",
-    "plan_data",
-    "story",
-    "background",
-    "link_data",
-  ];
-  for (const name of names) model.on(`change:${name}`, schedule);
-  model.on("msg:custom", (/** @type {any} */ message) => {
+  /** @type {Edit} */
+  edit(field, value, array) {
+    if (!this.live) return;
+    this.send({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
+  }
+
+  /** Shows another array at once, whatever the kernel is doing. @param {number} index */
+  select(index) {
+    this.chosen = index;
+    this.edit("select", index);
+    this.schedule();
+  }
+
+  /** Draws once for all traits of an answer, and before the next frame begins. */
+  schedule() {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    queueMicrotask(() => this.draw());
+  }
+
+  /** The kernel's view, with the array that was clicked since. @param {View} view */
+  withChosen(view) {
+    const { chosen } = this;
+    const here = chosen !== null && chosen < view.arrays.length && view.selected !== chosen;
+    if (here && (!this.live || this.intents.pending)) return { ...view, selected: chosen };
+    if (this.live) this.chosen = null;
+    return view;
+  }
+
+  draw() {
+    this.scheduled = false;
+    const sent = this.get("view");
+    if (!("mesh" in sent)) return;
+    const view = this.withChosen(/** @type {View} */ (sent));
+    answers.settled = this.intents.receive(view);
+    /** @type {"dark" | "light"} */
+    const name = isDark() ? "dark" : "light";
+    const theme = { ...this.get("palette")[name], name };
+    this.root.dataset.theme = name;
+    const devices = this.devicesOf(this.get("devices"));
+    const { highlight } = this;
+    highlight.groupColours = theme.groups;
+    highlight.axisNames = view.mesh.axes.map((axis) => axis.name);
+    const sizes = view.mesh.axes.map((axis) => axis.size);
+    highlight.setMesh(sizes, devices.ids, devices.hosts);
+    highlight.setArrays(view.arrays);
+    this.bar.show(view, this.get("target"), theme.name);
+    this.cards.show(view);
+    this.rules.show(view.rules);
+    const arrays = this.arraysOf(this.get("pictures"));
+    this.panel.show({ view, devices, arrays, links: this.linksOf(this.get("link_data")), theme });
+    this.showProgram(view);
+    if (!this.live) this.disableEdits();
+    this.finish(view);
+  }
+
+  /** @param {View} view */
+  showProgram(view) {
+    this.program.show({
+      view,
+      live: this.live,
+      devices: this.get("devices"),
+      report: this.get("report_data"),
+      stages: this.get("rungs_data"),
+      plan: this.get("plan_data"),
+      explanation: this.get("story"),
+      background: this.get("background"),
+      target: this.get("target"),
+    });
+  }
+
+  /** Without a kernel only those controls work that change what is looked at. */
+  disableEdits() {
+    for (const control of this.root.querySelectorAll("input, textarea, select")) {
+      if (control instanceof HTMLElement && !control.dataset.keep) {
+        control.setAttribute("disabled", "");
+      }
+    }
+  }
+
+  /** Says that a view was drawn, and sends what waited for it. @param {View} view */
+  finish({ seq }) {
+    this.root.dataset.settled = String(answers.settled);
+    this.root.dataset.seq = String(seq);
+    this.intents.flush();
+    const painted = new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq } });
+    requestAnimationFrame(() => this.root.dispatchEvent(painted));
+  }
+
+  /** @template {keyof Traits} K @param {K} name @returns {Traits[K]} */
+  get(name) {
+    return this.model.get(name) ?? /** @type {Traits[K]} */ ({});
+  }
+
+  destroy() {
+    this.panel.destroy();
+    this.program.destroy();
+    this.root.remove();
+  }
+}
+
+/** @param {Traits["pictures"]} pictures */
+function drawnArrays({ arrays }) {
+  return arrays.map((packed) => packed && readPicture(packed));
+}
+
+/** @param {Traits["devices"]} devices */
+function drawnDevices({ picture, ids, hosts, size, ...words }) {
+  return {
+    ...words,
+    picture: readPicture(picture),
+    ids: readNumbers(ids, size),
+    hosts: hosts.byteLength ? readNumbers(hosts, 0) : new Int32Array(size),
+  };
+}
+
+/** @param {Traits["link_data"]} links */
+function drawnLinks({ key = "", words = "", picture = null }) {
+  return { key, words, picture: picture && readPicture(picture) };
+}
+
+/** @param {{model: Model, el: HTMLElement}} context */
+function render({ model, el }) {
+  const page = new Page(model, el);
+  const draw = () => page.schedule();
+  for (const name of TRAITS) model.on(`change:${name}`, draw);
+  model.on("msg:custom", (message) => {
     if (message.kind === "page") download(message.name, message.html);
   });
-  const watch = new MutationObserver(schedule);
-  watch.observe(document.body, {
-    attributes: true,
-    attributeFilter: ["data-jp-theme-light", "data-vscode-theme-kind", "class"],
-  });
-  watch.observe(document.documentElement, {
-    attributes: true,
-    attributeFilter: ["data-theme", "class"],
-  });
-  const scheme = window.matchMedia("(prefers-color-scheme: dark)");
-  scheme.addEventListener("change", schedule);
-  schedule();
-  // Somebody looks: from now on the program is planned after every edit.
-  if (live) tell({ kind: "plan" });
+  const unwatch = watchTheme(draw);
+  draw();
+  // From now on somebody looks at it: the program is planned after every edit.
+  if (page.live) page.send({ kind: "plan" });
   return () => {
-    for (const name of names) model.off?.(`change:${name}`, schedule);
-    watch.disconnect();
-    scheme.removeEventListener("change", schedule);
-    stage.destroy();
-    panel.destroy();
-    root.remove();
+    for (const name of TRAITS) model.off?.(`change:${name}`, draw);
+    unwatch();
+    page.destroy();
   };
 }
 
 /** @param {string} name @param {string} html */
 function download(name, html) {
-  const link = h("a", {
-    download: name,
-    href: URL.createObjectURL(new Blob([html], { type: "text/html" })),
-  });
+  const file = new Blob([html], { type: "text/html" });
+  const link = h("a", { download: name, href: URL.createObjectURL(file) });
   document.body.append(link);
   link.click();
   link.remove();

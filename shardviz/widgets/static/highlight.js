@@ -1,33 +1,38 @@
 // @ts-check
-// What belongs together: which block of every array a device holds, and who else holds it.
-// Nothing here asks the kernel.
+// What is pointed at, and what belongs to it: which block of every array a device holds, who else
+// holds it, and who takes part in a collective with it. Nothing here asks the kernel.
 
+/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null} Pointing */
 /**
- * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null} Pointing
+ * The collective whose devices stand out.
+ * @typedef {{key: string, kind: string, axes: string[], groups: number[][]}} ChosenCollective
  */
 
-export class Links {
+const MOST_CACHED_ARRAYS = 64;
+
+export class Highlight {
   constructor() {
     /** @type {number[]} */ this.sizes = [];
-    /** @type {any[]} */ this.arrays = [];
-    /** @type {ArrayLike<number>} */ this.ids = [];
-    /** @type {ArrayLike<number>} */ this.hosts = [];
+    /** @type {ArrayView[]} */ this.arrays = [];
+    /**
+     * By position in mesh order, as the hosts.
+     * @type {Int32Array}
+     */
+    this.ids = new Int32Array(0);
+    /** @type {Int32Array} */ this.hosts = new Int32Array(0);
     /** @type {Map<number, number> | null} */ this.positions = null;
     this.hostCount = 1;
     this.hostGroups = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
     /** @type {Pointing} */ this.pointing = null;
     this.pinned = false;
+    /** @type {ChosenCollective | null} */ this.collective = null;
     /**
-     * The collective whose devices stand out.
-     * @type {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null}
-     */
-    this.team = null;
-    /**
-     * Colours of groups in the theme that is on.
+     * Colours of groups in the current theme.
      * @type {string[]}
      */
-    this.hues = [];
+    this.groupColours = [];
     /** @type {string[]} */ this.axisNames = [];
     /** @type {Array<() => void>} */ this.listeners = [];
   }
@@ -64,14 +69,15 @@ export class Links {
     return this.positions ? (this.positions.get(id) ?? 0) : id;
   }
 
-  /** @param {any[]} arrays the arrays of the view */
+  /** @param {ArrayView[]} arrays the arrays of the view */
   setArrays(arrays) {
     this.arrays = arrays;
-    if (this.cache.size > 64) this.cache.clear();
+    if (this.cache.size > MOST_CACHED_ARRAYS) this.cache.clear();
     const p = this.pointing;
     if (p && p.kind === "device" && p.at >= this.ids.length) this.point(null, false);
-    if (p && p.kind === "block" && p.group >= (arrays[p.array]?.blocks ?? 0))
+    if (p && p.kind === "block" && p.group >= (arrays[p.array]?.blocks ?? 0)) {
       this.point(null, false);
+    }
   }
 
   /**
@@ -89,8 +95,9 @@ export class Links {
     let groups = new Int32Array([0]);
     this.sizes.forEach((size, axis) => {
       const next = new Int32Array(groups.length * size);
-      for (let i = 0, k = 0; i < groups.length; i++)
+      for (let i = 0, k = 0; i < groups.length; i++) {
         for (let c = 0; c < size; c++) next[k++] = groups[i] + strides[axis] * c;
+      }
       groups = next;
     });
     this.cache.set(key, groups);
@@ -104,8 +111,8 @@ export class Links {
    * @returns {number[]}
    */
   holders(array, group) {
-    const groups = this.groups(array),
-      found = [];
+    const groups = this.groups(array);
+    const found = [];
     if (groups) for (let i = 0; i < groups.length; i++) if (groups[i] === group) found.push(i);
     return found;
   }
@@ -121,66 +128,78 @@ export class Links {
   }
 
   /**
-   * The box of one block, as [start, stop] pairs.
-   * @param {any} array
+   * The index of one block into its array, as [start, stop] pairs.
+   * @param {ArrayView} array
    * @param {number} group
    * @returns {Array<[number, number]>}
    */
-  box(array, group) {
-    const box = [];
-    for (let d = array.counts.length - 1; d >= 0; d--) {
-      const at = group % array.counts[d];
-      group = Math.floor(group / array.counts[d]);
-      box.unshift(
-        /** @type {[number, number]} */ ([at * array.shard[d], (at + 1) * array.shard[d]]),
-      );
+  bounds({ counts = [], shard = [] }, group) {
+    /** @type {Array<[number, number]>} */
+    const bounds = [];
+    let rest = group;
+    for (let d = counts.length - 1; d >= 0; d--) {
+      const at = rest % counts[d];
+      rest = Math.floor(rest / counts[d]);
+      bounds.unshift([at * shard[d], (at + 1) * shard[d]]);
     }
-    return box;
+    return bounds;
   }
 
   /**
-   * @param {{key?: string | null, kind: string, axes: string[], groups: number[][]} | null} team a
-   * collective; null lets go
+   * The same as text: `16:32, 256:512`.
+   * @param {ArrayView} array
+   * @param {number} group
    */
-  gather(team) {
-    this.team = team;
-    for (const f of this.listeners) f();
+  indexText(array, group) {
+    return this.bounds(array, group)
+      .map(([start, stop]) => `${start}:${stop}`)
+      .join(", ");
+  }
+
+  /** @param {ChosenCollective | null} collective */
+  choose(collective) {
+    this.collective = collective;
+    this.changed();
   }
 
   /**
-   * The devices that take part in the collective together with one, itself included; none where
-   * nobody knows.
+   * The devices that take part in the chosen collective together with one, itself included; empty
+   * where that is not known.
    * @param {number} at its position
    * @returns {number[]}
    */
-  teammates(at) {
-    const team = this.team;
-    if (!team || at >= this.ids.length) return [];
-    if (team.groups.length) return team.groups.find((g) => g.includes(at)) ?? [];
-    const moving = team.axes.map((name) => this.axisNames.indexOf(name));
-    if (!moving.length || moving.includes(-1)) return [];
-    let mates = [at];
-    for (const axis of moving) {
-      const stride = this.sizes.slice(axis + 1).reduce((a, b) => a * b, 1),
-        size = this.sizes[axis];
-      mates = mates.flatMap((m) =>
+  participants(at) {
+    const collective = this.collective;
+    if (!collective || at >= this.ids.length) return [];
+    if (collective.groups.length) return collective.groups.find((g) => g.includes(at)) ?? [];
+    const axes = collective.axes.map((name) => this.axisNames.indexOf(name));
+    if (!axes.length || axes.includes(-1)) return [];
+    let found = [at];
+    for (const axis of axes) {
+      const stride = this.sizes.slice(axis + 1).reduce((a, b) => a * b, 1);
+      const size = this.sizes[axis];
+      found = found.flatMap((m) =>
         Array.from({ length: size }, (_, c) => m + (c - (Math.floor(m / stride) % size)) * stride),
       );
     }
-    return mates.sort((a, b) => a - b);
+    return found.sort((a, b) => a - b);
+  }
+
+  changed() {
+    for (const listener of this.listeners) listener();
   }
 
   /** @param {Pointing} pointing @param {boolean} pinned */
   point(pointing, pinned) {
-    if (JSON.stringify(pointing) === JSON.stringify(this.pointing) && pinned === this.pinned)
-      return;
+    const same = JSON.stringify(pointing) === JSON.stringify(this.pointing);
+    if (same && pinned === this.pinned) return;
     this.pointing = pointing;
     this.pinned = pinned && pointing !== null;
-    for (const f of this.listeners) f();
+    this.changed();
   }
 
   /**
-   * Pointing that gives way to a pin.
+   * Points at something, unless something else is pinned.
    * @param {Pointing} pointing
    */
   hover(pointing) {
