@@ -41,6 +41,7 @@ check: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(NODE) $(PRETTIER) --check $(PAGE)
 	$(NODE) $(TSC) --project $(STATIC)/jsconfig.json
+	$(BIN)/python -m tests.browser.messages $(TSC)
 
 # Puts Python, JavaScript and CSS into the form that `make check` asks for.
 format: $(STAMP) $(PAGE_TOOLS)

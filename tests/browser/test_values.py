@@ -108,7 +108,9 @@ def test_enter_picks_and_escape_lets_go(page):
     opened(page, layers(2))
     press(page, "Home", "ArrowDown", "Enter")
     expect(row(page, "x")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_label("Why this sharding")).to_contain_text("64 over data (4): 16 per device")
+    expect(page.get_by_label("Why this sharding")).to_contain_text(
+        "64 over data (4): 16 per device"
+    )
     assert page.evaluate("calls") == {"why": ["x"], "light": [["x"]]}
     press(page, "Escape")
     expect(row(page, "x")).to_have_attribute("aria-selected", "false")

@@ -438,7 +438,7 @@ export interface EffectsFound {
   problem?: undefined;
   runs: boolean;
   sentence: string;
-  devices: number;
+  devices: string;
   rows: EffectRow[];
   tokens: string[];
   note: string;
