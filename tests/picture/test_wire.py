@@ -34,7 +34,8 @@ function read(picture) {
   const each = [...Array(tiles.count).keys()].map((i) => ({
     edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
     group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
-    label: filledTemplate(picture.tiles.text, tiles, i), tooltip: filledTemplate(picture.tiles.hint, tiles, i) }));
+    label: filledTemplate(picture.tiles.text, tiles, i),
+    tooltip: filledTemplate(picture.tiles.hint, tiles, i) }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
   const strokes = edges && names.map((name) => [...edges[name]]);
   return { each, strokes, panels: picture.panels.map((p) => read(p.picture)) };

@@ -6,7 +6,8 @@
  * Attributes; `class`, `text`, `on` and `style` are set as such. Null, undefined and false are left
  * out.
  * @typedef {{
- *   class?: string, text?: string, on?: {[E in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[E]) => void},
+ *   class?: string, text?: string,
+ *   on?: {[E in keyof HTMLElementEventMap]?: (event: HTMLElementEventMap[E]) => void},
  *   style?: Record<string, string | number>,
  *   [attribute: string]: unknown,
  * }} Props

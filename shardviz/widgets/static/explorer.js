@@ -19,7 +19,8 @@ import { isDark, watchTheme } from "./theme.js";
 /** @typedef {import("./messages").View} View */
 /** @typedef {import("./messages").Intent} Intent */
 /** @typedef {import("./messages").CustomMessage} CustomMessage */
-/** @typedef {(field: string, value: import("./messages").EditValue, array?: number) => void} Edit */
+/** @typedef {import("./messages").EditValue} EditValue */
+/** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
 
 /** @type {(keyof Traits)[]} */
 const TRAITS = [

@@ -3,7 +3,11 @@
 // holds it, and who takes part in a collective with it. Nothing here asks the kernel.
 
 /** @typedef {import("./messages").ArrayView} ArrayView */
-/** @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null} Pointing */
+/**
+ * What is pointed at: a device by its position in mesh order, a block, or nothing.
+ * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null}
+ *   Pointing
+ */
 /**
  * The collective whose devices stand out.
  * @typedef {{key: string, kind: string, axes: string[], groups: number[][]}} ChosenCollective

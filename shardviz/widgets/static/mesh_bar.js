@@ -45,17 +45,7 @@ export class MeshBar {
     /** @type {Target | null} */ this.shownTarget = null;
     this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
     this.targetKey = "";
-    this.presets = h("select", {
-      class: "sv-select sv-quiet",
-      "aria-label": "Presets",
-      ...OWN_KEYS,
-      on: {
-        change: () => {
-          edit("preset", this.presets.value);
-          this.presets.value = "";
-        },
-      },
-    });
+    this.presets = this.presetMenu();
     this.node = h(
       "header",
       { class: "sv-bar" },
@@ -75,6 +65,22 @@ export class MeshBar {
       this.targetNote,
     );
     highlight.listeners.push(() => this.markAxes());
+  }
+
+  presetMenu() {
+    /** @type {HTMLSelectElement} */
+    const menu = h("select", {
+      class: "sv-select sv-quiet",
+      "aria-label": "Presets",
+      ...OWN_KEYS,
+      on: {
+        change: () => {
+          this.edit("preset", menu.value);
+          menu.value = "";
+        },
+      },
+    });
+    return menu;
   }
 
   /** @param {string} value */

@@ -18,7 +18,8 @@ import { Sentence } from "./sentence.js";
  * @typedef {{view: View, theme: Theme, arrays: (Picture | null)[], links: DrawnLinks,
  *   devices: DrawnDevices}} Shown
  * @typedef {{key: string, words: string, picture: Picture | null}} DrawnLinks
- * @typedef {{picture: Picture, by: string, places: boolean, note: string, count: string}} DrawnDevices
+ * @typedef {{picture: Picture, by: string, places: boolean, note: string,
+ *   count: string}} DrawnDevices
  */
 
 /** How devices are ordered / what their colour stands for. */
@@ -113,7 +114,10 @@ export class PicturePanel {
     };
   }
 
-  /** @param {() => number} array which array the picture shows @returns {import("./picture_view.js").Hooks} */
+  /**
+   * @param {() => number} array which array the picture shows
+   * @returns {import("./picture_view.js").Hooks}
+   */
   blockHooks(array) {
     const { highlight } = this;
     const picture = () => this.shown?.arrays[array()];
@@ -195,7 +199,10 @@ export class PicturePanel {
     this.count.title = count ? `${count}\n${mesh.local}` : mesh.local;
   }
 
-  /** The links of the chosen collective; null while another one's are still on the page. @param {Shown} shown */
+  /**
+   * The links of the chosen collective; null while another one's are still on the page.
+   * @param {Shown} shown
+   */
   currentLinks({ links }) {
     return links.key && this.highlight.collective?.key === links.key ? links : null;
   }
@@ -319,7 +326,12 @@ export class PicturePanel {
     view.mark(marks);
   }
 
-  /** What a device holds: `x[16:32, 256:512]`. @param {ArrayView} array @param {number} i @param {number} position */
+  /**
+   * What a device holds: `x[16:32, 256:512]`.
+   * @param {ArrayView} array
+   * @param {number} i
+   * @param {number} position
+   */
   holdsText(array, i, position) {
     const groups = this.highlight.groups(i);
     return groups ? `${array.name}[${this.highlight.indexText(array, groups[position])}]` : "";
@@ -355,7 +367,11 @@ function devicesWithLinks(devices, links) {
   return { ...devices, edges: links.edges, colormap: links.colormap };
 }
 
-/** A picture in one colour, without what is written around it. @param {Picture} picture @param {string} colour */
+/**
+ * A picture in one colour, without what is written around it.
+ * @param {Picture} picture
+ * @param {string} colour
+ */
 function barePicture(picture, colour) {
   return { ...picture, colormap: colour, labels: [], frames: [] };
 }

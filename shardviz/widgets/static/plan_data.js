@@ -14,7 +14,10 @@
  * @typedef {{axis: number, parts: number, text: string, pending: boolean}} PlanSplit
  */
 /** @typedef {{axis: string, kind: string, name: string, source: string}} PlanOrigin */
-/** @typedef {{kind: string, axes: string[], bytes: string, trips: number, cause: string}} Estimate */
+/**
+ * A collective that is estimated for a value.
+ * @typedef {{kind: string, axes: string[], bytes: string, trips: number, cause: string}} Estimate
+ */
 /**
  * A value that an axis passed through, and the step that brought it there; after a gap the steps
  * are not known.
@@ -128,7 +131,11 @@ export class PlanData {
     }));
   }
 
-  /** The collectives estimated for a value; of -1 those of no value. @param {number} at @returns {Estimate[]} */
+  /**
+   * The collectives estimated for a value; of -1 those of no value.
+   * @param {number} at
+   * @returns {Estimate[]}
+   */
   estimates(at) {
     const { text } = this.data;
     return (this.data.moves[at] ?? []).map(([kind, axes, bytes, trips, cause]) => ({

@@ -17,7 +17,8 @@ const SECTIONS = new Map([
 
 /**
  * A call and what is in it; calls of one name that follow each other directly are one.
- * @typedef {{key: string, label: string, items: Array<number | PlanCall>, members: number[]}} PlanCall
+ * @typedef {{key: string, label: string, items: Array<number | PlanCall>,
+ *   members: number[]}} PlanCall
  */
 
 /**
@@ -51,7 +52,10 @@ export function callTree(plan) {
   return root;
 }
 
-/** @param {PlanCall} call @param {(call: PlanCall) => void} visit called with it and all calls in it */
+/**
+ * @param {PlanCall} call
+ * @param {(call: PlanCall) => void} visit called with it and all calls in it
+ */
 export function eachCall(call, visit) {
   visit(call);
   for (const item of call.items) if (typeof item !== "number") eachCall(item, visit);

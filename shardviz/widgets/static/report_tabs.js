@@ -1,5 +1,5 @@
 // @ts-check
-// The tabs Memory, Checks, Effects, Cache and Code: what is known of a job, its report and its code.
+// The tabs Memory, Checks, Effects, Cache and Code: a job, its report, and the program as code.
 import { failureNote, mutedNote } from "./collectives.js";
 import { button, h } from "./dom.js";
 

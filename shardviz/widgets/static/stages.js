@@ -65,7 +65,10 @@ export class StageRow {
     this.began = 0;
   }
 
-  /** @param {KnownStages} known @param {string} shown which stage or change the table below shows */
+  /**
+   * @param {KnownStages} known
+   * @param {string} shown which stage or change the table below shows
+   */
   show(known, shown) {
     const { view, stages, target } = known;
     const { problems, requested, requestedBytes } = view.program;

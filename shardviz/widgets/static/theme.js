@@ -14,7 +14,11 @@ export function isDark() {
   return window.matchMedia(SYSTEM).matches;
 }
 
-/** Calls `changed` whenever the theme may be another. @param {() => void} changed @returns the end of it */
+/**
+ * Calls `changed` whenever the theme may be another.
+ * @param {() => void} changed
+ * @returns the end of it
+ */
 export function watchTheme(changed) {
   const watch = new MutationObserver(changed);
   watch.observe(document.body, { attributes: true, attributeFilter: ON_BODY });

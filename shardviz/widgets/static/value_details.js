@@ -37,7 +37,11 @@ export function valueDetails(plan, at, step, explanation, pick) {
   ];
 }
 
-/** A heading and what is under it; nothing where that is empty. @param {string} text @param {Node[]} parts */
+/**
+ * A heading and what is under it; nothing where that is empty.
+ * @param {string} text
+ * @param {Node[]} parts
+ */
 function section(text, parts) {
   return parts.length ? [h("h4", { class: "sv-subhead", text }), ...parts] : [];
 }

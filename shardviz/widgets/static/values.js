@@ -434,7 +434,10 @@ export class ValuesPanel {
     return Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
   }
 
-  /** The picked value's axes that passed through some values; found once per pick. @param {number[]} members */
+  /**
+   * The picked value's axes that passed through some values; found once per pick.
+   * @param {number[]} members
+   */
   axesThrough(members) {
     const known = this.axesOfRows.get(members);
     if (known) return known;
@@ -460,7 +463,12 @@ export class ValuesPanel {
   }
 }
 
-/** Whether a call is open before anybody folds it. @param {PlanData} plan @param {PlanCall} call @param {number} depth */
+/**
+ * Whether a call is open before anybody folds it.
+ * @param {PlanData} plan
+ * @param {PlanCall} call
+ * @param {number} depth
+ */
 function opensAtFirst({ count }, { label, members }, depth) {
   if (label === "arguments") return members.length <= MOST_ARGUMENTS;
   if (count <= MOST_OPEN) return true;
@@ -482,7 +490,11 @@ function planNotes(plan) {
   return texts.map((text) => h("p", { text }));
 }
 
-/** The explanations that came with a plan; their texts are numbers. @param {Plan} data @returns {Map<string, Explanation>} */
+/**
+ * The explanations that came with a plan; their texts are numbers.
+ * @param {Plan} data
+ * @returns {Map<string, Explanation>}
+ */
 function explanationsOf({ stories, text }) {
   const found = Object.entries(stories).map(([name, packed]) => {
     const { value, lines, rule, op, stack, error } = packed;
