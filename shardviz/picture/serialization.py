@@ -7,7 +7,7 @@ The JSON of one picture, version 1; lengths are in points, y downward, origin at
     alt       the picture in words
     hue       "blocks", "ramp", "verdicts", "bars" or "plain"
     groups    how many groups there are
-    facts     what the drawing knows beyond ink: {"kind": "devices", "by": "mesh"} or {"kind":
+    facts     what the drawing knows beyond its shapes: {"kind": "devices", "by": "mesh"} or {"kind":
               "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null: all)}], "toScale"}, …
     labels    [{"x", "y" (middle of the line), "text", "anchor": "start" | "middle" | "end",
               "role": "title" | "axis" | "tick" | "note" | "mono",
@@ -43,7 +43,8 @@ devices of the other tiles of its group; both are set as `shardviz.picture.ids.i
 limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
 line to the right edge of the tile.
 
-`shardviz/widgets/wire.js` reads all of this and is held against Python.
+`shardviz/widgets/static/picture_data.js` reads all of this; a test compares what it makes of it with
+Python. `messages.d.ts` beside it has the types.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rungs, what changed between them, and the tabs below: on saved pages, then live."""
+"""The stages, what changed between them, and the tabs below: on saved pages, then live."""
 
 import dataclasses
 from pathlib import Path
@@ -20,8 +20,8 @@ NAMES = ("Requested", "Propagated", "Partitioned", "Compiled")
 
 def opened(page: Page, folder: Path, side: Side, **edits: str) -> Page:
     made: Explorer = explorer(**edits)
-    saved = saved_stages(stages_view(side)), values_view(side.plan, stories=300)
-    made._rungs.saved = lambda *_: saved  # type: ignore[method-assign]
+    saved = saved_stages(stages_view(side)), values_view(side.plan, explanations=300)
+    made._stages.saved = lambda *_: saved  # type: ignore[method-assign]
     made.view = {**made.view, "revision": 0}
     page.goto(made.save_html(folder / "page").as_uri())
     page.wait_for_selector(".shardviz-explorer[data-seq]")
@@ -33,16 +33,16 @@ def rows(page: Page) -> list[list[str]]:
     return [row.locator("> td").all_inner_texts() for row in found]
 
 
-def test_the_four_rungs_stand_in_a_row_with_time_sum_and_state(page, tmp_path):
+def test_the_four_stages_stand_in_a_row_with_time_sum_and_state(page, tmp_path):
     opened(page, tmp_path, SIDE)
-    cells = page.locator(".sv-rung")
+    cells = page.locator(".sv-stage")
     expect(cells).to_have_count(4)
     for i, name in enumerate(NAMES):
-        expect(cells.nth(i).locator(".sv-rungname")).to_have_text(name.lower())
+        expect(cells.nth(i).locator(".sv-stagename")).to_have_text(name.lower())
     states = [c.get_attribute("data-state") for c in cells.all()]
     assert states == ["live", "estimate", "live", "live"]
-    expect(cells.nth(1).locator(".sv-rungtook")).to_have_text("35 ms")
-    expect(cells.nth(3).locator(".sv-rungtext")).to_have_text("2 all-gather, 1 all-reduce")
+    expect(cells.nth(1).locator(".sv-stagetook")).to_have_text("35 ms")
+    expect(cells.nth(3).locator(".sv-stagetext")).to_have_text("2 all-gather, 1 all-reduce")
     tops = {round(c.bounding_box()["y"]) for c in cells.all()}
     assert len(tops) == 1
 
@@ -60,16 +60,16 @@ def test_side_by_side_every_row_shows_what_became_of_it(page, tmp_path):
     expect(page.locator(".sv-fulltag").first).to_have_text("full rematerialisation")
 
 
-def test_a_click_on_a_rung_shows_that_rung_and_a_second_click_all_of_them(page, tmp_path):
+def test_a_click_on_a_stage_shows_that_stage_and_a_second_click_all_of_them(page, tmp_path):
     opened(page, tmp_path, SIDE)
     page.get_by_role("tab", name="Memory").click()
-    page.locator(".sv-rung").nth(2).click()
+    page.locator(".sv-stage").nth(2).click()
     expect(page.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_label("Rungs shown")).to_have_value("2")
+    expect(page.get_by_label("Stages shown")).to_have_value("2")
     assert len(rows(page)) == 5
-    expect(page.locator(".sv-rung").nth(2)).to_have_attribute("aria-pressed", "true")
-    page.locator(".sv-rung").nth(2).click()
-    expect(page.get_by_label("Rungs shown")).to_have_value("all")
+    expect(page.locator(".sv-stage").nth(2)).to_have_attribute("aria-pressed", "true")
+    page.locator(".sv-stage").nth(2).click()
+    expect(page.get_by_label("Stages shown")).to_have_value("all")
 
 
 def test_a_click_on_a_mark_shows_the_comparison(page, tmp_path):
@@ -77,13 +77,13 @@ def test_a_click_on_a_mark_shows_the_comparison(page, tmp_path):
     page.get_by_role("button", name="From partitioned to compiled").click()
     expect(page.locator(".sv-crow").first).to_contain_text("combined")
     expect(page.locator(".sv-ctable")).to_contain_text("one large message takes less time")
-    page.get_by_label("Rungs shown").select_option("1-2")
+    page.get_by_label("Stages shown").select_option("1-2")
     expect(page.locator(".sv-ctable")).to_contain_text("from propagated to partitioned")
 
 
 def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp_path):
     opened(page, tmp_path, SIDE)
-    page.locator(".sv-rung").nth(1).click()
+    page.locator(".sv-stage").nth(1).click()
     page.locator(".sv-crow").first.focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
@@ -94,14 +94,14 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
     page.keyboard.press("Enter")
     expect(side).to_contain_text("Layer 2 sums over rows.")
     expect(side).to_contain_text("Device 0 takes part with 2, 4, 6.")
-    expect(page.locator('.sv-chip.sv-team[data-axis="data"]')).to_have_count(1)
+    expect(page.locator('.sv-chip.sv-participates[data-axis="data"]')).to_have_count(1)
     page.get_by_label("Devices", exact=True).focus()
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
     expect(side).to_contain_text("Device 1 takes part with 3, 5, 7.")
     page.locator('.sv-crow[aria-selected="true"]').focus()
     page.keyboard.press("Escape")
-    expect(page.locator(".sv-chip.sv-team")).to_have_count(0)
+    expect(page.locator(".sv-chip.sv-participates")).to_have_count(0)
     expect(side).to_contain_text("Choose a collective")
 
 
@@ -116,9 +116,9 @@ def test_a_collective_leads_to_its_value(page, tmp_path):
 
 def test_what_is_older_than_the_program_says_so(page, tmp_path):
     opened(page, tmp_path, dataclasses.replace(SIDE, plan_revision=-1, report_revision=-1))
-    states = [c.get_attribute("data-state") for c in page.locator(".sv-rung").all()]
+    states = [c.get_attribute("data-state") for c in page.locator(".sv-stage").all()]
     assert states == ["live", "old", "old", "old"]
-    expect(page.locator(".sv-rungbadge").nth(3)).to_have_text("old")
+    expect(page.locator(".sv-stagebadge").nth(3)).to_have_text("old")
 
 
 def test_memory_beyond_what_the_device_has_is_shown_as_such(page, tmp_path):
@@ -132,8 +132,8 @@ def test_memory_beyond_what_the_device_has_is_shown_as_such(page, tmp_path):
 
 def test_a_refused_program_shows_its_legal_choices_and_their_price(page, tmp_path):
     opened(page, tmp_path, Side(REFUSED, 0))
-    expect(page.locator('.sv-rung[data-state="failed"]')).to_contain_text("refused: see why")
-    page.locator(".sv-rung").nth(1).click()
+    expect(page.locator('.sv-stage[data-state="failed"]')).to_contain_text("refused: see why")
+    page.locator(".sv-stage").nth(1).click()
     body = page.locator(".sv-body")
     expect(body).to_contain_text("Both sides contract over model")
     expect(body).to_contain_text("Nothing moves.")
@@ -161,10 +161,10 @@ def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
     page.get_by_role("tab", name=tab).click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     right = page.locator(".shardviz-explorer").evaluate("e => e.getBoundingClientRect().right")
-    for part in (".sv-rungs", ".sv-tabs", ".sv-body", ".sv-program > .sv-headrow"):
+    for part in (".sv-stages", ".sv-tabs", ".sv-body", ".sv-program > .sv-headrow"):
         edge = page.locator(part).evaluate("e => e.getBoundingClientRect().right")
         assert edge <= right, part
-    for button in page.locator(".sv-rung, .sv-tab, .sv-program .sv-primary").all():
+    for button in page.locator(".sv-stage, .sv-tab, .sv-program .sv-primary").all():
         assert button.evaluate("e => e.getBoundingClientRect().right") <= right
 
 
@@ -182,20 +182,20 @@ def test_every_control_has_a_name(page, tmp_path):
 
 def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(lab):
     page = lab.open([OPEN], width=1400, height=1400)
-    cells = page.locator(".sv-rung")
+    cells = page.locator(".sv-stage")
     for i, state in ((1, "estimate"), (2, "live"), (3, "live")):
         expect(cells.nth(i)).to_have_attribute("data-state", state, timeout=RUN_MS)
-    before = cells.nth(1).locator(".sv-rungmore").inner_text()
+    before = cells.nth(1).locator(".sv-stagemore").inner_text()
     type_into(page, "Mesh axes", "data=2, model=2")
     expect(cells.nth(1)).to_have_attribute("data-state", "estimate", timeout=RUN_MS)
-    expect(cells.nth(1).locator(".sv-rungmore")).not_to_have_text(before, timeout=RUN_MS)
+    expect(cells.nth(1).locator(".sv-stagemore")).not_to_have_text(before, timeout=RUN_MS)
     expect(cells.nth(2)).to_have_attribute("data-state", "live", timeout=RUN_MS)
     expect(cells.nth(2)).to_contain_text("CPU × 4")
     page.get_by_role("tab", name="Values").click()
     page.get_by_role("treegrid", name="Values").focus()
     for key in ("End", "Enter"):
         page.keyboard.press(key)
-    expect(page.get_by_label("Why this sharding")).to_contain_text("Its story", timeout=RUN_MS)
+    expect(page.get_by_label("Why this sharding")).to_contain_text("Why", timeout=RUN_MS)
 
 
 def test_a_target_that_does_not_fit_offers_a_mesh_that_does(lab):
@@ -206,7 +206,7 @@ def test_a_target_that_does_not_fit_offers_a_mesh_that_does(lab):
     page.get_by_role("button", name="Take data=8, model=2").click()
     expect(page.locator(".sv-count")).to_contain_text("16 devices · 4 hosts")
     expect(page.locator(".sv-targetnote")).to_be_empty()
-    expect(page.locator(".sv-rung").nth(2)).to_contain_text("press Compile", timeout=RUN_MS)
+    expect(page.locator(".sv-stage").nth(2)).to_contain_text("press Compile", timeout=RUN_MS)
     page.get_by_label("Target", exact=True).select_option("…")
     typed = page.get_by_label("Target by name")
     typed.fill("tpu:v5e:4xfour")
