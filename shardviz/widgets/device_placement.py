@@ -44,9 +44,9 @@ class DevicePlacement:
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
     """Why the devices have no position under a target; `""` where they do.
 
-    >>> why_not_placed(make_mesh(data=8), "tpu:v5e:4x4")
+    >>> why_no_placement(make_mesh(data=8), "tpu:v5e:4x4")
     'TPU v5e 4×4 has 16 devices and the mesh has 8.'
-    >>> why_not_placed(make_mesh(data=8, model=2), "tpu:v5e:4x4")
+    >>> why_no_placement(make_mesh(data=8, model=2), "tpu:v5e:4x4")
     ''
     """
     topology = topology_of(target)

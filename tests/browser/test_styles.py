@@ -47,11 +47,9 @@ def test_every_text_colour_can_be_read_on_every_background(theme):
 def test_every_custom_property_that_is_used_is_defined():
     styles = html_page.bundled_styles()
     defined = set(re.findall(r"(--sv-[a-z0-9-]+):", styles))
-    defined |= set(
-        re.findall(r'"(--sv-[a-z0-9-]+)"', html_page.bundled_module())
-    )  # set by the page
-    assert (
-        set(re.findall(r"var\((--sv-[a-z0-9-]+)", styles + html_page.bundled_module())) <= defined
+    script = html_page.bundled_module()
+    defined |= set(re.findall(r'"(--sv-[a-z0-9-]+)"', script))  # set by the page
+    assert set(re.findall(r"var\((--sv-[a-z0-9-]+)", styles + script)) <= defined
     )
 
 

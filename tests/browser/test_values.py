@@ -257,7 +257,7 @@ def test_a_new_plan_keeps_what_was_picked_and_folded(page):
     assert page.evaluate("calls.why") == [
         "tanh_1",
         "tanh_1",
-    ]  # the new plan tells another explanation
+    ]  # another plan, another one
     page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
     assert page.evaluate("calls.light.at(-1)") is None
 
