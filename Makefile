@@ -25,7 +25,7 @@ lab: $(LESSONS)
 test: $(STAMP) $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
-	    tests shardviz notebooks
+	    -n auto --maxprocesses=4 --dist=loadscope tests shardviz notebooks
 
 check: $(STAMP) $(TSC)
 	$(BIN)/ruff check .

@@ -33,6 +33,45 @@ def eight_devices() -> list[jax.Device]:
     return devices[:8]
 
 
+# What shares something expensive (a browser and a JupyterLab, what XLA wrote of 291 programs) runs
+# in one process; any other file does so by itself. With roughly the seconds that they take, since
+# what takes longest is begun first; whatever is not named here takes less.
+SECONDS = {
+    "tests/browser/": 250,
+    "tests/rungs/": 90,
+    "tests/sharded_jit/test_random.py": 60,
+    "tests/worker/test_worker.py": 45,
+    "tests/worker/test_faults.py": 45,
+    "notebooks/05": 35,
+    "tests/effects/test_prediction.py": 30,
+    "tests/gallery/": 30,
+    "tests/layout/test_": 15,
+    "tests/program/": 10,
+    "notebooks/": 10,
+}
+TOGETHER = ("tests/browser/", "tests/rungs/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """With `-n`: one process a group of tests at a time, the longest groups first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    def seconds(scope: str) -> float:
+        return next((s for start, s in SECONDS.items() if scope.startswith(start)), 1)
+
+    class LongestFirst(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((group for group in TOGETHER if file.startswith(group)), file)
+
+        def _assign_work_unit(self, node) -> None:
+            self.workqueue.move_to_end(max(self.workqueue, key=seconds), last=False)
+            super()._assign_work_unit(node)
+
+    return LongestFirst(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if GPU_ASKED:
         return
