@@ -53,6 +53,14 @@ TOGETHER = ("tests/browser/", "tests/rungs/")
 
 
 @pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means: as many as may run at once; on one core all stays in this process."""
+    may = getattr(os, "sched_getaffinity", None)  # not on every system
+    cores = len(may(0)) if may else os.cpu_count() or 1
+    return cores if cores > 1 else 0
+
+
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log):
     """With `-n`: one process a group of tests at a time, the longest groups first."""
     from xdist.scheduler import LoadScopeScheduling
