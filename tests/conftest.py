@@ -37,17 +37,20 @@ def eight_devices() -> list[jax.Device]:
 # in one process; any other file does so by itself. With roughly the seconds that they take, since
 # what takes longest is begun first; whatever is not named here takes less.
 SECONDS = {
-    "tests/browser/": 250,
-    "tests/rungs/": 90,
-    "tests/sharded_jit/test_random.py": 60,
-    "tests/worker/test_worker.py": 45,
-    "tests/worker/test_faults.py": 45,
-    "notebooks/05": 35,
+    "tests/browser/": 200,
+    "tests/sharded_jit/test_random.py": 70,
+    "tests/rungs/": 50,
+    "tests/worker/test_worker.py": 40,
+    "tests/worker/test_faults.py": 40,
+    "tests/program/test_rounding.py": 30,
     "tests/effects/test_prediction.py": 30,
-    "tests/gallery/": 30,
+    "tests/program/test_targets.py": 25,
+    "tests/gallery/": 25,
+    "notebooks/": 20,
     "tests/layout/test_": 15,
-    "tests/program/": 10,
-    "notebooks/": 10,
+    "tests/plots/": 15,
+    "tests/house/": 15,
+    "tests/": 5,
 }
 TOGETHER = ("tests/browser/", "tests/rungs/")
 
