@@ -1,7 +1,7 @@
 """shardviz: how is my array, my model, my program laid out over these devices, and why?
 
 The public names, and nothing else. Importing this imports numpy and nothing heavier: each name
-imports its room when it is first used (PEP 562).
+imports the module that defines it when it is first used (PEP 562).
 """
 
 from __future__ import annotations
@@ -13,75 +13,139 @@ from shardviz._version import __version__
 from shardviz.core.display import Displayed
 
 if TYPE_CHECKING:
-    from shardviz.api.calls import cached
-    from shardviz.api.contexts import compare_meshes, mesh_context
-    from shardviz.api.dialects import sharded_jit, with_sharding_constraint
-    from shardviz.api.effects import effects, observed_order
     from shardviz.api.hardware import targets, topology
-    from shardviz.api.layouts import array, audit, layout, mesh, resolve, rules, to_jax
-    from shardviz.api.pictures import explore, plot, text
-    from shardviz.api.programs import cache, compile, plan, program, run, rungs
-    from shardviz.core.errors import ShardvizError
-    from shardviz.core.layout.array import ArraySpec
-    from shardviz.core.layout.mesh import MeshSpec
-    from shardviz.core.layout.parts import Parts
-    from shardviz.core.layout.resolution import Resolution
-    from shardviz.core.layout.rules import Dialect, Rules
-    from shardviz.core.layout.sharding_parts import (
-        Chunked,
-        NoSharding,
-        Replicated,
-        ShardedAxis,
-        Unstacked,
+    from shardviz.api.layouts import (
+        array,
+        audit,
+        compare_meshes,
+        layout,
+        mesh,
+        mesh_context,
+        resolve,
+        rules,
+        to_jax,
     )
-    from shardviz.core.layout.sharding_spec import ShardingSpec
-    from shardviz.core.layout.shards import Layout
-    from shardviz.core.layout.spec import Spec
+    from shardviz.api.pictures import explore, plot, text
+    from shardviz.api.programs import (
+        cached,
+        compile,
+        effects,
+        observed_order,
+        plan,
+        program,
+        run,
+        stages,
+    )
+    from shardviz.core.errors import ShardvizError
+    from shardviz.core.hardware.topology import Topology
+    from shardviz.core.layout.array_spec import ArraySpec
+    from shardviz.core.layout.audit import Audit
+    from shardviz.core.layout.layout import Layout
+    from shardviz.core.layout.mesh import MeshSpec
+    from shardviz.core.layout.mesh_context import MeshContext
+    from shardviz.core.layout.partition_spec import Spec
+    from shardviz.core.layout.resolution import Decision, Resolution
+    from shardviz.core.layout.rules import Dialect, Rules
+    from shardviz.core.layout.verdicts import Verdict
+    from shardviz.core.program.cache import cache
+    from shardviz.core.program.effects import Effects
+    from shardviz.core.program.explanation import Explanation
+    from shardviz.core.program.plan import Plan
+    from shardviz.core.program.program import Program
+    from shardviz.core.program.report import Collective, Report
+    from shardviz.core.program.roofline import Roofline
+    from shardviz.core.program.stages import Stages
+    from shardviz.core.program.target import Target
+    from shardviz.picture.picture import Picture
 
-_ROOMS = {
-    "shardviz.api.calls": ("cached",),
-    "shardviz.api.contexts": ("compare_meshes", "mesh_context"),
-    "shardviz.api.dialects": ("sharded_jit", "with_sharding_constraint"),
-    "shardviz.api.effects": ("effects", "observed_order"),
-    "shardviz.api.hardware": ("targets", "topology"),
-    "shardviz.api.layouts": ("array", "audit", "layout", "mesh", "resolve", "rules", "to_jax"),
-    "shardviz.api.pictures": ("explore", "plot", "text"),
-    "shardviz.api.programs": ("cache", "compile", "plan", "program", "run", "rungs"),
-    "shardviz.core.errors": ("ShardvizError",),
-    "shardviz.core.layout.array": ("ArraySpec",),
-    "shardviz.core.layout.mesh": ("MeshSpec",),
-    "shardviz.core.layout.parts": ("Parts",),
-    "shardviz.core.layout.resolution": ("Resolution",),
-    "shardviz.core.layout.rules": ("Dialect", "Rules"),
-    "shardviz.core.layout.sharding_parts": (
-        "Chunked",
-        "NoSharding",
-        "Replicated",
-        "ShardedAxis",
-        "Unstacked",
+_NAMES = {
+    "shardviz.api.hardware": (
+        "targets",
+        "topology",
     ),
-    "shardviz.core.layout.sharding_spec": ("ShardingSpec",),
-    "shardviz.core.layout.shards": ("Layout",),
-    "shardviz.core.layout.spec": ("Spec",),
+    "shardviz.api.layouts": (
+        "array",
+        "audit",
+        "compare_meshes",
+        "layout",
+        "mesh",
+        "mesh_context",
+        "resolve",
+        "rules",
+        "to_jax",
+    ),
+    "shardviz.api.pictures": (
+        "explore",
+        "plot",
+        "text",
+    ),
+    "shardviz.api.programs": (
+        "cached",
+        "compile",
+        "effects",
+        "observed_order",
+        "plan",
+        "program",
+        "run",
+        "stages",
+    ),
+    "shardviz.core.errors": ("ShardvizError",),
+    "shardviz.core.hardware.topology": ("Topology",),
+    "shardviz.core.layout.array_spec": ("ArraySpec",),
+    "shardviz.core.layout.audit": ("Audit",),
+    "shardviz.core.layout.layout": ("Layout",),
+    "shardviz.core.layout.mesh": ("MeshSpec",),
+    "shardviz.core.layout.mesh_context": ("MeshContext",),
+    "shardviz.core.layout.partition_spec": ("Spec",),
+    "shardviz.core.layout.resolution": (
+        "Decision",
+        "Resolution",
+    ),
+    "shardviz.core.layout.rules": (
+        "Dialect",
+        "Rules",
+    ),
+    "shardviz.core.layout.verdicts": ("Verdict",),
+    "shardviz.core.program.cache": ("cache",),
+    "shardviz.core.program.effects": ("Effects",),
+    "shardviz.core.program.explanation": ("Explanation",),
+    "shardviz.core.program.plan": ("Plan",),
+    "shardviz.core.program.program": ("Program",),
+    "shardviz.core.program.report": (
+        "Collective",
+        "Report",
+    ),
+    "shardviz.core.program.roofline": ("Roofline",),
+    "shardviz.core.program.stages": ("Stages",),
+    "shardviz.core.program.target": ("Target",),
+    "shardviz.picture.picture": ("Picture",),
 }
-_ROOM_OF = {name: room for room, names in _ROOMS.items() for name in names}
+_MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}
 
 __all__ = [
     "ArraySpec",
-    "Chunked",
+    "Audit",
+    "Collective",
+    "Decision",
     "Dialect",
+    "Effects",
+    "Explanation",
     "Layout",
+    "MeshContext",
     "MeshSpec",
-    "NoSharding",
-    "Parts",
-    "Replicated",
+    "Picture",
+    "Plan",
+    "Program",
+    "Report",
     "Resolution",
+    "Roofline",
     "Rules",
-    "ShardedAxis",
-    "ShardingSpec",
     "ShardvizError",
     "Spec",
-    "Unstacked",
+    "Stages",
+    "Target",
+    "Topology",
+    "Verdict",
     "__version__",
     "array",
     "audit",
@@ -101,20 +165,18 @@ __all__ = [
     "resolve",
     "rules",
     "run",
-    "rungs",
-    "sharded_jit",
+    "stages",
     "targets",
     "text",
     "to_jax",
     "topology",
-    "with_sharding_constraint",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _ROOM_OF:
+    if name not in _MODULE_OF:
         raise AttributeError(f"module 'shardviz' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_ROOM_OF[name]), name)
+    value = getattr(importlib.import_module(_MODULE_OF[name]), name)
     globals()[name] = value
     return value
 
@@ -124,7 +186,7 @@ def __dir__() -> list[str]:
 
 
 def _mimebundle(value: Any) -> dict[str, Any]:
-    from shardviz.api.showing import mimebundle
+    from shardviz.api.pictures import mimebundle
 
     return mimebundle(value)
 

@@ -1,13 +1,13 @@
-"""The door to hardware that is described, not attached: where its chips sit."""
+"""Public functions for hardware: described topologies, and the targets to compile for."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.adopting import room
+from shardviz.core.errors import import_optional
 
 if TYPE_CHECKING:
-    from shardviz.core.layout.topology import Topology
+    from shardviz.core.hardware.topology import Topology
 
 
 def topology(text: str) -> Topology:
@@ -24,7 +24,7 @@ def topology(text: str) -> Topology:
     >>> pod.size, pod.hosts, pod.coords[-1].tolist()
     (1024, 256, [7, 7, 15])
     """
-    from shardviz.core.layout.topology import Topology
+    from shardviz.core.hardware.topology import Topology
 
     return Topology.parse(text)
 
@@ -35,4 +35,4 @@ def targets() -> Any:
     >>> len(targets()) >= 1
     True
     """
-    return room("shardviz.core.program.targets", "sv.targets", "jax").targets()
+    return import_optional("shardviz.core.backend.targets", "sv.targets", "jax").targets()

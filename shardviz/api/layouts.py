@@ -1,4 +1,4 @@
-"""The doors to layouts: meshes, rules, arrays, and which byte lives where.
+"""Public functions for layouts: meshes, rules, arrays, and which byte lives where.
 
 jax's own objects are welcome at every door. What is missing on this machine is named in one
 sentence when it is needed.
@@ -6,17 +6,20 @@ sentence when it is needed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
-from shardviz.api.adopting import as_mesh, as_spec, bridge, is_jax, layout_of
-from shardviz.core.layout.array import ArraySpec, read_shape
+from shardviz.api.conversion import as_mesh, as_spec, bridge, is_jax, layout_of
+from shardviz.core.errors import import_optional
+from shardviz.core.layout.array_spec import ArraySpec, read_shape
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.shards import Layout
 
 
 def mesh(
@@ -167,3 +170,42 @@ def to_jax(thing: Any) -> Any:
     P('data',)
     """
     return bridge().to_jax(thing)
+
+
+def mesh_context() -> MeshContext:
+    """Which mesh is in force at the place of this call, and which API of JAX sees which.
+
+    Works inside traced functions too. Looking changes nothing.
+
+    Raises:
+        ShardvizError: where jax is not installed.
+
+    >>> print(mesh_context().explain())
+    No mesh is in force: every PartitionSpec needs a mesh beside it.
+    """
+    return import_optional(
+        "shardviz.core.backend.mesh_context", "sv.mesh_context", "jax"
+    ).mesh_context()
+
+
+def compare_meshes(
+    first: Any, second: Any, fn: Callable[..., Any], *arrays: Any, specs: Any = None
+) -> Any:
+    """What JAX traces, lowers and compiles anew when one function meets two meshes.
+
+    Args:
+        first, second: jax meshes, or MeshSpecs with device ids.
+        fn: the function; it is called three times.
+        *arrays: what it takes: arrays, or shapes and types.
+        specs: one PartitionSpec for all of them.
+
+    Raises:
+        ShardvizError: for what is no function, no mesh of devices, or an array that does not fit.
+
+    >>> import jax, jax.numpy as jnp
+    >>> here = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+    >>> print(compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
+    Nothing was done anew for the second mesh: it has the devices of the first.
+    """
+    events = import_optional("shardviz.core.backend.mesh_context", "sv.compare_meshes", "jax")
+    return events.compare_meshes(first, second, fn, *arrays, specs=specs)

@@ -1,10 +1,13 @@
-"""The doors to pictures: of any value, as a figure, as text, or as the Explorer."""
+"""Public functions that show a value: as a figure, as text, or as the Explorer."""
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
-from shardviz.api.adopting import adopt, room
+from shardviz.api.conversion import adopt
+from shardviz.core.errors import MissingPackage, import_optional
+from shardviz.picture.text import to_text
 
 
 def plot(thing: Any, **options: Any) -> Any:
@@ -21,7 +24,7 @@ def plot(thing: Any, **options: Any) -> Any:
     >>> type(plot(make_mesh(data=4, model=2))).__name__
     'Figure'
     """
-    figures = room("shardviz.plots.figures", "sv.plot", "matplotlib")
+    figures = import_optional("shardviz.plots.figures", "sv.plot", "matplotlib")
     return figures.figure(adopt(thing), **options)
 
 
@@ -56,7 +59,16 @@ def explore(thing: Any = None) -> Any:
     >>> explore().session.mesh.size
     8
     """
-    from shardviz.api.programs import cache
+    from shardviz.core.program.cache import cache
 
-    explorer = room("shardviz.widgets.explorer", "sv.explore", "anywidget")
+    explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
     return explorer.open_explorer(adopt(thing), cache)
+
+
+def mimebundle(value: Any) -> dict[str, Any]:
+    """How a value shows itself in a notebook: text always, PNG where matplotlib is there."""
+    bundle: dict[str, Any] = {"text/plain": to_text(value)}
+    with contextlib.suppress(MissingPackage):
+        figures = import_optional("shardviz.plots.figures", "a picture", "matplotlib")
+        bundle["image/png"] = figures.png(value)
+    return bundle

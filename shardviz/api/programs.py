@@ -1,4 +1,4 @@
-"""The doors to programs: what is asked, what the compiler decides, and what really happens."""
+"""Public functions for programs: what is requested, what the compiler decides, what happens."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from shardviz.api.adopting import as_mesh, room
-from shardviz.core.errors import ProgramError, shown, suggestion
+from shardviz.api.conversion import as_mesh
+from shardviz.core.errors import ProgramError, import_optional
+from shardviz.core.format import shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.cache import cache
+from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
-    from shardviz.core.program.propagation.plan import Plan
-    from shardviz.core.program.rungs import Rungs
+    from shardviz.core.program.plan import Plan
+    from shardviz.core.program.stages import Stages
+
 
 P = ParamSpec("P")
 T = TypeVar("T")
-
-#: The executables compiled so far; the one piece of state that shardviz keeps.
-cache = ExecutableCache()
 
 
 def _known_keywords(door: Callable[P, T]) -> Callable[P, T]:
@@ -75,7 +75,7 @@ def program(
     """
     grid = None if mesh is None else as_mesh(mesh)
     table = None if rules is None else Rules.of(rules)
-    building = room("shardviz.core.program.given.building", "sv.program", "jax")
+    building = import_optional("shardviz.core.backend.build_program", "sv.program", "jax")
     return building.build_program(
         fn, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name
     )
@@ -106,7 +106,9 @@ def plan(program: Program) -> Plan:
     >>> str(made.op("dot_general").spec)
     "P('data', 'model')"
     """
-    return room("shardviz.core.program.propagation.build", "sv.plan", "jax").plan_program(program)
+    return import_optional(
+        "shardviz.core.backend.shardy.build_plan", "sv.plan", "jax"
+    ).plan_program(program)
 
 
 def compile(program: Program, target: Any = None, *, options: Any = None) -> Report:
@@ -123,7 +125,7 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     >>> import jax.numpy as jnp, shardviz as sv
     >>> compile(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).error
     """
-    runner = room("shardviz.core.program.runner", "sv.compile", "jax")
+    runner = import_optional("shardviz.core.backend.worker.run", "sv.compile", "jax")
     if options is not None and not isinstance(options, Mapping):
         raise ProgramError(f"Compiler options are a dict of names to values; got {shown(options)}.")
     changed = program if options is None else program.replace(
@@ -132,8 +134,8 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     return runner.compile_program(changed, target, cache=cache)
 
 
-def rungs(program: Program, target: Any = None) -> Rungs:
-    """A program on all its rungs: requested, propagated, partitioned, compiled.
+def stages(program: Program, target: Any = None) -> Stages:
+    """A program on all its stages: requested, propagated, partitioned, compiled.
 
     Plans and compiles; nothing is executed.
 
@@ -142,24 +144,24 @@ def rungs(program: Program, target: Any = None) -> Rungs:
         target: as for `sv.compile`: None, or text such as `"cpu:8"` or `"tpu:v5e:4x4"`.
 
     Returns:
-        Rungs: `.plan`, `.report`, and `.between("propagated", "partitioned")` for what changed
-        from one rung to another, and where.
+        Stages: `.plan`, `.report`, and `.between("propagated", "partitioned")` for what changed
+        from one stage to another, and where.
 
     Raises:
         ShardvizError: where jax is not installed, or for what is no program. A program that fails
-            shows on which rung it did.
+            shows on which stage it did.
 
     >>> import shardviz as sv
     >>> x = sv.array("x", (64,), spec="data")
-    >>> climbed = rungs(sv.program(lambda x: x.sum(), x, mesh="data=1"))
-    >>> climbed.report.error
+    >>> stages = stages(sv.program(lambda x: x.sum(), x, mesh="data=1"))
+    >>> stages.report.error
     """
-    from shardviz.core.program.rungs import Rungs
+    from shardviz.core.program.stages import Stages
 
     planned = plan(program)
-    runner = room("shardviz.core.program.runner", "sv.rungs", "jax")
+    runner = import_optional("shardviz.core.backend.worker.run", "sv.stages", "jax")
     report = runner.compile_program(program, target, cache=cache)
-    return Rungs(program, planned, report)
+    return Stages(program, planned, report)
 
 
 def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> Report:
@@ -178,5 +180,71 @@ def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> 
     >>> run(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).ok
     True
     """
-    runner = room("shardviz.core.program.runner", "sv.run", "jax")
+    runner = import_optional("shardviz.core.backend.worker.run", "sv.run", "jax")
     return runner.run_program(program, *values, target=target, repeat=repeat, cache=cache)
+
+
+def effects(thing: Any, *args: Any) -> Effects:
+    """The effects of a program, and on how many devices it may run, said before it runs.
+
+    The function is traced and lowered, as jax would; nothing is compiled and no callback is called.
+
+    Args:
+        thing: what `sv.program` made, or a function.
+        *args: for a function, the arrays it takes, or their shapes and types.
+
+    Raises:
+        ShardvizError: for what is neither, or where jax is not installed. What jax refuses is an
+            answer: `.refused`.
+
+    >>> import jax
+    >>> def log(x):
+    ...     jax.debug.print("{x}", x=x, ordered=True)
+    >>> effects(log, jax.ShapeDtypeStruct((8,), "float32")).devices
+    '1 device'
+    """
+    prediction = import_optional("shardviz.core.backend.effects.predict", "sv.effects", "jax")
+    return prediction.predict(thing, *args)
+
+
+def observed_order(program: Program, *values: Any, target: Any = None) -> Observed:
+    """Runs a program and tells in which order its effects happened, on each device.
+
+    Args:
+        program: what `sv.program` made.
+        *values: the arguments; made up where none are given.
+        target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
+
+    Raises:
+        ShardvizError: for what is no program. A run that fails is told in `.report`.
+
+    >>> import jax, shardviz as sv
+    >>> def log(x):
+    ...     jax.debug.print("{x}", x=x.sum())
+    ...     return x
+    >>> seen = observed_order(sv.program(log, sv.array("x", (8,)), mesh="data=1"))
+    >>> [e.what for e in seen.events]
+    ['{x}']
+    """
+    order = import_optional("shardviz.core.backend.effects.observe", "sv.observed_order", "jax")
+    return order.observed_order(program, *values, target=target)
+
+
+def cached(fn: Any, *, size: int = 128, **options: Any) -> Any:
+    """A function that compiles once for each signature of its calls, and says why it did again.
+
+    Args:
+        fn: the function.
+        size: how many signatures it holds before the least recently used one is dropped.
+        **options: options of `jax.jit`, such as `static_argnums`.
+
+    Raises:
+        ShardvizError: for what is no function, for unknown options, or where jax is not installed.
+
+    >>> double = cached(lambda x: x * 2)
+    >>> results = double(1), double(2), double(2.5)
+    >>> double.hits, double.misses, double.explain_miss()[-39:]
+    (1, 2, 'argument x: dtype int32 became float32.')
+    """
+    rooms = import_optional("shardviz.core.backend.call_cache.cached_function", "sv.cached", "jax")
+    return rooms.make_cached(fn, size, options)

@@ -14,11 +14,8 @@ Every message says what was wrong, what we got, and what to do, in that order.
 
 from __future__ import annotations
 
-import difflib
-import itertools
-from collections.abc import Iterable
-
-MOST_COMPARED = 1000  # names; a slip of the pen is not worth a second
+import importlib
+from typing import Any
 
 
 class ShardvizError(ValueError):
@@ -57,79 +54,18 @@ class MissingPackage(ShardvizError):
     """A door was opened whose package is not installed."""
 
 
-def shown(value: object, limit: int = 60) -> str:
-    """`value` as it may stand in a message: one line, printable, at most `limit` characters.
+def import_optional(module: str, what: str, package: str) -> Any:
+    """A room whose package may be missing here.
 
-    >>> shown("a\\x00b"), shown("x" * 100, 10)
-    ("'a\\\\x00b'", "'xxxxxxxx…")
+    Raises:
+        MissingPackage: naming the package, in one sentence.
     """
-    if isinstance(value, int) and value.bit_length() > 1000:  # Python may refuse to print it
-        return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
     try:
-        text = repr(value)
-    except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
-        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
-    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
-    return text if len(text) <= limit else text[: limit - 1] + "…"
-
-
-def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
-    """Values as a phrase: `'a', 'b' and 'c'`; long lists are cut and counted.
-
-    >>> listed(["a", "b", "c"])
-    "'a', 'b' and 'c'"
-    """
-    parts = [shown(v) for v in values]
-    if len(parts) > limit:
-        return ", ".join(parts[:limit]) + f" {word} {len(parts) - limit} more"
-    if len(parts) < 2:
-        return "".join(parts)
-    return ", ".join(parts[:-1]) + f" {word} {parts[-1]}"
-
-
-def nearest(name: object, known: Iterable[str]) -> str | None:
-    """The known name closest in spelling to `name`, or None where nothing is close.
-
-    >>> nearest("embded", ["embed", "mlp"])
-    'embed'
-    """
-    if not isinstance(name, str):
-        return None
-    some = [str(k) for k in itertools.islice(known, MOST_COMPARED)]
-    close = difflib.get_close_matches(name[:200], some, n=1, cutoff=0.6)
-    return close[0] if close else None
-
-
-def suggestion(name: object, known: Iterable[str]) -> str:
-    """` Did you mean 'embed'?`, or the names there are, or nothing; made to be appended.
-
-    >>> suggestion("embded", ["embed", "mlp"])
-    " Did you mean 'embed'?"
-    """
-    names = [str(k) for k in known]
-    close = nearest(name, names)
-    if close is not None:
-        return f" Did you mean {shown(close)}?"
-    return f" Known: {listed(names)}." if names else ""
-
-
-def plural(count: int, noun: str, form: str | None = None) -> str:
-    """`1 device`, `2 devices`, `2 replicas`.
-
-    >>> plural(1, "device"), plural(2, "device"), plural(2, "axis", "axes")
-    ('1 device', '2 devices', '2 axes')
-    """
-    return f"{count:,} {noun if count == 1 else form or noun + 's'}"
-
-
-def bytes_text(count: int) -> str:
-    """Bytes in binary units, as people read them.
-
-    >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
-    ('0 B', '1.5 KiB', '2 MiB', '5 TiB')
-    """
-    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
-    while abs(value) >= 1024 and len(units) > 1:
-        value /= 1024
-        units.pop(0)
-    return f"{value:.1f}".removesuffix(".0") + f" {units[0]}"
+        return importlib.import_module(module)
+    except ImportError as error:
+        missing = (error.name or package).partition(".")[0]
+        if missing == "shardviz":
+            raise
+        raise MissingPackage(
+            f"{what} needs {missing}, which is not installed here: pip install {missing}."
+        ) from error

@@ -5,8 +5,8 @@ Published shapes; the tests hold the parameter counts against the published ones
 
 from __future__ import annotations
 
-from shardviz.core.layout.array import ArraySpec
-from shardviz.gallery.shelf import Example, Shelf
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.gallery.registry import Example, Registry
 
 DEFAULT = "MLP"
 
@@ -81,7 +81,7 @@ def _cache() -> tuple[ArraySpec, ...]:
     )
 
 
-_SHELF: Shelf[tuple[ArraySpec, ...]] = Shelf(
+_SHELF: Registry[tuple[ArraySpec, ...]] = Registry(
     "set of arrays",
     (
         Example(DEFAULT, "Two weights and a batch, small enough to see at once.", _mlp),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.gallery.shelf import Example, Shelf
+from shardviz.gallery.registry import Example, Registry
 
 DEFAULT = "8 devices: data=4, model=2"
 
@@ -11,7 +11,7 @@ DEFAULT = "8 devices: data=4, model=2"
 _RING = (0, 1, 2, 3, 7, 6, 5, 4)
 _HOSTS = (0, 0, 0, 0, 1, 1, 1, 1)
 
-_SHELF: Shelf[MeshSpec] = Shelf(
+_SHELF: Registry[MeshSpec] = Registry(
     "mesh",
     (
         Example(

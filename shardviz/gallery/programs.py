@@ -6,23 +6,22 @@ Explorer pastes, is their very source. Only `get` and `sources` import jax.
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import meshes, rules
-from shardviz.gallery.shelf import Example, Shelf
+from shardviz.gallery.registry import Example, Registry
 
 DEFAULT = "MLP"
 IMPORTS = "import jax\nimport jax.numpy as jnp\n"
 
 
-class Entry(NamedTuple):
+class ProgramEntry(NamedTuple):
     """A program before it is made.
 
     Attributes:
@@ -42,9 +41,10 @@ class Entry(NamedTuple):
         return tuple(map(_function, (*self.helpers, self.function)))
 
 
-def _function(path: str) -> Callable[..., Any]:
-    module, name = path.split(".")
-    return getattr(importlib.import_module(f"shardviz.gallery.{module}"), name)
+def _function(name: str) -> Callable[..., Any]:
+    from shardviz.gallery import functions  # it imports jax
+
+    return getattr(functions, name)
 
 
 # Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and all are
@@ -78,76 +78,76 @@ _EXPERTS = (
     ("x", (16, 64, 128), "batch sequence embed"),
 )
 _TENSOR = "Megatron-style tensor parallel"
-_BLOCK_HELPERS = ("transformer.rms_norm", "attention.attention", "mlp.mlp")
+_BLOCK_HELPERS = ("rms_norm", "attention", "mlp")
 
-_ENTRIES: tuple[tuple[str, str, Entry], ...] = (
+_ENTRIES: tuple[tuple[str, str, ProgramEntry], ...] = (
     (
         "MLP",
         "Two matrix products and a GELU, under a table where every rule has another fate.",
-        Entry("mlp.mlp", _MLP, rules.DEFAULT),
+        ProgramEntry("mlp", _MLP, rules.DEFAULT),
     ),
     (
         "MLP, gradient",
         "The loss of an MLP and its gradient: every weight's gradient is summed over the batch.",
-        Entry("mlp.mlp_gradient", _MLP, _TENSOR, ("mlp.mlp",)),
+        ProgramEntry("mlp_gradient", _MLP, _TENSOR, ("mlp",)),
     ),
     (
         "matmul, outer dimensions split",
         "Rows over one axis, columns over another: each device has what its block needs, and"
         " nothing moves.",
-        Entry("matmul.matmul", (_X, _W), "rows -> data\ncolumns -> model"),
+        ProgramEntry("matmul", (_X, _W), "rows -> data\ncolumns -> model"),
     ),
     (
         "matmul, inner dimension split on one side",
         "x is split along the dimension that is summed over, w is not: x is gathered first.",
-        Entry("matmul.matmul", (_X, _W), "rows -> data\ncolumns -> model\ninner -> model"),
+        ProgramEntry("matmul", (_X, _W), "rows -> data\ncolumns -> model\ninner -> model"),
     ),
     (
         "matmul, inner dimension split on both sides",
         "Each device sums its part, and an all-reduce adds the parts.",
-        Entry("matmul.matmul", (_X, _W), "rows -> data\ninner -> model"),
+        ProgramEntry("matmul", (_X, _W), "rows -> data\ninner -> model"),
     ),
     (
         "matmul, outer dimensions want one axis",
         "Rows and columns are split over the same axis, which the result can have once: one side"
         " is gathered.",
-        Entry("matmul.matmul", (_X, _W), "rows -> data\ncolumns -> data"),
+        ProgramEntry("matmul", (_X, _W), "rows -> data\ncolumns -> data"),
     ),
     (
         "attention",
         "Causal attention with its heads split over model: one all-reduce, at the end.",
-        Entry("attention.attention", (*_ATTENTION, _TOKENS), _TENSOR),
+        ProgramEntry("attention", (*_ATTENTION, _TOKENS), _TENSOR),
     ),
     (
         "transformer block",
         "Attention and an MLP behind norms: two all-reduces, one after each.",
-        Entry("transformer.transformer_block", _BLOCK, _TENSOR, _BLOCK_HELPERS),
+        ProgramEntry("transformer_block", _BLOCK, _TENSOR, _BLOCK_HELPERS),
     ),
     (
         "transformer block, gradient",
         "The loss of a transformer block and its gradient by eight weights.",
-        Entry(
-            "transformer.transformer_gradient",
+        ProgramEntry(
+            "transformer_gradient",
             _BLOCK,
             _TENSOR,
-            (*_BLOCK_HELPERS, "transformer.transformer_block"),
+            (*_BLOCK_HELPERS, "transformer_block"),
         ),
     ),
     (
         "mixture of experts",
         "Tokens are dispatched to two of sixteen experts by einsum, and combined again.",
-        Entry("experts.mixture_of_experts", _EXPERTS, _TENSOR),
+        ProgramEntry("mixture_of_experts", _EXPERTS, _TENSOR),
     ),
 )
 
 
-def _make(name: str, entry: Entry) -> Program:
+def _make(name: str, entry: ProgramEntry) -> Program:
     table = Rules.parse(entry.table) if "->" in entry.table else rules.get(entry.table)
     arrays = tuple(ArraySpec(n, s, l) for n, s, l in entry.arrays)  # type: ignore[arg-type]
     return Program(_function(entry.function), arrays, meshes.get(), table, name=name)
 
 
-_SHELF: Shelf[Program] = Shelf(
+_SHELF: Registry[Program] = Registry(
     "program", [Example(name, text, partial(_make, name, entry)) for name, text, entry in _ENTRIES]
 )
 _BY_NAME = {name: entry for name, _, entry in _ENTRIES}

@@ -1,20 +1,19 @@
 """Puzzles: programs that cost what nobody asked for. Each is a question; `shardviz.plan` and
-`shardviz.rungs` have the answer, and the notebook `08_known_puzzles` reads it.
+`shardviz.stages` have the answer, and the notebook `08_known_puzzles` reads it.
 """
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import meshes
-from shardviz.gallery.shelf import Example, Shelf
+from shardviz.gallery.registry import Example, Registry
 
 DEFAULT = "a constraint that replicates"
 IMPORTS = """\
@@ -26,7 +25,7 @@ from jax.sharding import PartitionSpec as P
 """
 
 
-class Entry(NamedTuple):
+class PuzzleEntry(NamedTuple):
     """A puzzle before it is made: `module.name` of its function, and its arrays with their specs
     (or logical names, where `table` is their rule table); and the functions that it calls, as
     `module.name`.
@@ -39,18 +38,18 @@ class Entry(NamedTuple):
 
 
 _CUBE = (16, 16, 16)
-_ENTRIES: tuple[tuple[str, str, Entry], ...] = (
+_ENTRIES: tuple[tuple[str, str, PuzzleEntry], ...] = (
     (
         DEFAULT,
         "Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)",
-        Entry("puzzle_functions.uneven_constraint", (("x", (10, 16), "None, None"),)),
+        PuzzleEntry("uneven_constraint", (("x", (10, 16), "None, None"),)),
     ),
     (
         "a full rematerialisation",
         "Two ways to cut an array meet in one addition. How does it get from one to the other?"
         " (jax#21562)",
-        Entry(
-            "puzzle_functions.swapped_tiles",
+        PuzzleEntry(
+            "swapped_tiles",
             (
                 ("a", _CUBE, "model, None, data"),
                 ("b", _CUBE, "model, None, data"),
@@ -61,8 +60,8 @@ _ENTRIES: tuple[tuple[str, str, Entry], ...] = (
     (
         "a sum over a split dimension",
         "A product of two matrices, and an all-reduce as large as its result. Who asked for it?",
-        Entry(
-            "matmul.matmul",
+        PuzzleEntry(
+            "matmul",
             (("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")),
             "rows -> data\ninner -> model",
         ),
@@ -71,27 +70,27 @@ _ENTRIES: tuple[tuple[str, str, Entry], ...] = (
         "two orders of devices",
         "A constraint names a mesh of the same devices in another order. What does jax make of it?"
         " (jax#15903)",
-        Entry("puzzle_functions.two_orders", (("x", (64, 64), "data, model"),)),
+        PuzzleEntry("two_orders", (("x", (64, 64), "data, model"),)),
     ),
     (
         "fsdp, gradient",
         "Weights are split over data to save memory. How often does each of them become whole"
         " again?",
-        Entry(
-            "puzzle_functions.fsdp_gradient",
+        PuzzleEntry(
+            "fsdp_gradient",
             (
                 ("w_in", (512, 2048), "embed mlp"),
                 ("w_out", (2048, 512), "mlp embed"),
                 ("x", (4096, 512), "batch _"),
             ),
             "batch -> data\nembed -> data",
-            ("mlp.mlp",),
+            ("mlp",),
         ),
     ),
 )
 
 
-def _make(name: str, entry: Entry) -> Program:
+def _make(name: str, entry: PuzzleEntry) -> Program:
     arrays = tuple(
         ArraySpec(n, s, text if entry.table else None, spec=None if entry.table else text)  # type: ignore[arg-type]  # text is read
         for n, s, text in entry.arrays
@@ -100,12 +99,13 @@ def _make(name: str, entry: Entry) -> Program:
     return Program(_function(entry.function), arrays, meshes.get(), rules, name=name)
 
 
-def _function(path: str) -> Callable[..., Any]:
-    module, name = path.split(".")
-    return getattr(importlib.import_module(f"shardviz.gallery.{module}"), name)
+def _function(name: str) -> Callable[..., Any]:
+    from shardviz.gallery import functions  # it imports jax
+
+    return getattr(functions, name)
 
 
-_SHELF: Shelf[Program] = Shelf(
+_SHELF: Registry[Program] = Registry(
     "puzzle", [Example(name, text, partial(_make, name, entry)) for name, text, entry in _ENTRIES]
 )
 _BY_NAME = {name: entry for name, _, entry in _ENTRIES}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shardviz.core.layout.rules import Rules
-from shardviz.gallery.shelf import Example, Shelf
+from shardviz.gallery.registry import Example, Registry
 
 DEFAULT = "first look"
 
@@ -106,7 +106,7 @@ conv_out -> tensor
 position -> None
 """
 
-_SHELF: Shelf[Rules] = Shelf(
+_SHELF: Registry[Rules] = Registry(
     "rule table",
     (
         Example(

@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.errors import LayoutError, plural, shown
-from shardviz.core.layout.shards import Layout
+from shardviz.core.errors import LayoutError
+from shardviz.core.format import plural, shown
+from shardviz.core.layout.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -46,8 +47,8 @@ def view_of(layout: Layout, dims: Any = None, at: Any = None) -> View:
         LayoutError: for dimensions that the array lacks, or numbers that are none.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.shards import lay_out
-    >>> from shardviz.core.layout.spec import Spec
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.partition_spec import Spec
     >>> layout = lay_out((4, 6, 8), Spec.parse("x, None, y"), make_mesh(x=2, y=4))
     >>> view_of(layout).dims, view_of(layout, (0, 1), (0, )).at
     ((0, 2), (0,))

@@ -6,43 +6,108 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
-from shardviz.core.errors import ShardvizError, listed, shown, suggestion
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import listed, plural, shown, suggestion
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.contexts import MeshContext
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parts import Parts
+from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.sharding_spec import ShardingSpec
-from shardviz.core.layout.shards import Layout
-from shardviz.core.layout.spec import Spec
-from shardviz.core.layout.topology import Topology
-from shardviz.core.program.costs.roofline import Roofline
-from shardviz.core.program.devices.target import Target, Targets
-from shardviz.core.program.effects.events import Observed
-from shardviz.core.program.effects.values import Effects
+from shardviz.core.program.comparison import Comparison
+from shardviz.core.program.effects import Effects, Observed
+from shardviz.core.program.explanation import Explanation
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_difference import PlanDiff
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.difference import PlanDiff
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Report
-from shardviz.core.program.rungs import Comparison, Rungs
-from shardviz.picture.draw_array import draw_array_spec, draw_layout_array
-from shardviz.picture.draw_bars import draw_audit, draw_report
-from shardviz.picture.draw_devices import draw_layout_devices, draw_mesh
-from shardviz.picture.draw_dialects import draw_mesh_context, draw_parts, draw_sharding_spec
-from shardviz.picture.draw_effects import draw_effects, draw_observed
-from shardviz.picture.draw_panels import draw_program, draw_request
-from shardviz.picture.draw_plan import draw_plan, draw_story
-from shardviz.picture.draw_plan_difference import draw_difference
-from shardviz.picture.draw_position import draw_topology
-from shardviz.picture.draw_roofline import draw_roofline
-from shardviz.picture.draw_rungs import draw_comparison, draw_rungs
-from shardviz.picture.draw_tables import draw_resolution, draw_rules, draw_spec
-from shardviz.picture.draw_targets import draw_target, draw_targets
-from shardviz.picture.shapes import Picture
+from shardviz.core.program.roofline import Roofline
+from shardviz.core.program.stages import Stages
+from shardviz.core.program.target import Target, Targets
+from shardviz.picture.effects import draw_effects, draw_mesh_context, draw_observed
+from shardviz.picture.layout import draw_array_spec, draw_layout_array
+from shardviz.picture.mesh import draw_layout_devices, draw_mesh
+from shardviz.picture.page import side_by_side
+from shardviz.picture.picture import Label, Picture
+from shardviz.picture.plan import draw_explanation, draw_plan
+from shardviz.picture.report import draw_audit, draw_report, draw_roofline
+from shardviz.picture.rules import draw_resolution, draw_rules, draw_spec
+from shardviz.picture.stages import draw_comparison, draw_plan_difference, draw_stages
+from shardviz.picture.targets import draw_target, draw_targets
+from shardviz.picture.topology import draw_topology
+
+MOST_ARRAYS = 12
+
+
+def draw_request(
+    asked: Request, by: str = "mesh", dims: Any = None, at: Any = None, title: str | None = None
+) -> Picture:
+    """The devices coloured by block, and the array in the same colours beside them.
+
+    Args:
+        by: as in `draw_mesh`.
+        dims, at: as in `draw_layout_array`.
+
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.request import request
+    >>> asked = request(ArraySpec("x", (8, 4), spec="data"), make_mesh(data=4), None)
+    >>> [len(panel.tiles) for _, _, panel in draw_request(asked).panels]
+    [4, 4]
+    """
+    array, layout = asked.array, asked.layout
+    # Where the verdicts are drawn, they say what is wrong.
+    told = layout is None and asked.resolution is not None and asked.resolution.problems
+    notes = (
+        [Label(0, 0, asked.problem, "start", "note", "bad")] if asked.problem and not told else []
+    )
+    head = f"{array.name} {array.short}" + ("" if asked.spec is None else f"  {asked.spec}")
+    if layout is None:
+        panels = [draw_array_spec(array, title="")]
+        if asked.resolution is not None:
+            panels.append(draw_resolution(asked.resolution))
+    else:
+        panels = [
+            draw_layout_devices(layout, by, array.name, title="", legend=False),
+            draw_layout_array(layout, dims, at, array.name, array.logical, title=""),
+        ]
+    return side_by_side(
+        panels, title=head if title is None else title, notes=notes,
+        alt=" ".join([p.alt for p in panels] + [n.text for n in notes]),
+        width=1100.0, facts={"kind": "request"},
+    )  # fmt: skip
+
+
+def draw_program(
+    program: Program, by: str = "mesh", limit: int = MOST_ARRAYS, title: str | None = None
+) -> Picture:
+    """The mesh of a program, and every array it takes.
+
+    Args:
+        limit: how many arrays to show.
+    """
+    asked = program.requests
+    panels = [draw_mesh(program.mesh, by), *(_array_panel(one) for one in asked[:limit])]
+    left = len(asked) - limit
+    head = f"{program.name}: {plural(len(asked), 'array')} on {program.mesh}"
+    return side_by_side(
+        panels,
+        title=head if title is None else title,
+        notes=[f"and {plural(left, 'more array')}"] if left > 0 else [],
+        alt=" ".join([f"Program {head}.", *(p.alt for p in panels)]),
+        facts={"kind": "program"},
+    )
+
+
+def _array_panel(asked: Request) -> Picture:
+    array = asked.array
+    if asked.layout is None:
+        return draw_array_spec(array, problem=asked.problem or "")
+    return draw_layout_array(asked.layout, None, None, array.name, array.logical)
 
 
 def draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
@@ -74,18 +139,16 @@ _DRAWERS: dict[type, Callable[..., Picture]] = {
     Resolution: draw_resolution,
     Request: draw_request,
     Audit: draw_audit,
-    ShardingSpec: draw_sharding_spec,
-    Parts: draw_parts,
     MeshContext: draw_mesh_context,
     Effects: draw_effects,
     Observed: draw_observed,
     Program: draw_program,
     Report: draw_report,
     Plan: draw_plan,
-    Story: draw_story,
-    PlanDiff: draw_difference,
+    Explanation: draw_explanation,
+    PlanDiff: draw_plan_difference,
     Comparison: draw_comparison,
-    Rungs: draw_rungs,
+    Stages: draw_stages,
     Topology: draw_topology,
     Roofline: draw_roofline,
     Target: draw_target,
@@ -109,6 +172,8 @@ def draw(value: Any, **options: Any) -> Picture:
     >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
     'host'
     """
+    if hasattr(value, "_draw_"):
+        return _called(type(value)._draw_, value, options)
     for kind in type(value).__mro__:
         if kind in _DRAWERS:
             return _called(_DRAWERS[kind], value, options)

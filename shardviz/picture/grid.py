@@ -1,4 +1,4 @@
-"""Where the cells of an n-dimensional grid stand on a flat page.
+"""Where the cells of an n-dimensional grid stand on a flat page, with ticks and host outlines.
 
 The last axis runs across, the one before it down, every further axis repeats what is inside it
 as a block, across or down, whichever keeps the page in shape. An axis too long for the page is
@@ -8,14 +8,15 @@ folded like a line of text. An offset an axis is all it takes: a cell stands at 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from shardviz.picture.measure import text_width
-from shardviz.picture.shapes import Label
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.picture.page import text_width
+from shardviz.picture.picture import Frame, Label
 
 ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
@@ -291,3 +292,144 @@ def _every(needed: float, pitch: float, count: int) -> int:
     while every * pitch < needed and every < count:
         every *= 2
     return every
+
+
+TICK_SIZE = 8.0
+
+
+def _ticked(grid: Grid, axes: Collection[int]) -> list[Level]:
+    return [v for v in grid.levels if v.axis in axes and v.span == 1 and v.axis not in grid.folded]
+
+
+def tick_margin(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> tuple[float, float]:
+    """The room that ticks take at the left and at the top of a grid, in points.
+
+    Args:
+        axes: the axes of the grid that have ticks.
+        steps: per axis the elements of a block.
+    """
+    left = top = 0.0
+    for level in _ticked(grid, axes):
+        if level.along == 0:
+            top = 13.0
+        else:
+            left = text_width(str(level.size * steps[level.axis]), TICK_SIZE) + 8
+    return left, top
+
+
+def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label]:
+    """A number at every bound between blocks, as many as there is room for, the ends always."""
+    labels: list[Label] = []
+    for level in _ticked(grid, axes):
+        outer = [v for v in grid.levels if v.along == level.along and v is not level]
+        base = np.zeros(1)
+        for other in outer:
+            base = (base[:, None] + other.offsets).reshape(-1)
+        bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
+        numbers = np.arange(len(bounds)) * steps[level.axis]
+        room = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
+        if _crowded(level, outer, numbers):
+            continue
+        keep = _kept(bounds, room)
+        for start in base[:64]:
+            labels += _set(level.along, bounds[keep] + start, numbers[keep], len(bounds) - 1)
+    return labels
+
+
+def _crowded(level: Level, outer: Sequence[Level], numbers: np.ndarray) -> bool:
+    """Whether not even the first and the last number have room beside those of the next repeat."""
+    long = float(level.offsets[-1]) + level.extent
+    ends = [text_width(str(numbers[i]), TICK_SIZE) for i in (0, -1)]
+    need = 2 * TICK_SIZE if level.along else sum(ends) + 4
+    repeats = [v.pitch for v in outer if len(v.offsets) > 1]
+    return bool(repeats) and min([long, *repeats]) < need
+
+
+def _kept(bounds: np.ndarray, room: float) -> np.ndarray:
+    """Every so many bounds, and the last one; none of them nearer than `room` to another."""
+    last = len(bounds) - 1
+    pitch = float(bounds[1] - bounds[0])
+    every = 1
+    # The first stands inward of its bound, so the next one needs half as much room again.
+    while every * pitch < 1.4 * room and every < last:
+        every *= 2
+    keep = np.arange(0, last, every)
+    return np.append(keep[(keep == 0) | (bounds[last] - bounds[keep] >= 1.4 * room)], last)
+
+
+def _set(along: int, at: np.ndarray, numbers: np.ndarray, last: int) -> list[Label]:
+    labels = []
+    for place, (where, number) in enumerate(zip(at.tolist(), numbers.tolist(), strict=True)):
+        first, end = place == 0, place == len(at) - 1
+        if along:
+            inward = 4.0 if first else -4.0 if end else 0.0
+            labels.append(Label(-5.0, where + inward, str(number), "end", "tick"))
+        else:
+            anchor = "start" if first else "end" if end else "middle"
+            labels.append(Label(where, -7.0, str(number), anchor, "tick"))
+    return labels
+
+
+MOST_DEVICES = 4096
+MOST_FRAMES = 512
+
+
+def host_frames(
+    mesh: MeshSpec, corners: np.ndarray, cell: tuple[float, float], gap: float
+) -> list[Frame]:
+    """A dashed frame around every host: more than one where its devices stand apart.
+
+    None for a single host, and none where frames would be finer than a reader can see: there the
+    colour and the tooltip say the host.
+
+    Args:
+        corners: float64 [2, devices], the top left corner of every device.
+    """
+    if len(mesh.processes) < 2 or mesh.size > MOST_DEVICES:
+        return []
+    _, row = np.unique(np.round(corners[1], 3), return_inverse=True)
+    _, column = np.unique(np.round(corners[0], 3), return_inverse=True)
+    board = np.full((row.max() + 1, column.max() + 1), -1, np.int64)
+    place = np.empty(board.shape, np.int64)
+    board[row, column] = mesh.process_indices.reshape(-1)
+    place[row, column] = np.arange(mesh.size)
+    runs = _runs(board)
+    if len(runs) > MOST_FRAMES:
+        return []
+    out = 0.42 * gap
+    frames = []
+    for top, bottom, left, right, process in runs:
+        x, y = corners[:, place[top, left]]
+        far_x, far_y = corners[:, place[bottom, right]]
+        frames.append(
+            Frame(
+                float(x - out),
+                float(y - out),
+                float(far_x - x + cell[0] + 2 * out),
+                float(far_y - y + cell[1] + 2 * out),
+                f"host {process}",
+                dashed=gap >= 5,
+            )
+        )
+    return frames
+
+
+def _runs(board: np.ndarray) -> list[tuple[int, int, int, int, int]]:
+    """Rectangles of one host on a board of hosts: top, bottom, left, right, host."""
+    done: list[tuple[int, int, int, int, int]] = []
+    alive: dict[tuple[int, int, int], int] = {}
+    for row, line in enumerate(board):
+        breaks = np.flatnonzero(np.diff(line)) + 1
+        starts = [0, *breaks.tolist()]
+        ends = [*(breaks - 1).tolist(), len(line) - 1]
+        now = {}
+        for left, right in zip(starts, ends, strict=True):
+            process = int(line[left])
+            if process >= 0:
+                key = (left, right, process)
+                now[key] = alive.pop(key, row)
+        done += [(top, row - 1, left, right, p) for (left, right, p), top in alive.items()]
+        alive = now
+    last = len(board) - 1
+    done += [(top, last, left, right, p) for (left, right, p), top in alive.items()]
+    return sorted(done)

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.errors import ShardvizError, listed, shown
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import listed, shown
 
 PETROFF10 = (
     "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6",
@@ -24,7 +25,7 @@ PETROFF10 = (
 # How much of the full colour a tile takes: where nothing is pointed at, where another tile is,
 # and where the tile itself is.
 STRENGTHS = ("rest", "faint", "strong")
-HUES = ("blocks", "ramp", "verdicts", "bars", "plain")
+SCHEMES = ("blocks", "ramp", "verdicts", "bars", "plain")
 RAMP_STEPS = 256
 
 
@@ -142,8 +143,8 @@ def palette(count: int, hue: str, theme: Theme, strength: str = "rest") -> np.nd
     Raises:
         ShardvizError: for a hue or strength that is none.
     """
-    if hue not in HUES:
-        raise ShardvizError(f"A hue is one of {listed(HUES, 'or')}; got {shown(hue)}.")
+    if hue not in SCHEMES:
+        raise ShardvizError(f"A hue is one of {listed(SCHEMES, 'or')}; got {shown(hue)}.")
     if strength not in STRENGTHS:
         raise ShardvizError(
             f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}."
@@ -218,7 +219,7 @@ def contrast(one: Any, other: Any) -> np.ndarray:
     return (np.maximum(a, b) + 0.05) / (np.minimum(a, b) + 0.05)
 
 
-def ink_on(fills: Any, theme: str | Theme) -> np.ndarray:
+def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
     """The colour of text on each fill: uint8 [n, 4]; contrast is at least 4.5.
 
     The theme's ink or paper where it can be read, else black or white: one of these always can.

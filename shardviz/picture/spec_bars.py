@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 
 AXIS_COLOURS = 8  # hues that mesh axes take, in mesh order
-WHOLE_GROUP = 8  # the grey of the palette
+NOT_SPLIT_GROUP = 8  # the grey of the palette
 MOST_PARTS = 8
 _PART_OF_AXIS = re.compile(r"(.+):\((\d+)\)(\d+)")
 _LETTERS = {"float": "f", "int": "i", "uint": "u", "complex": "c", "bfloat": "bf"}
@@ -86,17 +86,17 @@ def spec_bars(
         left = dim * (room + gap)
         if not axes:
             thin = height / 3  # nothing cuts it, so it stands back
-            parts.append(Part(left, thin, room, thin, WHOLE_GROUP, f"dim {dim}: whole"))
+            parts.append(Part(left, thin, room, thin, NOT_SPLIT_GROUP, f"dim {dim}: whole"))
         each = height / max(len(axes), 1)
         for row, axis in enumerate(axes):
             parent, count = split_axis(axis, sizes)
             hint = f"dim {dim}: {axis} in {count:,}"
-            colour = groups.get(parent, WHOLE_GROUP)
-            parts += _cuts(left, row * each, room, each, count, colour, hint)
+            colour = groups.get(parent, NOT_SPLIT_GROUP)
+            parts += _splits(left, row * each, room, each, count, colour, hint)
     return parts
 
 
-def _cuts(
+def _splits(
     x: float, y: float, width: float, height: float, count: int, group: int, hint: str
 ) -> list[Part]:
     shown = max(1, min(count, MOST_PARTS))

@@ -5,40 +5,38 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from shardviz.core.errors import ShardvizError, listed, plural, shown
-from shardviz.core.layout.array import ArraySpec, format_names
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import bytes_text, listed, plural, seconds_text, shown
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec, format_names
 from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.checks import check_size
-from shardviz.core.layout.contexts import MeshContext
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parts import Parts
+from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.core.layout.parse import check_size
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.request import Request
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.sharding_spec import ShardingSpec
-from shardviz.core.layout.shards import Layout
-from shardviz.core.layout.spec import Spec
-from shardviz.core.layout.topology import Topology
-from shardviz.core.program.costs.roofline import Roofline
-from shardviz.core.program.devices.target import Target, Targets
-from shardviz.core.program.effects.events import Observed
-from shardviz.core.program.effects.values import Effects
+from shardviz.core.program.comparison import Comparison
+from shardviz.core.program.effects import Effects, Observed
+from shardviz.core.program.explanation import Explanation
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_difference import PlanDiff
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.difference import PlanDiff
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.story import Story
 from shardviz.core.program.report import Collective, Report
-from shardviz.core.program.rungs import Comparison, Rungs
-from shardviz.picture.draw_bars import MARKS, report_notes, stage_seconds
-from shardviz.picture.draw_dialects import parts_words, sharding_spec_words
-from shardviz.picture.draw_targets import target_text, targets_text
-from shardviz.picture.shapes import Picture
-from shardviz.picture.text_boxes import wrapped
-from shardviz.picture.text_layout import layout_text
-from shardviz.picture.text_mesh import mesh_text
-from shardviz.picture.text_plan import difference_text, plan_text, rungs_text, story_text
-from shardviz.picture.text_position import roofline_text, topology_text
-from shardviz.picture.units import bytes_text, seconds_text
+from shardviz.core.program.roofline import Roofline
+from shardviz.core.program.stages import Stages
+from shardviz.core.program.target import Target, Targets
+from shardviz.picture.layout import layout_text
+from shardviz.picture.mesh import mesh_text
+from shardviz.picture.picture import Picture
+from shardviz.picture.plan import explanation_text, plan_text
+from shardviz.picture.report import MARKS, report_notes, stage_seconds
+from shardviz.picture.stages import plan_difference_text, stages_text
+from shardviz.picture.tables import wrapped
+from shardviz.picture.targets import target_text, targets_text
+from shardviz.picture.topology import roofline_text, topology_text
 
 LEAST_WIDTH = 20
 
@@ -63,6 +61,8 @@ def to_text(value: Any, width: int = 80) -> str:
            └─────────┴─────────┴─────────┴─────────┘
     """
     room = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
+    if hasattr(value, "_text_"):
+        return _paragraphs(value._text_(), room)
     for kind in type(value).__mro__:
         if kind in _WRITERS:
             return _WRITERS[kind](value, room)
@@ -118,14 +118,6 @@ def _resolution(found: Resolution, width: int) -> str:
 
 def _audit(found: Audit, width: int) -> str:
     return _paragraphs(found.explain(), width)
-
-
-def _sharding_spec(spec: ShardingSpec, width: int) -> str:
-    return _paragraphs(sharding_spec_words(spec), width)
-
-
-def _parts(parts: Parts, width: int) -> str:
-    return _paragraphs(parts_words(parts), width)
 
 
 def _mesh_context(context: MeshContext, width: int) -> str:
@@ -218,18 +210,16 @@ _WRITERS: dict[type, Callable[[Any, int], str]] = {
     Resolution: _resolution,
     Request: _request,
     Audit: _audit,
-    ShardingSpec: _sharding_spec,
-    Parts: _parts,
     MeshContext: _mesh_context,
     Effects: _effects,
     Observed: _effects,
     Program: _program,
     Report: _report,
     Plan: plan_text,
-    Story: story_text,
-    PlanDiff: difference_text,
-    Comparison: rungs_text,
-    Rungs: rungs_text,
+    Explanation: explanation_text,
+    PlanDiff: plan_difference_text,
+    Comparison: stages_text,
+    Stages: stages_text,
     Topology: topology_text,
     Roofline: roofline_text,
     Target: target_text,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.plan_values import PlannedOp
 
 LEAST = 4  # a call with fewer values is not worth a row of its own
 NAMED_SHARE = 1 / 3  # of the operations must stand in named scopes, for these to be the calls

@@ -10,27 +10,24 @@ from typing import Any
 import anywidget
 import traitlets
 
-from shardviz.core.errors import ShardvizError, shown
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import shown
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Report
-from shardviz.widgets import bundle, export, jax_code
-from shardviz.widgets.effects_reader import EffectsReader
-from shardviz.widgets.history import History
-from shardviz.widgets.jobs import Job, work
-from shardviz.widgets.link_pictures import LinkPictures
-from shardviz.widgets.opening import session_on
-from shardviz.widgets.pictures import PictureCache, palettes
+from shardviz.widgets import html_page, jax_code
+from shardviz.widgets.background import EffectsReader, Job, work
+from shardviz.widgets.device_placement import DeviceOrders, DevicePlacement
+from shardviz.widgets.menus import target_view
+from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
-from shardviz.widgets.rung_views import RungViews
+from shardviz.widgets.report_view import History, cache_view, report_view
 from shardviz.widgets.session import Session
-from shardviz.widgets.standing import Orders, Standing
-from shardviz.widgets.state import session_state
-from shardviz.widgets.target_menu import target_view
-from shardviz.widgets.view import session_view
-from shardviz.widgets.view_report import cache_view, report_view
-from shardviz.widgets.view_values import story_view
+from shardviz.widgets.session_view import session_view
+from shardviz.widgets.stages_view import StageViews
+from shardviz.widgets.state import session_on, session_state
+from shardviz.widgets.values_view import explanation_view
 
 
 class Explorer(anywidget.AnyWidget):
@@ -49,8 +46,8 @@ class Explorer(anywidget.AnyWidget):
     (4, '')
     """
 
-    _esm = bundle.module("explorer")
-    _css = bundle.styles()
+    _esm = html_page.bundled_module("explorer")
+    _css = html_page.bundled_styles()
     view = traitlets.Dict().tag(sync=True)
     pictures = traitlets.Dict().tag(sync=True)
     devices = traitlets.Dict().tag(sync=True)
@@ -73,13 +70,13 @@ class Explorer(anywidget.AnyWidget):
         self._job: Job | None = None
         self._sync = threading.RLock()  # one thread at a time tells the page
         self._planner = Planner(self._plan_changed, cache)
-        self._rungs = RungViews(self._planner)
+        self._rungs = StageViews(self._planner)
         self._follows = False
         self._noted: Report | None = None  # the background's last one in the history
         self._answer: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
         self._links = LinkPictures(self._refresh_links)
-        self._orders = Orders()
+        self._orders = DeviceOrders()
         self._history = History()
         self._effects = EffectsReader(self._refresh_report)
         session.listen(self._refresh)
@@ -117,7 +114,7 @@ class Explorer(anywidget.AnyWidget):
         Raises:
             ShardvizError: if the file cannot be written.
         """
-        target = export.page_path(path)
+        target = html_page.page_path(path)
         try:
             target.write_text(self.page(), encoding="utf-8")
         except OSError as error:
@@ -129,7 +126,9 @@ class Explorer(anywidget.AnyWidget):
         session = self.session
         rungs, values = self._rungs.saved(session.program, session.revision, session.target)
         traits = {name: getattr(self, name) for name in _SAVED}
-        return export.page({**traits, "rungs_data": rungs, "plan_data": values}, self._alt())
+        return html_page.saved_page(
+            {**traits, "rungs_data": rungs, "plan_data": values}, self._alt()
+        )
 
     def compile(self) -> None:
         """Compiles the program in the background, as the button does."""
@@ -210,7 +209,7 @@ class Explorer(anywidget.AnyWidget):
                 self.devices, _ = self._pictures.update(self.session, self._there())
                 self._choose_links()
 
-    def _there(self) -> Standing | None:
+    def _there(self) -> DevicePlacement | None:
         return self._orders.standing(self.session.mesh, self.session.target)
 
     def _choose_links(self) -> None:
@@ -265,7 +264,7 @@ class Explorer(anywidget.AnyWidget):
         elif kind == "links":
             self._links.chosen = str(intent.get("value") or "")[:20]
         elif kind == "why":
-            self.story = story_view(self.plan, str(intent.get("value"))[:400])
+            self.story = explanation_view(self.plan, str(intent.get("value"))[:400])
         elif kind == "effects":
             self._effects.read(self.session.program, self.session.revision)
         elif kind == "observe":

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.request import Request
-from shardviz.core.layout.shards import Layout
-from shardviz.picture.draw_array import draw_layout_array
-from shardviz.picture.draw_devices import draw_mesh
-from shardviz.picture.draw_position import draw_position
+from shardviz.core.program.report import Collective
+from shardviz.core.program.roofline import collective_link_use
+from shardviz.picture.layout import draw_layout_array
+from shardviz.picture.mesh import draw_mesh
 from shardviz.picture.palette import THEMES, palette
-from shardviz.picture.shapes import Picture
-from shardviz.picture.wire import to_wire
+from shardviz.picture.picture import Picture
+from shardviz.picture.serialization import serialize
+from shardviz.picture.topology import draw_position
+from shardviz.widgets.background import LatestWins
+from shardviz.widgets.device_placement import DevicePlacement, link_words, why_no_placement
 from shardviz.widgets.session import Session
-from shardviz.widgets.standing import Standing, why_not_standing
 
 # A small picture beside the main one shows an array only up to so many blocks.
 MAX_THUMB_BLOCKS = 4096
@@ -34,7 +39,7 @@ class PictureCache:
         self._last: dict[int, dict[str, Any]] = {}
 
     def update(
-        self, session: Session, there: Standing | None = None
+        self, session: Session, there: DevicePlacement | None = None
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The devices and the arrays, as the page takes them.
 
@@ -44,10 +49,10 @@ class PictureCache:
         """
         return self._device_part(session, there), self._array_part(session)
 
-    def _device_part(self, session: Session, there: Standing | None) -> dict[str, Any]:
+    def _device_part(self, session: Session, there: DevicePlacement | None) -> dict[str, Any]:
         mesh, by, note = session.mesh, session.look["by"], ""
         if by == "position" and there is None:
-            by, note = "mesh", f"By mesh axes: {why_not_standing(mesh, session.target)}"
+            by, note = "mesh", f"By mesh axes: {why_no_placement(mesh, session.target)}"
         known, part = self._devices
         place = there if by == "position" else None
         key = (mesh, by, note, place, there is not None)
@@ -86,7 +91,7 @@ class PictureCache:
         return self._shown[1]
 
 
-def _drawn(mesh: MeshSpec, by: str, place: Standing | None) -> dict[str, Any]:
+def _drawn(mesh: MeshSpec, by: str, place: DevicePlacement | None) -> dict[str, Any]:
     """The picture of the devices, and the id and host of each in mesh order."""
     if place is None:
         picture = draw_mesh(mesh, by=by, title="")
@@ -94,7 +99,7 @@ def _drawn(mesh: MeshSpec, by: str, place: Standing | None) -> dict[str, Any]:
         mesh = place.mesh
         picture = draw_position(mesh, place.topology, title="", bare=True)
     return {
-        "picture": wire(picture),
+        "picture": serialized(picture),
         "ids": b"" if mesh.ids_are_positions else _numbers(mesh.device_ids),
         "hosts": b"" if mesh.processes == (0,) else _numbers(mesh.process_indices),
         "size": mesh.size,
@@ -128,7 +133,7 @@ def _key(asked: Request, look: dict[str, Any] | None) -> Any:
 def _draw(asked: Request, key: Any) -> dict[str, Any]:
     dims, at = key[-1]
     layout: Layout = asked.layout  # type: ignore[assignment]
-    return wire(draw_layout_array(layout, dims, at, NAME, asked.array.logical, title=""))
+    return serialized(draw_layout_array(layout, dims, at, NAME, asked.array.logical, title=""))
 
 
 def _with_name(drawn: dict[str, Any], name: str) -> dict[str, Any]:
@@ -140,9 +145,9 @@ def _with_name(drawn: dict[str, Any], name: str) -> dict[str, Any]:
     return {"wire": named, "buffers": drawn["buffers"]}
 
 
-def wire(picture: Picture) -> dict[str, Any]:
+def serialized(picture: Picture) -> dict[str, Any]:
     """A Picture for the page, which brings its own colours: the JSON and its buffers."""
-    data, buffers = to_wire(picture, with_palette=False)
+    data, buffers = serialize(picture, with_palette=False)
     return {"wire": data, "buffers": buffers}
 
 
@@ -161,3 +166,82 @@ def palettes() -> dict[str, dict[str, Any]]:
         }
         for name, theme in THEMES.items()
     }
+
+
+LinkRequest = tuple[str, Collective, DevicePlacement]
+
+
+class LinkPictures:
+    """Draws the links of one collective at a time; the newest choice counts.
+
+    Args:
+        changed: called from the thread when there is another picture.
+
+    Attributes:
+        chosen: the rung and number of the collective that somebody chose, `"0:3"`; `""` for none.
+        view: what the page takes: `key`, `words`, and `picture` where there is one.
+    """
+
+    def __init__(self, changed: Callable[[], None]):
+        self.chosen = ""
+        self.view: dict[str, Any] = {}
+        self._changed = changed
+        self._wanted: LinkRequest | None = None
+        self._worker = LatestWins[LinkRequest]("shardviz-links", self._draw)
+
+    def update(self, collective: Collective | None, there: DevicePlacement | None) -> None:
+        """Draws what was chosen where devices stand; nothing where one of them is None."""
+        wanted = None
+        if self.chosen and collective is not None and there is not None:
+            wanted = (self.chosen, collective, there)
+        if _same(wanted, self._wanted):
+            return
+        self._wanted = wanted
+        if wanted is None:
+            self._worker.drop()
+            self.view = {}
+        else:
+            self._worker.ask(wanted)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Blocks until nothing is being drawn; for scripts and tests."""
+        return self._worker.wait(timeout)
+
+    def close(self) -> None:
+        """Ends the thread."""
+        self._worker.close()
+
+    def _draw(self, wanted: LinkRequest, stop: Callable[[], bool]) -> None:
+        view = links_view(*wanted)
+        if not stop() and self._wanted is wanted:
+            self.view = view
+            self._changed()
+
+
+def links_view(key: str, collective: Collective, there: DevicePlacement) -> dict[str, Any]:
+    """The links of a collective for the page: their picture and a sentence.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.widgets.device_placement import standing
+    >>> there = standing(make_mesh(data=4, model=4), "tpu:v5e:4x4")
+    >>> view = links_view("0:0", Collective("all-gather", ("model",), 1 << 20), there)
+    >>> view["words"]
+    'Lines over model along x: each link carries 768 KiB each way, at least 16 µs.'
+    """
+    mesh, topology = there.mesh, there.topology
+    try:
+        links = collective_link_use(collective, mesh, topology)
+        words, picture = link_words(collective, links), None
+        if links is not None:
+            drawn = draw_position(mesh, topology, collective, title="", links=links, bare=True)
+            picture = serialized(drawn)
+    except ShardvizError as error:
+        return {"key": key, "words": str(error)}
+    return {"key": key, "words": words, "picture": picture}
+
+
+def _same(one: LinkRequest | None, other: LinkRequest | None) -> bool:
+    """By identity: collectives and meshes are large."""
+    if one is None or other is None:
+        return one is other
+    return one[0] == other[0] and one[1] is other[1] and one[2] is other[2]

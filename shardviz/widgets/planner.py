@@ -15,11 +15,11 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Failure, Report
-from shardviz.widgets.newest import Newest
-from shardviz.widgets.target_menu import is_simulated, target_title
+from shardviz.widgets.background import LatestWins
+from shardviz.widgets.menus import is_simulated, target_title
 
 SETTLE_S = 0.15
 MOST_AUTOMATIC = 512  # devices: beyond, even simulated ones take many seconds
@@ -31,7 +31,7 @@ Partition = Callable[[Program, str, Callable[[], bool], Callable[[Report], None]
 
 
 @dataclass(frozen=True)
-class Wanted:
+class PlanRequest:
     """A program as it stood at one revision, and what it is compiled for.
 
     Attributes:
@@ -45,7 +45,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class Answer:
+class PlannerAnswer:
     """What is known of the newest program so far.
 
     Attributes:
@@ -90,7 +90,7 @@ class Planner:
         partition: Partition | None = None,
         settle_s: float = SETTLE_S,
     ):
-        self.answer = Answer()
+        self.answer = PlannerAnswer()
         self._noting = threading.Lock()
         self._changed = changed
         self._make_plan = make_plan or plan_of
@@ -99,8 +99,8 @@ class Planner:
                 program, target, cache, cancelled, preview
             )
         )
-        self._plans = Newest[Wanted]("shardviz-plan", self._plan, settle_s)
-        self._compiles = Newest[Wanted]("shardviz-partition", self._compile)
+        self._plans = LatestWins[PlanRequest]("shardviz-plan", self._plan, settle_s)
+        self._compiles = LatestWins[PlanRequest]("shardviz-partition", self._compile)
         self._asked: tuple[int, str] | None = None
 
     def ask(self, program: Program, revision: int, target: str) -> None:
@@ -108,7 +108,7 @@ class Planner:
         if self._asked != (revision, target):
             self._asked = (revision, target)
             self._compiles.drop()
-            self._plans.ask(Wanted(program, revision, target))
+            self._plans.ask(PlanRequest(program, revision, target))
 
     def plan_now(self, program: Program, revision: int, target: str, timeout: float) -> bool:
         """Plans this program unless it is planned, and asks no partitioner about it.
@@ -117,7 +117,7 @@ class Planner:
             Whether there is a plan of it within `timeout` seconds.
         """
         if self.answer.plan_revision != revision and self._asked != (revision, target):
-            self._plans.ask(Wanted(program, revision, target, alone=True))
+            self._plans.ask(PlanRequest(program, revision, target, alone=True))
         self._plans.wait(timeout)
         return self.answer.plan_revision == revision
 
@@ -136,7 +136,7 @@ class Planner:
         self._plans.close()
         self._compiles.close()
 
-    def _plan(self, wanted: Wanted, stop: Callable[[], bool]) -> None:
+    def _plan(self, wanted: PlanRequest, stop: Callable[[], bool]) -> None:
         if self.answer.plan is None or self.answer.plan_revision != wanted.revision:
             self._note(stage="planning")
             plan = self._safely_planned(wanted.program)
@@ -163,7 +163,7 @@ class Planner:
             failure = Failure("propagate", f"{type(error).__name__}: {error}")
         return Plan(program.name, program.mesh, error=failure)
 
-    def _compile(self, wanted: Wanted, stop: Callable[[], bool]) -> None:
+    def _compile(self, wanted: PlanRequest, stop: Callable[[], bool]) -> None:
         begun = time.monotonic()
         old = lambda: self._asked != (wanted.revision, wanted.target)  # noqa: E731
 
@@ -203,7 +203,7 @@ class Planner:
 def plan_of(program: Program) -> Plan:
     """The plan of a program, by Shardy."""
     # Here, and not at the top: the Explorer opens and edits without jax.
-    from shardviz.core.program.propagation.build import plan_program
+    from shardviz.core.backend.shardy.build_plan import plan_program
 
     return plan_program(program)
 
@@ -216,9 +216,9 @@ def compiled(
     preview: Callable[[Report], None],
 ) -> Report:
     """What partitioner and compiler say of a program."""
-    from shardviz.core.program import runner
+    from shardviz.core.backend.worker import run
 
-    return runner.compile_program(
+    return run.compile_program(
         program, target=target or None, cache=cache, cancelled=cancelled, preview=preview
     )
 

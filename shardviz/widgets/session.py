@@ -9,29 +9,101 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from shardviz.core.errors import LayoutError, ShardvizError, shown, suggestion
-from shardviz.core.layout.array import ArraySpec, format_names
+from shardviz.core.errors import LayoutError, ShardvizError
+from shardviz.core.format import shown, suggestion
+from shardviz.core.layout.array_spec import ArraySpec, format_names, read_names, read_shape
+from shardviz.core.layout.array_spec import dtype_name as read_dtype
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import MAX_RANK, Spec
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.sharding_spec_text import is_sharding_spec
-from shardviz.core.layout.spec import MAX_RANK
 from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import rules as gallery_rules
-from shardviz.widgets.drafts import ARRAY_FIELDS, ArrayDraft
-from shardviz.widgets.known_programs import known_program
-from shardviz.widgets.standing import why_not_standing
-from shardviz.widgets.target_menu import checked_target, fitting_mesh
+from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
+from shardviz.legacy.sharding_spec_mesh import on_mesh
+from shardviz.widgets.device_placement import why_no_placement
+from shardviz.widgets.menus import checked_target, fitting_mesh, known_program
+
+ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
+
+
+@dataclass(frozen=True)
+class ArrayFields:
+    """One array as it is being typed: the text of every field, and the last good ArraySpec.
+
+    Attributes:
+        good: the last ArraySpec that could be made.
+        texts: field name to what stands in the field.
+        errors: field name to the sentence that is shown at it.
+    """
+
+    good: ArraySpec
+    texts: dict[str, str]
+    errors: dict[str, str] = field(default_factory=dict)
+
+    @staticmethod
+    def of(array: ArraySpec) -> ArrayFields:
+        """A draft without mistakes."""
+        return ArrayFields(array, array_fields(array))
+
+    def typed(self, name: str, text: str, mesh: MeshSpec) -> ArrayFields:
+        """The draft after `text` was typed into a field; mistakes stay with the field they are in.
+
+        The spec may be typed as a PartitionSpec, or as a ShardingSpec over the devices of `mesh`.
+        A field can be right by itself and not fit the others (a shape of another rank than the
+        names); then the sentence stands at the field that was typed last.
+        """
+        texts = {**self.texts, name: text}
+        values, errors = {}, {}
+        for key, reader in _READERS.items():
+            try:
+                values[key] = reader(texts[key], mesh)
+            except ShardvizError as error:
+                errors[key] = str(error)
+        if errors:
+            return ArrayFields(self.good, texts, errors)
+        try:
+            # The memory that holds it has no field, and stays.
+            return ArrayFields(ArraySpec(**values, memory_kind=self.good.memory_kind), texts)
+        except ShardvizError as error:
+            return ArrayFields(self.good, texts, {name: str(error)})
+
+
+def _read_spec(text: str, mesh: MeshSpec) -> Spec | None:
+    if is_sharding_spec(text):
+        return on_mesh(parse_sharding_spec(text), mesh)
+    return Spec.parse(text) if text.strip() else None
+
+
+_READERS: dict[str, Callable[[str, MeshSpec], Any]] = {
+    "name": lambda text, _: text.strip(),
+    "shape": lambda text, _: read_shape(text),
+    "dtype": lambda text, _: read_dtype(text),
+    "logical": lambda text, _: read_names(text) if text.strip() else None,
+    "spec": _read_spec,
+}
+
+
+def array_fields(array: ArraySpec) -> dict[str, str]:
+    """What stands in the fields of an array."""
+    return {
+        "name": array.name,
+        "shape": ", ".join(map(str, array.shape)),
+        "dtype": array.dtype,
+        "logical": format_names(array.logical),
+        "spec": "" if array.spec is None else str(array.spec),
+    }
+
 
 MAX_ARRAYS = 200
-PLACE = "place the arrays"
+DEVICE_PUT = "place the arrays"
 
 
-def place(*arrays: Any) -> tuple[Any, ...]:
+def put_on_devices(*arrays: Any) -> tuple[Any, ...]:
     """The program that only puts the arrays where they belong."""
     return arrays
 
@@ -56,8 +128,8 @@ class Session:
         self.program, self.entry = program, entry
         self.lost = ""
         self.own = own  # the program the person brought, offered in the menu beside the gallery
-        self.drafts = [ArrayDraft.of(a) for a in program.arrays]
-        self.texts = program_texts(program)
+        self.drafts = [ArrayFields.of(a) for a in program.arrays]
+        self.texts = program_fields(program)
         self.errors: dict[str, str] = {}
         self.selected = 0
         self.look: dict[str, Any] = {"by": "mesh", "colour": "block", "dims": None, "at": None}
@@ -113,8 +185,8 @@ class Session:
     def open(self, program: Program, entry: str) -> None:
         """Takes another program, with its arrays, rules and mesh."""
         self.program, self.entry, self.lost = program, entry, ""
-        self.drafts = [ArrayDraft.of(a) for a in program.arrays]
-        self.texts = program_texts(program)
+        self.drafts = [ArrayFields.of(a) for a in program.arrays]
+        self.texts = program_fields(program)
         self.errors.clear()
         self.selected = 0
         self._reset_view()
@@ -129,7 +201,7 @@ class Session:
             others = [d.good.name for i, d in enumerate(self.drafts) if i != index]
             if draft.good.name in others:
                 message = f"Another array is called {shown(draft.good.name)}; names are unique."
-                draft = ArrayDraft(self.drafts[index].good, draft.texts, {name: message})
+                draft = ArrayFields(self.drafts[index].good, draft.texts, {name: message})
         self.drafts[index] = draft
         self._rebuild()
 
@@ -151,7 +223,7 @@ class Session:
 
     def _edit_hosts(self, value: Any) -> None:
         self.texts["hosts"] = _text(value)
-        hosts = _whole(self.texts["hosts"], "The number of hosts")
+        hosts = _whole_number(self.texts["hosts"], "The number of hosts")
         old = self.mesh
         ids = None if old.ids_are_positions else old.device_ids
         self._take_mesh(make_mesh(old.shape, axis_types=old.axis_types, device_ids=ids,
@@ -204,13 +276,13 @@ class Session:
         """A mesh as large as the target, on as many hosts."""
         if (fitting := fitting_mesh(self.mesh, self.target)) is not None:
             self._take_mesh(fitting)
-            texts = program_texts(self.program)
+            texts = program_fields(self.program)
             self.texts.update(mesh=texts["mesh"], hosts=texts["hosts"])
             self.errors.pop("mesh", None)
 
     def _edit_program(self, value: Any) -> None:
         name = _text(value)
-        if name == PLACE:
+        if name == DEVICE_PUT:
             self._detach()
         elif name == "" and self.own is not None:
             self.open(self.own, "")
@@ -221,14 +293,14 @@ class Session:
         kind, _, name = _text(value).partition(":")
         if kind == "mesh":
             self._take_mesh(gallery_meshes.get(name))
-            self.texts.update(program_texts(self.program))
+            self.texts.update(program_fields(self.program))
             self.errors.pop("mesh", None)
         elif kind == "rules":
             self.program = self.program.replace(rules=gallery_rules.get(name))
             self.texts["rules"] = self.rules.text()
             self.errors.pop("rules", None)
         elif kind == "arrays":
-            self.drafts = [ArrayDraft.of(a) for a in gallery_arrays.get(name)]
+            self.drafts = [ArrayFields.of(a) for a in gallery_arrays.get(name)]
             self.selected = 0
             self._reset_view()
             self._detach()
@@ -238,9 +310,14 @@ class Session:
     def _detach(self) -> None:
         """The arrays stand for themselves from here on: no function takes them in this number."""
         arrays = tuple(d.good for d in self.drafts)
-        self.entry, self.lost = PLACE, ""
+        self.entry, self.lost = DEVICE_PUT, ""
         self.program = Program(
-            place, arrays, self.mesh, self.program.rules, self.program.dialect, name=PLACE
+            put_on_devices,
+            arrays,
+            self.mesh,
+            self.program.rules,
+            self.program.dialect,
+            name=DEVICE_PUT,
         )
 
     def _edit_select(self, value: Any) -> None:
@@ -252,7 +329,7 @@ class Session:
             raise ShardvizError(
                 f"Devices stand by 'mesh', 'host' or 'position'; got {shown(value)}."
             )
-        if value == "position" and (why := why_not_standing(self.mesh, self.target)):
+        if value == "position" and (why := why_no_placement(self.mesh, self.target)):
             raise ShardvizError(why)
         self.look = {**self.look, "by": value}
 
@@ -282,7 +359,7 @@ class Session:
         taken = {d.good.name for d in self.drafts}
         name = next(n for n in (f"a{i}" for i in range(len(taken) + 1)) if n not in taken)
         last = self.drafts[self.selected].good if self.drafts else ArraySpec(name, (64, 64))
-        self.drafts.append(ArrayDraft.of(replace(last, name=name)))
+        self.drafts.append(ArrayFields.of(replace(last, name=name)))
         self.selected = len(self.drafts) - 1
         self._reset_view()
         self._detach()
@@ -306,7 +383,7 @@ _EDITS: dict[str, Callable[[Session, Any], None]] = {
 }  # fmt: skip
 
 
-def program_texts(program: Program) -> dict[str, str]:
+def program_fields(program: Program) -> dict[str, str]:
     """What stands in the fields that belong to no array."""
     return {
         "mesh": ", ".join(f"{format_names((n,))}={s}" for n, s in program.mesh.shape.items()),
@@ -321,7 +398,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole(text: str, what: str) -> int:
+def _whole_number(text: str, what: str) -> int:
     if not text.strip().isascii() or not text.strip().isdigit() or len(text) > 12:
         raise ShardvizError(f"{what} must be a whole number of 1 or more; got {shown(text)}.")
     return int(text)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
-from shardviz.core.errors import ProgramError, shown
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.checks import MAX_NAME
+from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
-from shardviz.widgets.drafts import array_texts
-from shardviz.widgets.known_programs import is_known, known_program
-from shardviz.widgets.session import MAX_ARRAYS, PLACE, Session, place
+from shardviz.gallery import programs as gallery_programs
+from shardviz.widgets.menus import is_known, known_program
+from shardviz.widgets.session import DEVICE_PUT, MAX_ARRAYS, Session, array_fields, put_on_devices
 
 VERSION = 1
 MAX_STATE = 64 << 20
@@ -32,7 +35,7 @@ def session_state(session: Session) -> dict[str, Any]:
         "arrays": [_array_state(a) for a in session.arrays],
         "rules": session.rules.text(),
         "dialect": program.dialect.value,
-        "program": session.entry or PLACE,
+        "program": session.entry or DEVICE_PUT,
         **({"function": function} if function else {}),
         "selected": session.selected,
         "look": {k: list(v) if isinstance(v, tuple) else v for k, v in session.look.items()},
@@ -42,7 +45,7 @@ def session_state(session: Session) -> dict[str, Any]:
 
 def _array_state(array: ArraySpec) -> dict[str, str]:
     kind = {} if array.memory_kind is None else {"memory_kind": array.memory_kind}
-    return {**array_texts(array), **kind}
+    return {**array_fields(array), **kind}
 
 
 def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
@@ -87,14 +90,14 @@ def open_state(state: Any) -> Session:
 
 def _session(state: dict[str, Any], parts: dict[str, Any]) -> Session:
     """The menu's program of that name with these parts; without one, the arrays by themselves."""
-    name, lost = state.get("program", PLACE), state.get("function", "")
+    name, lost = state.get("program", DEVICE_PUT), state.get("function", "")
     if is_known(name) and not lost:
         known = known_program(name)
         if len(known.arrays) == len(parts["arrays"]):
             return Session(known.replace(**parts), name)
-    session = Session(Program(place, name=PLACE, **parts), PLACE)
+    session = Session(Program(put_on_devices, name=DEVICE_PUT, **parts), DEVICE_PUT)
     # States of before wrote a function's name where programs of the menu have theirs.
-    lost = lost or (name if name != PLACE else "")
+    lost = lost or (name if name != DEVICE_PUT else "")
     session.lost = lost[:MAX_NAME] if isinstance(lost, str) else ""
     return session
 
@@ -152,3 +155,40 @@ def _look_again(session: Session, state: dict[str, Any]) -> None:
             session.edit(name, value)
     session.errors.clear()
     session.revision = 0
+
+
+def session_on(thing: Any) -> Session:
+    """A session on a program, a mesh, arrays, a layout, a saved state, or nothing in particular.
+
+    Raises:
+        ShardvizError: for something else.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> session_on(None).entry, session_on(make_mesh(data=2)).mesh.size
+    ('MLP', 2)
+    """
+    if thing is None:
+        name = gallery_programs.DEFAULT
+        return Session(gallery_programs.get(name), name)
+    if isinstance(thing, Program):
+        return Session(thing, own=thing)
+    if isinstance(thing, MeshSpec):
+        name = gallery_programs.DEFAULT
+        return Session(gallery_programs.get(name).replace(mesh=thing), name)
+    if isinstance(thing, Layout) and thing.spec is not None:
+        array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
+        return Session(Program(put_on_devices, (array,), thing.mesh, name=DEVICE_PUT), DEVICE_PUT)
+    if isinstance(thing, (dict, str)):
+        return open_state(thing)
+    arrays = (thing,) if isinstance(thing, ArraySpec) else thing
+    if isinstance(arrays, Iterable):
+        arrays = tuple(arrays)
+        if arrays and all(isinstance(a, ArraySpec) for a in arrays):
+            base = gallery_programs.get(gallery_programs.DEFAULT)
+            return Session(
+                Program(put_on_devices, arrays, base.mesh, base.rules, name=DEVICE_PUT), DEVICE_PUT
+            )
+    raise ShardvizError(
+        f"The Explorer opens on a program, a mesh, arrays, a layout or a saved state; got"
+        f" {shown(thing)}."
+    )

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from shardviz.core.program.calls.cached_function import CachedFunction
+from shardviz.core.backend.call_cache.cached_function import CachedFunction
 from tests.bench.timing import Table, text
 
 TARGET = 3e-6

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from tests.house.isolation import printed
+from tests.structure.isolation import printed
 
 TARGET_MS = 100
 REPEATS = 11

@@ -16,12 +16,12 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.draw import draw
-from shardviz.picture.shapes import Picture
-from shardviz.picture.wire import to_wire
+from shardviz.picture.picture import Picture
+from shardviz.picture.serialization import serialize
 from shardviz.plots.figures import png
 from tests.layout.fakes import jax_mesh
 
@@ -120,7 +120,7 @@ def main() -> int:
     missed += pictures_of(MESH_65536, LARGE_MS)
     missed += row(
         "65,536 devices: picture to JSON and bytes",
-        median_ms(lambda: to_wire(draw(layout_of(MESH_65536)))),
+        median_ms(lambda: serialize(draw(layout_of(MESH_65536)))),
         LARGE_MS,
     )
     large = layout_of(MESH_65536)

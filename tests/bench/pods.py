@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import time
 
+from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.devices.described import missing
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.worker.pool import workers
 from tests.bench.timing import Table, text
 from tests.worker.pods import PODS, block
 

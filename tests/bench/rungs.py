@@ -39,7 +39,7 @@ def main() -> int:
 def _child(what: str) -> int:
     """In a process of its own, since simulated devices are settled once a process."""
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
-    command = [sys.executable, "-m", "tests.bench.rungs", what]
+    command = [sys.executable, "-m", "tests.bench.stages", what]
     ran = subprocess.run(command, env={**environment, "JAX_PLATFORMS": "cpu"}, check=False)
     return ran.returncode
 
@@ -72,8 +72,8 @@ def live() -> int:
 
 def _described_row(table: Table, name: str, program: Any) -> None:
     """The plan against the compiler of hardware that is not here; only told."""
-    from shardviz.core.program.compiler import lower
-    from shardviz.core.program.devices.described import compile_only_mesh, missing
+    from shardviz.core.backend.compile import lower
+    from shardviz.core.backend.described_devices import compile_only_mesh, missing
 
     what = f"{name}: a compile for {DESCRIBED} against the plan"
     if words := missing("tpu"):
@@ -99,7 +99,7 @@ def _program(name: str, data: int, model: int) -> Any:
 
 
 def _planner(program: Any) -> Callable[[], float]:
-    from shardviz.core.program.propagation.build import plan_program
+    from shardviz.core.backend.shardy.build_plan import plan_program
 
     def run() -> float:
         begun = time.perf_counter()
@@ -112,8 +112,8 @@ def _planner(program: Any) -> Callable[[], float]:
 
 
 def _lowered(program: Any) -> Any:
-    from shardviz.core.program.compiler import lower
-    from shardviz.core.program.targets import choose, device_mesh
+    from shardviz.core.backend.compile import lower
+    from shardviz.core.backend.targets import choose, device_mesh
 
     return lower(program, device_mesh(program.mesh, choose("cpu", program.mesh.size))).stage
 
@@ -154,7 +154,7 @@ def _in_turn(
 
 
 def _dump_row(table: Table, name: str, program: Any, held: bool) -> None:
-    from shardviz.core.program.compiling.partitioner import compile_with_dump
+    from shardviz.core.backend.partitioner import compile_with_dump
 
     found = _in_turn(
         {0: _compiler(program), 1: lambda: compile_with_dump(_lowered(program)).seconds},

@@ -11,9 +11,9 @@ from playwright.sync_api import Page
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.report import Collective
 from shardviz.picture.draw import draw
-from shardviz.picture.shapes import Picture
-from shardviz.picture.wire import to_wire
-from shardviz.widgets import bundle
+from shardviz.picture.picture import Picture
+from shardviz.picture.serialization import serialize
+from shardviz.widgets import html_page
 from shardviz.widgets.pictures import palettes
 
 _PAINT = """
@@ -36,11 +36,11 @@ window.shown = true;
 
 
 def _page(page: Page, picture: Picture, theme: str) -> None:
-    wire, buffers = to_wire(picture)
+    wire, buffers = serialize(picture)
     packed = [base64.b64encode(b).decode() for b in buffers]
     data = json.dumps([wire, packed, {**palettes()[theme], "name": theme}])
     # The modules of a page, less its entry, which wants a widget's model.
-    source = bundle.module("canvas") + bundle.module("wire")
+    source = html_page.bundled_module("canvas") + html_page.bundled_module("wire")
     page.set_content(
         f"<body><script type='application/json' id='data'>{data}</script>"
         f"<script type='module'>{source}\n{_PAINT}</script></body>"

@@ -9,8 +9,8 @@ from playwright.sync_api import Page, expect
 from shardviz.core.program.report import Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.view_rungs import Side, rungs_view, saved_rungs
-from shardviz.widgets.view_values import values_view
+from shardviz.widgets.stages_view import Side, saved_stages, stages_view
+from shardviz.widgets.values_view import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer
 from tests.widgets.rung_examples import BAD, PLAN, REFUSED, SIDE
@@ -20,7 +20,7 @@ NAMES = ("Requested", "Propagated", "Partitioned", "Compiled")
 
 def opened(page: Page, folder: Path, side: Side, **edits: str) -> Page:
     made: Explorer = explorer(**edits)
-    saved = saved_rungs(rungs_view(side)), values_view(side.plan, stories=300)
+    saved = saved_stages(stages_view(side)), values_view(side.plan, stories=300)
     made._rungs.saved = lambda *_: saved  # type: ignore[method-assign]
     made.view = {**made.view, "revision": 0}
     page.goto(made.save_html(folder / "page").as_uri())

@@ -7,17 +7,17 @@ from itertools import pairwise
 import pytest
 from playwright.sync_api import expect
 
+from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.gallery import programs
-from shardviz.picture.plan_rows import axis_path
+from shardviz.picture.plan import axis_path
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
-from shardviz.widgets.view_values import story_view, values_view
+from shardviz.widgets.values_view import explanation_view, values_view
 from tests.browser.values_page import as_script, opened, press, row, said, sharding
 from tests.widgets.plans import REFUSED, layers
 
@@ -146,7 +146,10 @@ def test_a_story_is_asked_for_once_and_shown_as_text(page):
     row(page, "tanh").click()
     row(page, "add").click()
     row(page, "tanh").click()
-    story = {**story_view(layers(2), "tanh"), "lines": ["<img src=x onerror=alert(1)> & more"]}
+    story = {
+        **explanation_view(layers(2), "tanh"),
+        "lines": ["<img src=x onerror=alert(1)> & more"],
+    }
     page.evaluate(f"panel.showStory({as_script(story)})")
     expect(page.locator(".sv-story li")).to_have_text(["<img src=x onerror=alert(1)> & more"])
     row(page, "add").click()

@@ -6,9 +6,9 @@ import json
 
 from playwright.sync_api import Locator, Page
 
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.widgets import bundle
-from shardviz.widgets.view_values import values_view
+from shardviz.core.program.plan import Plan
+from shardviz.widgets import html_page
+from shardviz.widgets.values_view import values_view
 
 PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</style>
 <div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
@@ -31,8 +31,8 @@ def as_script(data: object) -> str:
 def opened(page: Page, plan: Plan | None, stories: int = 0) -> Locator:
     """The panel alone on a page; its list is returned."""
     data = as_script(values_view(plan, stories))
-    html = PAGE.replace("CSS", bundle.styles()).replace("DATA", data)
-    page.set_content(html.replace("MODULE", bundle.module("values")))
+    html = PAGE.replace("CSS", html_page.bundled_styles()).replace("DATA", data)
+    page.set_content(html.replace("MODULE", html_page.bundled_module("values")))
     page.wait_for_function("window.panel !== undefined")
     return page.get_by_role("treegrid", name="Values")
 

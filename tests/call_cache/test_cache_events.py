@@ -10,11 +10,11 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
+from shardviz.core.backend.call_cache import jax_caches as cache_events
+from shardviz.core.backend.call_cache.jax_caches import jax_cache_events
+from shardviz.core.backend.worker.run import run_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.cache import ExecutableCache, cache_rows
-from shardviz.core.program.calls import jax_caches as cache_events
-from shardviz.core.program.calls.jax_caches import jax_cache_events
-from shardviz.core.program.runner import run_program
 
 
 def test_a_hit_in_jax_has_no_events():

@@ -15,11 +15,11 @@ from jax.experimental import io_callback
 from jax.experimental.layout import Format, Layout
 
 import shardviz as sv
+from shardviz.core.backend.call_cache import cached_function as call_cache
+from shardviz.core.backend.call_cache import signature as call_context
+from shardviz.core.backend.call_cache import signature as call_signature
+from shardviz.core.backend.call_cache.cached_function import CachedFunction
 from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.program.calls import cached_function as call_cache
-from shardviz.core.program.calls import context as call_context
-from shardviz.core.program.calls import signature as call_signature
-from shardviz.core.program.calls.cached_function import CachedFunction
 
 
 def twice(x: Any, *rest: Any, **named: Any) -> Any:

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.program.calls.cached_function import CachedFunction
+from shardviz.core.backend.call_cache.cached_function import CachedFunction
 
 P = jax.P
 ONE = np.ones((8, 8), np.float32)

@@ -12,8 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from shardviz.core.program.calls.cached_function import CachedFunction
-from shardviz.core.program.calls.jax_caches import jax_cache_events
+from shardviz.core.backend.call_cache.cached_function import CachedFunction
+from shardviz.core.backend.call_cache.jax_caches import jax_cache_events
 
 THREADS, ROUNDS = 64, 200
 

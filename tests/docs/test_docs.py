@@ -6,17 +6,16 @@ import flax
 import pytest
 from flax.core import spmd
 
-from shardviz.core.layout.chip import SOURCES
-from shardviz.core.layout.chips import CHIPS
+from shardviz.core.hardware.chips import CHIPS, SOURCES
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import resolve, without_size_one
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.spec import Spec
 from shardviz.core.layout.verdicts import Outcome, Verdict
-from shardviz.core.program.rungs import CHANGES
+from shardviz.core.program.comparison import CHANGES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, table
 
-RUNGS = (ROOT / "docs" / "rungs.md").read_text()
+STAGES = (ROOT / "docs" / "stages.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
@@ -88,7 +87,7 @@ def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
         "link, one way": ("link_bandwidth", "GB/s", 1e9),
         "network": ("network_bandwidth", "GB/s", 1e9),
     }
-    rows = {row[0]: dict(zip(fields, row[1:], strict=True)) for row in table(RUNGS, "chip")}
+    rows = {row[0]: dict(zip(fields, row[1:], strict=True)) for row in table(STAGES, "chip")}
     assert set(rows) == set(CHIPS)
     for chip in CHIPS.values():
         for column, (field, unit, scale) in fields.items():
@@ -97,9 +96,9 @@ def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
                 assert said == "not published", (chip.name, column)
                 continue
             assert said == f"{value / scale:,.4g} {unit} [{chip.cited[field]}]"
-            assert f"- `{chip.cited[field]}`: {SOURCES[chip.cited[field]]}" in RUNGS
+            assert f"- `{chip.cited[field]}`: {SOURCES[chip.cited[field]]}" in STAGES
 
 
-def test_the_page_lists_every_kind_of_change_between_rungs():
-    rows = table(RUNGS, "between partitioned and compiled")
+def test_the_page_lists_every_kind_of_change_between_stages():
+    rows = table(STAGES, "between partitioned and compiled")
     assert sorted(row[0] for row in rows) == sorted(CHANGES)

@@ -14,8 +14,8 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import shardviz as sv
-from shardviz.core.program.effects import rules as effect_rules
-from shardviz.core.program.effects.values import Effects, EffectUse
+from shardviz.core.backend import jax_effects as effect_rules
+from shardviz.core.program.effects import Effects, EffectUse
 from tests.effects.programs import KINDS, PLACES, STRUCT
 
 
@@ -107,7 +107,7 @@ def test_where_an_effect_is_allowed_is_what_jax_lists(eight_devices):
         [use] = sv.effects(KINDS[kind], STRUCT).uses
         [effect] = jax.jit(lambda x, f=KINDS[kind]: f(x)).trace(STRUCT).jaxpr.effects
         listed = {
-            p for p, s in effect_rules.PLACES.items() if getattr(jax_sets, s).contains(effect)
+            p for p, s in effect_rules.CONSTRUCTS.items() if getattr(jax_sets, s).contains(effect)
         }
         assert set(use.allowed) == listed
 
@@ -162,7 +162,7 @@ def test_a_jax_without_its_lists_is_said_in_words(monkeypatch, eight_devices):
     effect = next(iter(jax.jit(lambda x: KINDS["print, ordered"](x)).trace(STRUCT).jaxpr.effects))
     assert effect_rules.is_ordered_effect(effect)
     assert not effect_rules.is_shardable(effect)
-    assert effect_rules.allowed_places(effect) == ()
+    assert effect_rules.allowed_constructs(effect) == ()
 
 
 # An effect of a class that jax does not know, allowed only where a test allows it.

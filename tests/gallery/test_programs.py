@@ -145,7 +145,7 @@ def test_causal_attention_never_looks_ahead():
 
 
 def test_a_token_of_the_mixture_gets_the_sum_of_its_two_experts():
-    from shardviz.gallery.experts import mixture_of_experts
+    from shardviz.gallery.functions import mixture_of_experts
 
     router, w_in, w_out, x = values_for(programs.get("mixture of experts"))
     token = x[0, 0]

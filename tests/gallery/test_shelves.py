@@ -12,7 +12,7 @@ from shardviz.core.layout.request import request
 from shardviz.core.layout.resolution import resolve
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays, meshes, programs, rules
-from shardviz.gallery.shelf import Example, Shelf
+from shardviz.gallery.registry import Example, Registry
 
 SHELVES = {"arrays": arrays, "meshes": meshes, "programs": programs, "rules": rules}
 LONG_MESH = make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2)
@@ -41,7 +41,7 @@ def test_an_unknown_name_gets_the_nearest_one(shelf, door):
 def test_two_examples_of_one_name_are_refused():
     twice = [Example("a", "One.", int), Example("a", "Two.", int)]
     with pytest.raises(ShardvizError, match="Two examples are called 'a'"):
-        Shelf("number", twice)
+        Registry("number", twice)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ["MLP"], ""])

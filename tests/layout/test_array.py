@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import LayoutError, RuleError
-from shardviz.core.layout.array import (
+from shardviz.core.layout.array_spec import (
     DTYPE_BITS,
     ArraySpec,
     dtype_name,
@@ -16,7 +16,7 @@ from shardviz.core.layout.array import (
     size_in_bytes,
     unique_names,
 )
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import LayoutError, ShardvizError
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit, Unmatched, audit
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.request import request
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
 
 MESH = make_mesh(data=4, model=2, expert=1)
 RULES = Rules.parse("""

@@ -7,10 +7,8 @@ import dataclasses
 import pytest
 
 from shardviz.core.errors import TargetError
-from shardviz.core.layout.chip import SOURCES
-from shardviz.core.layout.chips import CHIPS, chip_of_kind, find_chip
-from shardviz.core.layout.gpu_figures import GPU_FIGURES
-from shardviz.core.layout.topology import Topology
+from shardviz.core.hardware.chips import CHIPS, GPU_FIGURES, SOURCES, chip_of_kind, find_chip
+from shardviz.core.hardware.topology import Topology
 
 TPUS = [c for c in CHIPS.values() if c.platform == "tpu"]
 GPUS = [c for c in CHIPS.values() if c.platform == "gpu"]

@@ -11,19 +11,18 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.layout.boxes import layout_from_boxes
-from shardviz.core.layout.equivalents import (
+from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.legacy.equivalents import (
     equivalents,
     layout_parts,
     layout_sharding_spec,
     missing_equivalents,
 )
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.parts import Parts, parts_layout, parts_mesh, parts_spec
-from shardviz.core.layout.sharding_spec_mesh import from_parts, sharding_spec_layout
-from shardviz.core.layout.sharding_spec_text import parse_sharding_spec
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.legacy.partitions import Parts, parts_layout, parts_mesh, parts_spec
+from shardviz.legacy.sharding_spec import parse_sharding_spec
+from shardviz.legacy.sharding_spec_mesh import from_parts, sharding_spec_layout
 from tests.layout.cases import random_case
 
 DIALECTS = {"PartitionSpec", "ShardingSpec", "Parts"}
@@ -64,7 +63,7 @@ def test_a_sharding_spec_is_read_off_bare_boxes() -> None:
         if any(n % c for n, c in zip(shape, _counts(spec, mesh, len(shape)), strict=True)):
             continue
         boxes = lay_out(shape, spec, mesh).indices()
-        bare = layout_from_boxes(shape, "int8", boxes)
+        bare = layout_from_indices(shape, "int8", boxes)
         read = layout_sharding_spec(bare)
         assert dict(zip(boxes, read.indices(shape), strict=True)) == boxes
         assert parse_sharding_spec(equivalents(bare)["ShardingSpec"]) == read
@@ -77,7 +76,7 @@ def _counts(spec: Spec, mesh: Any, rank: int) -> tuple[int, ...]:
 
 
 def shuffled(order: list[int]) -> Layout:
-    return layout_from_boxes((8,), "int8", {i: (slice(b, b + 1),) for i, b in enumerate(order)})
+    return layout_from_indices((8,), "int8", {i: (slice(b, b + 1),) for i, b in enumerate(order)})
 
 
 @pytest.mark.parametrize(

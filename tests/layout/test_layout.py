@@ -6,14 +6,13 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import LayoutError, MeshError
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.boxes import layout_from_boxes
-from shardviz.core.layout.divide import Misfit
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.divisibility import Misfit
+from shardviz.core.layout.layout import lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.request import request, requests
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
 
 MESH = make_mesh(x=4, y=2)
 
@@ -79,7 +78,7 @@ def test_a_layout_shows_itself():
         "Layout(float32[8, 6] as P('x') on x=4, y=2: 4 blocks of [2, 6], 2 replicas)"
     )
     boxes = {0: (slice(0, 2),), 1: (slice(2, 4),)}
-    assert repr(layout_from_boxes((4,), "int8", boxes)) == (
+    assert repr(layout_from_indices((4,), "int8", boxes)) == (
         "Layout(int8[4] as boxes of another sharding on device=2: 2 blocks of [2], 1 replica)"
     )
 
@@ -92,7 +91,7 @@ def test_a_layout_shows_itself():
             "The boxes need two arrays of shape (8, 1); got (8, 2) and (8, 2).",
         ),
         (
-            lambda: layout_from_boxes((4,), "int8", {0: (slice(0, 1),), 1: (slice(1, 4),)}),
+            lambda: layout_from_indices((4,), "int8", {0: (slice(0, 1),), 1: (slice(1, 4),)}),
             "The blocks of this sharding differ in shape: [[1], [3]].",
         ),
         (

@@ -10,11 +10,9 @@ import jax
 import numpy as np
 import pytest
 
-from shardviz.core.layout.blocks import LARGE
-from shardviz.core.layout.boxes import layout_from_boxes
+from shardviz.core.layout.layout import LARGE, Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from tests.layout.cases import random_case, random_mesh, random_spec
 from tests.layout.fakes import jax_mesh
 
@@ -162,7 +160,7 @@ def test_layouts_read_off_boxes_tell_the_same():
     for _ in range(300):
         mesh, spec, shape = random_case(rng)
         first = lay_out(shape, spec, mesh)
-        again = layout_from_boxes(shape, "float32", first.indices(), mesh)
+        again = layout_from_indices(shape, "float32", first.indices(), mesh)
         assert again.shard_shape == first.shard_shape
         assert np.array_equal(again.starts, first.starts)
         assert np.array_equal(again.stops, first.stops)

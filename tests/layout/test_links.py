@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.layout.links import KINDS, device_rows, groups_over, route
+from shardviz.core.hardware.interconnect import KINDS, device_rows, groups_over, route
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.hardware.torus import Torus
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.topology import Topology
-from shardviz.core.layout.torus import Torus
 
 
 def _walked(topology: Topology, sends) -> dict:

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError
-from shardviz.core.layout.checks import check_size
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.parse import check_size
 from tests.layout.cases import random_mesh
 from tests.layout.fakes import jax_mesh
 

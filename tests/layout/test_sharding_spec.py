@@ -14,24 +14,20 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError
-from shardviz.core.layout import sharding_parts
-from shardviz.core.layout.sharding_parts import (
+from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.legacy import sharding_spec
+from shardviz.legacy.sharding_spec import (
     Chunked,
     NoSharding,
     Replicated,
     ShardedAxis,
+    ShardingSpec,
     Unstacked,
+    is_sharding_spec,
+    parse_sharding_spec,
 )
-from shardviz.core.layout.sharding_spec import ShardingSpec
-from shardviz.core.layout.sharding_spec_mesh import (
-    from_mesh,
-    from_parts,
-    sharding_spec_layout,
-    to_mesh,
-)
-from shardviz.core.layout.sharding_spec_text import is_sharding_spec, parse_sharding_spec
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.legacy.sharding_spec_mesh import from_mesh, from_parts, sharding_spec_layout, to_mesh
 from tests.layout.cases import random_case
 
 TABLES = Path(__file__).parents[3] / "shared" / "data" / "sharding_spec_cases.json"
@@ -39,7 +35,7 @@ CASES, SEEDS = 3_000, 4
 
 
 def part(entry: list[Any]) -> Any:
-    return getattr(sharding_parts, entry[0])(*entry[1:])
+    return getattr(sharding_spec, entry[0])(*entry[1:])
 
 
 def test_index_tables_of_jax_0_4_13() -> None:
@@ -290,7 +286,8 @@ def test_shapes_that_do_not_fit(spec: ShardingSpec, shape: tuple[int, ...], word
     "text",
     [
         "ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))",
-        " sv.ShardingSpec( [sv.Chunked(2), None], [sv.ShardedAxis(axis=0), sv.Replicated(4),], )",
+        " legacy.ShardingSpec( [legacy.Chunked(2), None],"
+        " [legacy.ShardedAxis(axis=0), legacy.Replicated(4),], )",
         "pxla.ShardingSpec(sharding=(Chunked(chunks=[2]), NoSharding()),\n"
         "  mesh_mapping=(ShardedAxis(axis=0), Replicated(replicas=4)))",
         "ShardingSpec(mesh_mapping=(ShardedAxis(0), Replicated(4)), sharding=(Chunked(2), None))",
@@ -371,22 +368,23 @@ def test_layout_over_given_devices() -> None:
 
 def test_the_door_takes_a_sharding_spec_parts_and_typed_text() -> None:
     import shardviz as sv
+    import shardviz.legacy as legacy
 
-    cut, whole = sv.Chunked([2]), sv.NoSharding()
-    spec = sv.ShardingSpec((cut, whole), (sv.Replicated(2), sv.ShardedAxis(0)))
+    cut, whole = legacy.Chunked([2]), legacy.NoSharding()
+    spec = legacy.ShardingSpec((cut, whole), (legacy.Replicated(2), legacy.ShardedAxis(0)))
     wanted = sharding_spec_layout(spec, (8, 3)).indices()
     assert sv.layout((8, 3), spec).indices() == wanted
     assert sv.layout("8, 3", str(spec), dtype="int8").indices() == wanted
     over = sv.layout((8, 3), spec, sv.mesh("x=4", device_ids=[3, 2, 1, 0]))
     assert over.indices() == {3 - i: box for i, box in wanted.items()}
-    assert sv.layout((8, 3), sv.Parts(4, 1)).shard_shape == (2, 3)
+    assert sv.layout((8, 3), legacy.Parts(4, 1)).shard_shape == (2, 3)
     assert "chunked over axis0" in sv.text(spec)
     with pytest.raises(LayoutError, match="speaks of 4 devices; got 2 ids"):
         sv.layout((8, 3), spec, "x=2")
 
 
 def test_from_parts_refuses_other_ranks_and_counts() -> None:
-    from shardviz.core.layout.parts import Parts
+    from shardviz.legacy.partitions import Parts
 
     with pytest.raises(LayoutError, match="speaks of 1 dimension and the array has 2"):
         from_parts(Parts(2), 2, 2)

@@ -9,10 +9,10 @@ import jax
 import pytest
 
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 
 P = jax.sharding.PartitionSpec
 X, Y, YZ = ("x",), ("y",), ("y", "z")
@@ -232,7 +232,7 @@ def test_longer_specs_are_refused_by_arrays():
 def test_without_jax_a_spec_says_what_it_needs():
     code = (
         "import sys; sys.modules['jax'] = None\n"
-        "from shardviz.core.layout.spec import Spec\n"
+        "from shardviz.core.layout.partition_spec import Spec\n"
         "from shardviz.core.errors import MissingPackage\n"
         "try: Spec.of('x').to_jax()\n"
         "except MissingPackage as error: print(error)\n"

@@ -12,9 +12,8 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import TargetError
-from shardviz.core.layout.chips import CHIPS, chip_of_kind, find_chip
-from shardviz.core.layout.topology import Topology, topology_names
-from shardviz.core.layout.topology_checks import EXAMPLES
+from shardviz.core.hardware.chips import CHIPS, chip_of_kind, find_chip
+from shardviz.core.hardware.topology import EXAMPLES, Topology, topology_names
 from tests.wrong import WRONG, Hostile
 
 #: every generation, small and large, flat and deep, one slice and several

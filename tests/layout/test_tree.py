@@ -15,10 +15,10 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 from shardviz.core.errors import LayoutError
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_tree import read_arrays
 from shardviz.core.layout.audit import audit
-from shardviz.core.layout.spec import Spec
-from shardviz.core.layout.tree import read_arrays
+from shardviz.core.layout.partition_spec import Spec
 
 
 def arrays(tree: Any) -> list[ArraySpec]:

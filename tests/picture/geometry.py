@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardviz.picture.compose import label_span
-from shardviz.picture.shapes import Picture
+from shardviz.picture.page import label_span
+from shardviz.picture.picture import Picture
 
 SLACK = 0.02  # points: tiles are float32
 

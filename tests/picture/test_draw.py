@@ -9,7 +9,7 @@ from shardviz.core.layout.resolution import resolve
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.report import Check
 from shardviz.picture.draw import draw
-from shardviz.picture.shapes import Picture
+from shardviz.picture.picture import Picture
 from shardviz.picture.text import to_text
 from tests.picture.geometry import check_page
 from tests.picture.values import COLLECTIVES, FAILED, MESH, PROGRAM, REPORT, RULES, VALUES, W, X

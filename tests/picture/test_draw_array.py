@@ -9,14 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.boxes import layout_from_boxes
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.blocks import holders_of, view_of
 from shardviz.picture.draw import draw
-from shardviz.picture.shapes import Picture
+from shardviz.picture.picture import Picture
 from tests.picture.geometry import bounding_area, check_page, covered_area
 from tests.picture.reading import read_ids
 from tests.picture.strategies import layouts
@@ -175,9 +174,9 @@ def test_ids_of_many_devices_are_folded_in_the_tile_and_all_in_the_tooltip():
 
 def test_boxes_of_another_sharding_are_drawn_as_they_are():
     indices = {5: (slice(0, 2),), 3: (slice(0, 2),), 9: (slice(2, 4),)}
-    picture = draw(layout_from_boxes((4,), "int8", indices))
+    picture = draw(layout_from_indices((4,), "int8", indices))
     assert [picture.tiles.devices(i).tolist() for i in (0, 1)] == [[5, 3], [9]]
-    lonely = draw(layout_from_boxes((4,), "int8", {5: (slice(2, 4),)}))
+    lonely = draw(layout_from_indices((4,), "int8", {5: (slice(2, 4),)}))
     assert [lonely.tiles.label(i).split("\n")[0] for i in (0, 1)] == ["no device", "5"]
 
 

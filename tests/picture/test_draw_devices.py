@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.boxes import layout_from_boxes
+from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.draw import draw
-from shardviz.picture.draw_devices import shown_axes
+from shardviz.picture.mesh import shown_axes
 from tests.picture.geometry import check_page
 from tests.picture.reading import read_ids
 from tests.picture.strategies import layouts, meshes
@@ -165,7 +164,7 @@ def test_what_cannot_be_drawn_is_refused_in_words(options, words):
 
 
 def test_one_box_read_off_a_huge_array_is_refused_with_the_numbers():
-    layout = layout_from_boxes((1 << 40,), "int8", {0: (slice(0, 1),)})
+    layout = layout_from_indices((1 << 40,), "int8", {0: (slice(0, 1),)})
     for options in ({"view": "devices"}, {}):
         with pytest.raises(ShardvizError, match="1,099,511,627,776 blocks, of which 1 device"):
             draw(layout, **options)

@@ -3,16 +3,17 @@ from __future__ import annotations
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.comparison import compare
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
-from shardviz.core.program.rungs import Rungs, compare
+from shardviz.core.program.stages import Stages
 from shardviz.picture.draw import draw
 from shardviz.picture.palette import colours, hexed
-from shardviz.picture.plan_rows import axis_path, value_rows
-from shardviz.picture.shapes import Picture
-from shardviz.picture.spec_bars import MOST_PARTS, WHOLE_GROUP, spec_bars
+from shardviz.picture.picture import Picture
+from shardviz.picture.plan import axis_path, value_rows
+from shardviz.picture.spec_bars import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
 from shardviz.picture.text import to_text
 from shardviz.picture.value_paths import BACKWARD, value_paths
 from tests.picture.values import MADE, ON_RUNGS, PLAN, PROGRAM
@@ -26,11 +27,11 @@ def words(picture: Picture) -> list[str]:
 @pytest.mark.parametrize(
     ("spec", "rank", "bars"),
     [
-        ("data, None", 2, [(4, 0), (1, WHOLE_GROUP)]),
-        ("None, (data, model)", 2, [(1, WHOLE_GROUP), (4, 0), (2, 1)]),
+        ("data, None", 2, [(4, 0), (1, NOT_SPLIT_GROUP)]),
+        ("None, (data, model)", 2, [(1, NOT_SPLIT_GROUP), (4, 0), (2, 1)]),
         ("", 0, []),
-        ("data", 3, [(4, 0), (1, WHOLE_GROUP), (1, WHOLE_GROUP)]),
-        ("None, None, None, None, model", 5, [(1, WHOLE_GROUP)] * 4 + [(2, 1)]),
+        ("data", 3, [(4, 0), (1, NOT_SPLIT_GROUP), (1, NOT_SPLIT_GROUP)]),
+        ("None, None, None, None, model", 5, [(1, NOT_SPLIT_GROUP)] * 4 + [(2, 1)]),
         ("wide", 1, [(MOST_PARTS, 2)]),
     ],
 )
@@ -155,22 +156,22 @@ def test_a_comparison_has_a_bar_for_every_side_true_to_length():
     assert all(change.words in words(draw(found)) for change in found.changes)
 
 
-def test_rungs_stand_in_four_columns_with_what_changed_between_them():
-    rungs = Rungs(PROGRAM, PLAN, ON_RUNGS)
-    picture = draw(rungs)
+def test_stages_stand_in_four_columns_with_what_changed_between_them():
+    stages = Stages(PROGRAM, PLAN, ON_RUNGS)
+    picture = draw(stages)
     names = [label for label in picture.labels if label.role == "mono"]
     places = {label.text: label.x for label in names}
     order = [places[name] for name in ("requested", "propagated", "partitioned", "compiled")]
     assert order == sorted(set(order))
     assert [frame.dashed for frame in picture.frames] == [False] * 4
     said = " ".join(words(picture))
-    assert rungs.between("partitioned", "compiled").short in said
+    assert stages.between("partitioned", "compiled").short in said
     hints = [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
     assert sum(h.startswith("compiled") for h in hints) == len(MADE)
 
 
-def test_a_rung_that_is_not_known_says_why():
-    picture = draw(Rungs(PROGRAM, PLAN))
+def test_a_stage_that_is_not_known_says_why():
+    picture = draw(Stages(PROGRAM, PLAN))
     assert [frame.dashed for frame in picture.frames] == [False, False, True, True]
     assert {"Not asked yet.", "Not compiled yet."} <= set(words(picture))
 

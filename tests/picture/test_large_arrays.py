@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
-from shardviz.picture.compose import label_span
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.draw import draw
-from shardviz.picture.shapes import Picture
+from shardviz.picture.page import label_span
+from shardviz.picture.picture import Picture
 
 # shape, spec, mesh
 LARGE = {

@@ -7,16 +7,16 @@ import dataclasses
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Memory, Report
-from shardviz.core.program.rungs import Rungs
+from shardviz.core.program.stages import Stages
 from shardviz.picture.draw import draw
-from shardviz.picture.draw_bars import draw_collectives
-from shardviz.picture.plan_rows import ValueRow
+from shardviz.picture.plan import ValueRow
+from shardviz.picture.report import draw_collectives
+from shardviz.picture.tables import wrapped
 from shardviz.picture.text import to_text
-from shardviz.picture.text_boxes import wrapped
 from tests.picture.values import MESH, PROGRAM, REFUSED
 
 LOOPED = Collective(
@@ -54,7 +54,7 @@ SAID = {
     "report": lambda: "\n".join(labels(draw(REPORT))),
     "difference in words": lambda: to_text(plan().diff(plan(LOOPED))),
     "difference": lambda: "\n".join(labels(draw(plan().diff(plan(LOOPED))))),
-    "rungs": lambda: "\n".join(labels(draw(Rungs(PROGRAM, plan(LOOPED))))),
+    "stages": lambda: "\n".join(labels(draw(Stages(PROGRAM, plan(LOOPED))))),
     "plan": lambda: to_text(plan(dataclasses.replace(LOOPED, value="v0"))),
 }
 
@@ -138,12 +138,12 @@ def test_values_inside_of_a_shard_map_are_marked(op, marks):
     assert ValueRow(op, ()).marks == marks
 
 
-def test_why_a_rung_is_missing_is_said_whole_below():
-    found = Rungs(PROGRAM, REFUSED)
+def test_why_a_stage_is_missing_is_said_whole_below():
+    found = Stages(PROGRAM, REFUSED)
     missing = [r for r in found.all if r.collectives is None]
     said = " ".join(labels(draw(found)))
-    for rung in missing:
-        assert rung.words in said or rung.words.split()[0] in said
+    for stage in missing:
+        assert stage.words in said or stage.words.split()[0] in said
 
 
 def test_a_report_says_what_lies_in_the_host_s_memory_and_its_own_notes():

@@ -7,17 +7,17 @@ import pytest
 
 from shardviz.core.errors import ShardvizError
 from shardviz.picture.palette import (
-    HUES,
     PETROFF10,
+    SCHEMES,
     STRENGTHS,
     THEMES,
     colours,
     contrast,
     hexed,
-    ink_on,
     luminance,
     palette,
     rgb,
+    text_colours,
     theme_data,
     theme_of,
 )
@@ -28,11 +28,11 @@ COUNTS = (1, 2, 10, 11, 64, 256, 65536)
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(
-    ("count", "hue", "strength"), list(itertools.product(COUNTS, HUES, STRENGTHS))
+    ("count", "hue", "strength"), list(itertools.product(COUNTS, SCHEMES, STRENGTHS))
 )
 def test_text_on_every_tile_can_be_read(theme, count, hue, strength):
     fills = palette(count, hue, theme_of(theme), strength)
-    assert contrast(fills, ink_on(fills, theme)).min() >= READABLE
+    assert contrast(fills, text_colours(fills, theme)).min() >= READABLE
 
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
@@ -46,7 +46,7 @@ def test_ink_can_be_found_for_any_colour_at_all():
     steps = np.arange(0, 256, 17)
     cube = np.array(list(itertools.product(steps, steps, steps)))
     for theme in THEMES:
-        assert contrast(cube, ink_on(cube, theme)).min() >= READABLE
+        assert contrast(cube, text_colours(cube, theme)).min() >= READABLE
 
 
 def test_contrast_is_that_of_wcag():

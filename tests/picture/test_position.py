@@ -6,16 +6,16 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.layout.links import device_rows
+from shardviz.core.hardware.interconnect import device_rows
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.topology import Topology
-from shardviz.core.program.costs.roofline import collective_links
 from shardviz.core.program.report import Collective
+from shardviz.core.program.roofline import collective_link_use
 from shardviz.picture.draw import draw
-from shardviz.picture.draw_position import draw_position, draw_topology
-from shardviz.picture.positions import board
-from shardviz.picture.shapes import MANY_GROUPS, NO_GROUP, Picture
+from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Picture
 from shardviz.picture.text import to_text
+from shardviz.picture.topology import draw_position, draw_topology
+from shardviz.picture.topology_page import board
 from tests.picture.geometry import SLACK, check_page
 
 TOPOLOGIES = [
@@ -132,7 +132,7 @@ def test_strokes_are_the_links_that_the_route_uses(kind, axes):
     topology, mesh = Topology.parse("tpu:v5e:4x4"), make_mesh(data=4, model=4)
     collective = Collective(kind, axes, 1 << 20)
     drawn = _links_of(draw_position(mesh, topology, collective), topology)
-    links = collective_links(collective, mesh, topology)
+    links = collective_link_use(collective, mesh, topology)
     assert len(drawn) == 24
     for (a, b), (group, _) in drawn.items():
         axis = 0 if b == a + 1 else 1

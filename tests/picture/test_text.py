@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.layout.boxes import layout_from_boxes
+from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.text import to_text
 from tests.picture.reading import read_ids
 from tests.picture.strategies import layouts, meshes
@@ -159,7 +158,7 @@ GOLDENS = {
         """,
     ),
     "boxes of another sharding": (
-        layout_from_boxes((4,), "int8", {5: (slice(0, 2),), 9: (slice(2, 4),)}),
+        layout_from_indices((4,), "int8", {5: (slice(0, 2),), 9: (slice(2, 4),)}),
         """
         i8[4] as boxes of another sharding on device=2
         2 blocks of [2], 2 B a device, 1 replica

@@ -9,18 +9,18 @@ import numpy as np
 import playwright
 import pytest
 
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
 from shardviz.picture.draw import draw
-from shardviz.picture.palette import hexed, ink_on, palette, theme_of
-from shardviz.picture.shapes import Picture, make_tiles
-from shardviz.picture.wire import to_wire
-from shardviz.widgets import bundle
+from shardviz.picture.palette import hexed, palette, text_colours, theme_of
+from shardviz.picture.picture import Picture, make_tiles
+from shardviz.picture.serialization import serialize
+from shardviz.widgets import html_page
 from tests.picture.values import VALUES
 
-READER = Path(bundle.HERE / "wire.js")
+READER = Path(html_page.HERE / "wire.js")
 NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
@@ -56,7 +56,7 @@ def _in_javascript(message: dict) -> dict:
 
 
 def _sent(picture: Picture) -> dict:
-    wire, buffers = to_wire(picture)
+    wire, buffers = serialize(picture)
     return {"wire": wire, "buffers": [base64.b64encode(b).decode() for b in buffers]}
 
 
@@ -126,7 +126,7 @@ def test_a_page_writes_ids_as_python_does():
 
 def test_the_wire_is_json_and_carries_what_surrounds_the_tiles():
     picture = draw(VALUES["request"])
-    wire = json.loads(json.dumps(to_wire(picture)[0]))
+    wire = json.loads(json.dumps(serialize(picture)[0]))
     assert wire["version"] == 1
     assert (wire["width"], wire["height"], wire["alt"]) == (
         picture.width, picture.height, picture.alt,
@@ -142,15 +142,15 @@ def test_the_wire_is_json_and_carries_what_surrounds_the_tiles():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_colours_on_the_wire_are_those_of_the_palette(groups, theme):
     picture = Picture(10, 10, make_tiles(0, 0, 1, 1), groups=groups, alt="one tile")
-    sent = to_wire(picture)[0]["palette"][theme]
+    sent = serialize(picture)[0]["palette"][theme]
     for strength in ("rest", "faint", "strong"):
         fills = palette(groups, "blocks", theme_of(theme), strength)
         assert sent[strength] == hexed(fills)
-        assert sent[f"{strength}Ink"] == hexed(ink_on(fills, theme))
+        assert sent[f"{strength}Ink"] == hexed(text_colours(fills, theme))
 
 
 def test_what_is_alike_for_all_tiles_is_sent_once():
-    wire, buffers = to_wire(draw(make_mesh(data=256, model=256)))
+    wire, buffers = serialize(draw(make_mesh(data=256, model=256)))
     tiles = wire["tiles"]
     assert tiles["count"] == 65536
     assert tiles["device"] == {"start": 0, "step": 1}
@@ -161,16 +161,16 @@ def test_what_is_alike_for_all_tiles_is_sent_once():
 
 def test_edges_travel_as_columns_and_are_absent_where_there_are_none():
     mesh = make_mesh(data=16, model=16)
-    wire, buffers = to_wire(draw(mesh, by="position", topology="tpu:v6e:16x16"))
+    wire, buffers = serialize(draw(mesh, by="position", topology="tpu:v6e:16x16"))
     edges = wire["edges"]
     assert edges["count"] == 2 * 16 * 15 + 2 * 2 * 16
     assert (edges["group"], edges["width"]) == ({"value": -1}, {"value": 0.5})
     assert len(buffers[edges["x0"]["buffer"]]) == 4 * edges["count"]
-    assert to_wire(draw(mesh))[0]["edges"] is None
+    assert serialize(draw(mesh))[0]["edges"] is None
 
 
 def test_ids_beyond_int32_travel_whole():
-    wire, buffers = to_wire(draw(_odd_mesh()))
+    wire, buffers = serialize(draw(_odd_mesh()))
     column = wire["tiles"]["device"]
     assert column["dtype"] == "float64"
     ids = np.frombuffer(buffers[column["buffer"]], "<f8").astype(np.int64)

@@ -4,27 +4,34 @@ from __future__ import annotations
 
 from typing import Any
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import audit
-from shardviz.core.layout.contexts import MeshContext
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.parts import Parts
+from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.request import request
 from shardviz.core.layout.resolution import resolve
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.sharding_parts import Chunked, Replicated, ShardedAxis, Unstacked
-from shardviz.core.layout.sharding_spec import ShardingSpec
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
-from shardviz.core.layout.topology import Topology
-from shardviz.core.program.costs.roofline import roofline
-from shardviz.core.program.devices.target import Target, Targets
-from shardviz.core.program.effects.events import Event, Observed
-from shardviz.core.program.effects.values import Effects, EffectUse, HostCall, Refusal, Token
+from shardviz.core.program.comparison import compare
+from shardviz.core.program.effects import (
+    Effects,
+    EffectToken,
+    EffectUse,
+    Event,
+    HostCall,
+    Observed,
+    Refusal,
+)
+from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
-from shardviz.core.program.rungs import Rungs, compare
+from shardviz.core.program.roofline import roofline
+from shardviz.core.program.stages import Stages
+from shardviz.core.program.target import Target, Targets
+from shardviz.legacy.partitions import Parts
+from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
 from shardviz.picture.draw import draw
 from tests.widgets.plans import REFUSED, layers
 
@@ -115,7 +122,7 @@ VALUES: dict[str, Any] = {
         "step",
         (PRINTS, CALLS),
         (HostCall("pure_callback", "scan"),),
-        (Token("in", 0), Token("out", 0)),
+        (EffectToken("in", 0), EffectToken("out", 0)),
         mesh_size=8,
     ),
     "no effects": Effects("step"),
@@ -138,9 +145,9 @@ VALUES: dict[str, Any] = {
     "plan difference to no plan": PLAN.diff(REFUSED),
     "comparison": compare(COLLECTIVES, MADE),
     "empty comparison": compare((), ()),
-    "rungs": Rungs(PROGRAM, PLAN, ON_RUNGS),
-    "rungs without a compile": Rungs(PROGRAM, PLAN),
-    "rungs of failures": Rungs(PROGRAM, REFUSED, FAILED),
+    "stages": Stages(PROGRAM, PLAN, ON_RUNGS),
+    "stages without a compile": Stages(PROGRAM, PLAN),
+    "stages of failures": Stages(PROGRAM, REFUSED, FAILED),
     "mesh context": MeshContext((MESH, make_mesh(x=2)), make_mesh(y=8), make_mesh(y=8)),
     "torus": Topology.parse("tpu:v5e:4x4"),
     "torus of three axes": Topology.parse("tpu:v5p:4x4x4"),

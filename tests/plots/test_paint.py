@@ -10,13 +10,13 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 
+from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
 from shardviz.picture.draw import draw
 from shardviz.picture.palette import THEMES, colours, contrast
-from shardviz.picture.shapes import Picture
+from shardviz.picture.picture import Picture
 from shardviz.plots.paint import paint, printable
 from tests.picture.values import VALUES
 

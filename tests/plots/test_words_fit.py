@@ -11,16 +11,17 @@ from matplotlib.figure import Figure
 
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.request import request
 from shardviz.core.layout.resolution import resolve
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.comparison import compare
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Report
-from shardviz.core.program.rungs import Rungs, compare
+from shardviz.core.program.stages import Stages
 from shardviz.picture.draw import draw
-from shardviz.picture.measure import broken, shortened, text_width
-from shardviz.picture.shapes import Picture
+from shardviz.picture.page import broken, shortened, text_width
+from shardviz.picture.picture import Picture
 from shardviz.plots.paint import paint
 from tests.picture.values import BAD, MESH, PROGRAM, REPORT, RULES, VALUES, W
 
@@ -67,7 +68,7 @@ LONG = {
         ),
     ),
     "story": PLANS[MANY].why(LONG_NAME),
-    "rungs": Rungs(PROGRAM, PLANS[MANY], REPORT.replace(partitioned=MOVES, collectives=MOVES)),
+    "stages": Stages(PROGRAM, PLANS[MANY], REPORT.replace(partitioned=MOVES, collectives=MOVES)),
     "audit": audit([W.replace(name=LONG_NAME), BAD.replace(name=LONG_NAME + "x")], RULES, MESH),
     "request": request(W.replace(name=LONG_NAME), MESH, RULES),
     "resolution": resolve((LONG_NAME, "mlp"), [(LONG_NAME, "model"), ("mlp", "model")]),

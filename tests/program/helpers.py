@@ -9,15 +9,15 @@ import textwrap
 from collections.abc import Callable
 from typing import Any
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.worker.run import run_program
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Dialect
-from shardviz.core.layout.spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
-from shardviz.core.program.runner import run_program
 
 MESH = make_mesh(a=4, b=2)
 

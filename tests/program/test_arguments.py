@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.arguments import parameter_names, program_arrays
 from shardviz.core.errors import ProgramError
-from shardviz.core.layout.checks import MAX_NAME
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.given.arguments import parameter_names, program_arrays
+from shardviz.core.layout.parse import MAX_NAME
+from shardviz.core.layout.partition_spec import Spec
 from tests.program.helpers import array
 
 W = jax.ShapeDtypeStruct((4, 8), jnp.float32)

@@ -13,15 +13,7 @@ from hypothesis import strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.request import request
-from shardviz.core.layout.resolution import resolve
-from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.bridge import (
+from shardviz.core.backend.bridge import (
     adopt,
     adopt_array,
     adopt_mesh,
@@ -29,6 +21,14 @@ from shardviz.core.program.bridge import (
     sharding_layout,
     to_jax,
 )
+from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.request import request
+from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.rules import Rules
 from tests.program.helpers import array, program
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual
@@ -161,7 +161,7 @@ def test_other_shardings_are_read_off_their_boxes():
 
 
 def test_a_layout_without_a_sharding_is_refused():
-    from shardviz.core.program.bridge import adopt_layout
+    from shardviz.core.backend.bridge import adopt_layout
 
     with pytest.raises(LayoutError, match="has none"):
         adopt_layout(jax.ShapeDtypeStruct((8,), jnp.int8))

@@ -130,5 +130,5 @@ def test_these_rooms_import_no_jax(room):
 
 
 def test_that_test_can_fail():
-    code = "import sys, shardviz.core.program.bridge; sys.exit('jax' in sys.modules)"
+    code = "import sys, shardviz.core.backend.bridge; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 1

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from shardviz.core.program.devices import capacity
-from shardviz.core.program.devices.capacity import (
+from shardviz.core.backend import devices
+from shardviz.core.backend.devices import (
     Capacity,
     bytes_in_words,
     capacity_of,
@@ -49,7 +49,7 @@ def test_a_device_that_does_not_count_limits_nothing(error):
 
 
 def test_simulated_devices_share_the_host(monkeypatch):
-    monkeypatch.setattr(capacity, "host_available", lambda: 39 * GIB)
+    monkeypatch.setattr(devices, "host_available", lambda: 39 * GIB)
     found = capacity_of([SimpleNamespace(platform="cpu", process_index=0)] * 8)
     assert found.shared
     assert refusal(MEMORY, found, 7) is None
@@ -83,7 +83,7 @@ def test_a_container_may_leave_less(monkeypatch, tmp_path):
     for name, text in {"memory.max": "1000", "memory.current": "700",
                        "memory.stat": "anon 500\ninactive_file 100"}.items():  # fmt: skip
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    monkeypatch.setattr(devices, "_CGROUP", tmp_path)
     assert host_available() == 400
     (tmp_path / "memory.max").write_text("max")
     free = host_available()
@@ -92,8 +92,8 @@ def test_a_container_may_leave_less(monkeypatch, tmp_path):
 
 
 def test_a_host_that_is_no_linux_says_what_it_has(monkeypatch, tmp_path):
-    monkeypatch.setattr(capacity, "_MEMINFO", tmp_path / "none")
-    monkeypatch.setattr(capacity, "_CGROUP", tmp_path)
+    monkeypatch.setattr(devices, "_MEMINFO", tmp_path / "none")
+    monkeypatch.setattr(devices, "_CGROUP", tmp_path)
     free = host_available()
     assert free is not None
     assert free > 1 << 20

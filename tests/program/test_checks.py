@@ -9,10 +9,10 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.layout.shards import lay_out
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.running.checks import boxes_check, specs_check, tolerance, values_check
-from shardviz.core.program.targets import choose, device_mesh
+from shardviz.core.backend.numeric_checks import shards_check, specs_check, tolerance, values_check
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.partition_spec import Spec
 from tests.program.helpers import MESH
 
 
@@ -26,7 +26,7 @@ def ids():
 
 def boxes(actual, predicted):
     array = on_mesh(np.zeros((8, 8), np.float32), *actual)
-    return boxes_check("x", lay_out((8, 8), predicted, MESH), array, ids())
+    return shards_check("x", lay_out((8, 8), predicted, MESH), array, ids())
 
 
 @pytest.mark.parametrize("spec", [P(), P("a"), P("b", "a"), P(None, ("b", "a"))], ids=str)
@@ -55,18 +55,18 @@ def test_devices_are_told_by_the_names_of_the_mesh():
     array = on_mesh(np.zeros(8, np.float32), "a")
     names = {d: d.id + 100 for d in jax.devices("cpu")[:8]}
     mesh = MESH.__class__(MESH.axis_names, MESH.axis_sizes, (), MESH.device_ids + 100)
-    assert boxes_check("x", lay_out((8,), Spec.of("a"), mesh), array, names).ok
+    assert shards_check("x", lay_out((8,), Spec.of("a"), mesh), array, names).ok
 
 
 def test_a_shard_outside_the_mesh_fails():
     array = on_mesh(np.zeros(8, np.float32))
     few = dict(list(ids().items())[:4])
-    assert "outside the mesh" in boxes_check("x", lay_out((8,), Spec(), MESH), array, few).detail
+    assert "outside the mesh" in shards_check("x", lay_out((8,), Spec(), MESH), array, few).detail
 
 
 def test_an_array_on_some_of_the_devices_fails():
     array = jax.device_put(np.zeros(8, np.float32), jax.devices("cpu")[0])
-    check = boxes_check("x", lay_out((8,), Spec(), MESH), array, ids())
+    check = shards_check("x", lay_out((8,), Spec(), MESH), array, ids())
     assert check.ok is False
     assert check.detail == "Only 1 device of 8 hold it."
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.bridge import to_jax
+from shardviz.core.backend.compile import compile_lowered, fingerprint, lower
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.tracing import donated_leaves, trace
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.bridge import to_jax
-from shardviz.core.program.compiler import compile_lowered, fingerprint, lower
-from shardviz.core.program.compiling.tracing import donated_leaves, trace
-from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, program
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")

@@ -13,10 +13,10 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.core.program.compiling.context_meshes import NO_MESH, differing_axes, in_context
-from shardviz.core.program.compiling.tracing import trace
-from shardviz.core.program.devices.described import missing
-from shardviz.core.program.worker.parcel import abstract_mesh, pack
+from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.program_meshes import NO_MESH, differing_axes, in_context
+from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.worker.export import abstract_mesh, export_program
 
 SIZES, NAMES = (2, 4), ("data", "model")
 TYPES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
@@ -126,7 +126,7 @@ def test_they_travel_to_the_worker(name, kind, eight_devices):
     for mesh in MESHES.values():
         program = sv.program(PROGRAMS[name](mesh(kind)), X, mesh=sv.mesh(mesh(kind)))
         traced = trace(program, abstract_mesh(program.mesh))
-        assert pack(program, traced, "cpu", run=True).module
+        assert export_program(program, traced, "cpu", run=True).module
 
 
 @pytest.mark.parametrize("target", ["tpu:v5e:2x4", "gpu:h100:1x8"])

@@ -8,10 +8,10 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.compile import reused_leaves
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.compiling.donation import reused_leaves
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, program
 
 S, X, T = array("s", (8, 8), "a"), array("x", (8, 8), "None, b"), array("t", (16, 8))

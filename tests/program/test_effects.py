@@ -8,11 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from shardviz.core.program.effects.names import (
-    effect_names,
-    has_callbacks,
-    is_ordered,
-)
+from shardviz.core.backend.jax_effects import effect_names, has_callbacks, is_ordered
 
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from shardviz.core.backend.failures import LIMIT, failure, in_words
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.running.failures import LIMIT, failure, in_words
 
 
 class Unspeakable(Exception):

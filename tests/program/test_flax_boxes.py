@@ -9,14 +9,14 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.given.building import build_program
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import array, run
 
 MESH = make_mesh(data=2, model=4)

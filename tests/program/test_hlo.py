@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.hlo.shapes import shape_bytes
-from shardviz.core.program.hlo.sources import Sources, is_user_file, place_in_words
+from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.hlo.module import shape_bytes
+from shardviz.core.hlo.sources import Sources, is_user_file, line_in_words
 
 TEXTS = Path(__file__).parent / "hlo"
 AB = (("a", "b"), (4, 2))
@@ -252,7 +252,7 @@ StackFrames
 
 
 def test_whose_files_are_whose():
-    import shardviz.core.program.hlo.collectives as ours
+    import shardviz.core.hlo.collectives as ours
     import shardviz.gallery as gallery
 
     assert not is_user_file(ours.__file__)
@@ -260,7 +260,7 @@ def test_whose_files_are_whose():
     assert not is_user_file(pytest.__file__)
     assert is_user_file(gallery.__file__)  # examples are there to be looked at
     assert is_user_file(__file__)
-    assert place_in_words("/tmp/ipykernel_12/3456.py", 2) == "cell:2"
+    assert line_in_words("/tmp/ipykernel_12/3456.py", 2) == "cell:2"
 
 
 def compiled_sum(sizes, axes):

@@ -14,9 +14,8 @@ from jax import lax
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.hlo.loops import Loops, Turns
-from shardviz.core.program.hlo.module import Module, Operand, opcode, operands
+from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.hlo.module import ExecutionCount, Loops, Module, Operand, opcode, operands
 from tests.program.test_hlo_programs import TEXT_IDS, TEXTS, read
 
 KNOWN = re.compile(r'"known_trip_count":\{"n":"\d+"\},?')
@@ -92,10 +91,10 @@ def test_how_often_a_loop_runs(text, trips):
 
 def test_the_condition_is_asked_once_more_than_the_body_runs():
     loops = Loops(Module(loop()))
-    assert loops.turns("condition") == Turns(True, 7)
-    assert loops.turns("body") == Turns(True, 6)
-    assert loops.turns("main") == Turns(False, 1)
-    assert loops.turns("nowhere") == Turns(False, 1)
+    assert loops.turns("condition") == ExecutionCount(True, 7)
+    assert loops.turns("body") == ExecutionCount(True, 6)
+    assert loops.turns("main") == ExecutionCount(False, 1)
+    assert loops.turns("nowhere") == ExecutionCount(False, 1)
 
 
 def test_a_computation_that_two_loops_share_runs_for_both():

@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.program.hlo.memory import capacity_words, needed
-from shardviz.core.program.report import Memory
+from shardviz.core.program.report import Memory, capacity_words, needed
 
 GIB = 1 << 30
 WORDS = {

@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.hlo.comparison import inherited
-from shardviz.core.program.rungs import compare
+from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.program.comparison import compare, inherited
 
 TEXTS = Path(__file__).parent / "hlo"
 VERSIONS = ("jax-0.10.2", "jax-0.12.0")
@@ -129,8 +128,8 @@ BECAME = {
 
 def kept():
     for path in sorted(TEXTS.glob("jax-*/*.gz")):
-        chip, name, rung = path.name.split(".")[0].split("-")
-        yield path.parent.name, chip, name, rung
+        chip, name, stage = path.name.split(".")[0].split("-")
+        yield path.parent.name, chip, name, stage
 
 
 TEXT_IDS = list(kept())
@@ -138,13 +137,13 @@ PAIRS = [case[:3] for case in TEXT_IDS if case[3] == "compiled"]
 
 
 @cache
-def read(version, chip, name, rung):
-    path = TEXTS / version / f"{chip}-{name}-{rung}.txt.gz"
+def read(version, chip, name, stage):
+    path = TEXTS / version / f"{chip}-{name}-{stage}.txt.gz"
     return read_collectives(gzip.decompress(path.read_bytes()).decode(), *MESH)
 
 
 def final(version, chip, name):
-    before, after = (read(version, chip, name, rung) for rung in ("partitioned", "compiled"))
+    before, after = (read(version, chip, name, stage) for stage in ("partitioned", "compiled"))
     return inherited(before, after)
 
 
@@ -169,11 +168,11 @@ def spelled(text):
     return sorted(result)
 
 
-def expected(version, chip, name, rung):
+def expected(version, chip, name, stage):
     keys = [f"{name} {chip} {version}", f"{name} {chip}", name]
     if chip == "tpuv5p":
         keys.insert(2, f"{name} tpu")
-    tables = [COMPILED, PARTITIONED] if rung == "compiled" else [PARTITIONED]
+    tables = [COMPILED, PARTITIONED] if stage == "compiled" else [PARTITIONED]
     return next(table[key] for table in tables for key in keys if key in table)
 
 
@@ -193,7 +192,7 @@ def test_after_the_partitioner(case):
 
 @pytest.mark.parametrize("case", PAIRS, ids="-".join)
 def test_in_the_end(case):
-    assert in_words(final(*case)) == spelled(expected(*case, rung="compiled"))
+    assert in_words(final(*case)) == spelled(expected(*case, stage="compiled"))
 
 
 @pytest.mark.parametrize("case", PAIRS, ids="-".join)

@@ -13,8 +13,8 @@ from functools import cache
 
 import pytest
 
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.hlo.comparison import inherited
+from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.program.comparison import inherited
 
 MESH = (("a", "b", "c"), (2, 2, 4))
 

@@ -11,15 +11,14 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.build_program import build_program, unjitted
+from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.given.building import build_program
-from shardviz.core.program.given.jitted import unjitted
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, run
 
 JAX_MESH = device_mesh(MESH, choose("cpu", 8))
@@ -138,7 +137,7 @@ def test_donated_names_are_positions():
 
 
 def test_a_jax_that_does_not_tell_is_said(monkeypatch):
-    monkeypatch.setattr("shardviz.core.program.given.jitted._INFO", "_gone")
+    monkeypatch.setattr("shardviz.core.backend.build_program._INFO", "_gone")
     program = made(STEP, W, X)
     assert program.notes[0].startswith("The function is under jax.jit already, and this jax does")
     assert [a.spec for a in program.arrays] == [None, None]

@@ -8,15 +8,14 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.bridge import adopt_array, foreign_memory, to_jax
+from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import LayoutError
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.program.bridge import adopt_array, foreign_memory, to_jax
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.hlo.memory import capacity_words
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.report import Memory
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.targets import choose, device_mesh
+from shardviz.core.program.report import Memory, capacity_words
 from tests.program.helpers import MESH, checks, program, run
 
 ABSTRACT = AbstractMesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)

@@ -15,12 +15,12 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend import mesh_context as room
+from shardviz.core.backend.bridge import adopt_mesh
+from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import MeshError
-from shardviz.core.layout.contexts import APIS, MeshContext
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.bridge import adopt_mesh
-from shardviz.core.program.contexts import current as room
-from shardviz.core.program.contexts.current import mesh_context
+from shardviz.core.layout.mesh_context import APIS, MeshContext
 
 AUTO, EXPLICIT, MANUAL = AxisType.Auto, AxisType.Explicit, AxisType.Manual
 # Every mesh has axis names of its own, so that a name tells the mesh.

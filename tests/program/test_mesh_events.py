@@ -11,10 +11,9 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.mesh_context import EXPECTED, compare_meshes, counted_events, operations
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.contexts.events import compare_meshes, counted_events
-from shardviz.core.program.contexts.operations import EXPECTED, operations
 
 X = jax.ShapeDtypeStruct((8,), "float32")
 

@@ -8,13 +8,13 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import ProgramError
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, checks, program, run
 
 X = array("x", (8, 8), "a, b")

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.program.hlo.replica_groups import (
+from shardviz.core.hlo.replica_groups import (
     axes_of_groups,
     axes_of_pairs,
     read_groups,

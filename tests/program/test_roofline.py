@@ -7,21 +7,22 @@ import jax.numpy as jnp
 import pytest
 
 from shardviz.core.errors import ProgramError, TargetError
-from shardviz.core.layout.chips import CHIPS, find_chip
+from shardviz.core.hardware.chips import CHIPS, find_chip
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
-from shardviz.core.layout.topology import Topology
-from shardviz.core.program.costs.op_costs import OpCost, local_shape, op_costs
-from shardviz.core.program.costs.roofline import (
-    collective_links,
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.operation_costs import OpCost, local_shape, op_costs
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
+from shardviz.core.program.roofline import (
+    collective_link_use,
     collective_name,
     roofline,
     with_operations,
 )
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
-from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
-from shardviz.core.program.rungs import Program, Rungs
+from shardviz.core.program.stages import Stages
 from shardviz.picture.draw import draw
 from shardviz.picture.text import to_text
 
@@ -153,7 +154,7 @@ def test_without_a_place_nothing_beats_all_links_at_once():
     assert gpu.collective_s == pytest.approx(3 * MIB / 450e9)
 
 
-def test_the_partitioned_rung_is_used_where_nothing_was_compiled():
+def test_the_partitioned_stage_is_used_where_nothing_was_compiled():
     gather = Collective("all-gather", ("model",), 4 * MIB)
     report = Report("f", V5E, partitioned=(gather,))
     assert roofline(report, V5E, MESH).collective_s == pytest.approx(3 * MIB / 5e10)
@@ -202,8 +203,8 @@ def test_names_and_links_of_collectives():
     assert collective_name(Collective("all-reduce", ("a", "b"), 1)) == "all-reduce over a × b"
     assert collective_name(Collective("all-reduce", (), 1)) == "all-reduce"
     topology = Topology.parse(V5E)
-    assert collective_links(Collective("all-reduce", ("model",), 1), MESH, topology).used == 12
-    assert collective_links(Collective("collective-permute", ("x",), 1), MESH, topology) is None
+    assert collective_link_use(Collective("all-reduce", ("model",), 1), MESH, topology).used == 12
+    assert collective_link_use(Collective("collective-permute", ("x",), 1), MESH, topology) is None
 
 
 def _value(name: str, shape: tuple, spec: str = "", **fields) -> PlannedOp:
@@ -329,7 +330,7 @@ def test_a_report_and_its_plan_price_every_operation(where):
     report = bare.replace(roofline=roofline(bare, where, MESH))
     assert (report.roofline.ops, report.roofline.compute_s) == ((), None)
     found = with_operations(report, plan)
-    assert found == Rungs(Program(abs, (), MESH), plan, report).roofline
+    assert found == Stages(Program(abs, (), MESH), plan, report).roofline
     assert found.where == report.roofline.where
     assert [op.name for op in found.ops] == ["y"]
     assert found.compute_s > 0  # counted on the plan, since the compiler counted nothing
@@ -342,8 +343,8 @@ def test_a_report_and_its_plan_price_every_operation(where):
 @pytest.mark.parametrize("backward", [False, True], ids=["forward", "gradient"])
 def test_arithmetic_of_a_plan_is_what_xla_counts(backward):
     """Matrices of a real program on one device: the plan's count and XLA's agree."""
-    propagation = pytest.importorskip("shardviz.core.program.propagation.build")
-    from shardviz.core.layout.array import ArraySpec
+    propagation = pytest.importorskip("shardviz.core.backend.shardy.build_plan")
+    from shardviz.core.layout.array_spec import ArraySpec
     from shardviz.core.program.program import Program
 
     def layer(x, w, v):

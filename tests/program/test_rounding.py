@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardviz.core.program.running import reference
-from shardviz.core.program.running.checks import values_check
-from shardviz.core.program.running.rounding import Noise, moved_results, step_of
+from shardviz.core.backend import reference
+from shardviz.core.backend.numeric_checks import Noise, moved_results, step_of, values_check
 from tests.program.helpers import array, program, run
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32

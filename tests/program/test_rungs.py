@@ -1,4 +1,4 @@
-"""The four rungs: collectives of two rungs matched, in words, and what is not known said so."""
+"""The four stages: collectives of two stages matched, in words, and what is not known said so."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shardviz.core.errors import ProgramError
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.hlo.comparison import inherited
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.comparison import CHANGES, compare, inherited
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Failure, Report
-from shardviz.core.program.rungs import CHANGES, RUNGS, Rungs, compare
+from shardviz.core.program.stages import STAGES, Stages
 
 KB = 1024
 
@@ -215,28 +215,28 @@ def test_a_final_program_inherits_the_place_where_the_compiler_lost_it():
 
 GIVEN: Any = compare  # what a person may give it, against its types
 WRONG = {
-    "no collectives": (lambda: GIVEN([1], []), "takes the collectives of two rungs; got 1"),
-    "one value": (lambda: GIVEN(7, []), "takes the collectives of two rungs; got 7"),
-    "one name": (lambda: compare([], [], names=("a",)), "two names, one a rung; got ('a',)"),
-    "a text": (lambda: compare([], [], names="ab"), "two names, one a rung; got 'ab'"),
+    "no collectives": (lambda: GIVEN([1], []), "takes the collectives of two stages; got 1"),
+    "one value": (lambda: GIVEN(7, []), "takes the collectives of two stages; got 7"),
+    "one name": (lambda: compare([], [], names=("a",)), "two names, one a stage; got ('a',)"),
+    "a text": (lambda: compare([], [], names="ab"), "two names, one a stage; got 'ab'"),
     "a kind": (lambda: compare([], []).of("keept"), "Did you mean 'kept'?"),
-    "a rung": (lambda: RUNGS_OF.rung("compield"), "Did you mean 'compiled'?"),
+    "a stage": (lambda: STAGES_OF.stage("compield"), "Did you mean 'compiled'?"),
     "not compiled": (
-        lambda: RUNGS_OF.between("propagated", "compiled"),
+        lambda: STAGES_OF.between("propagated", "compiled"),
         "collectives of compiled are not known: Not compiled yet. Known are 'propagated'."),
-    "requested": (lambda: RUNGS_OF.between("requested", "compiled"), "of compiled are not"),
+    "requested": (lambda: STAGES_OF.between("requested", "compiled"), "of compiled are not"),
 }  # fmt: skip
 
 PROGRAM = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
 PLAN = Plan("abs", PROGRAM.mesh, (PlannedOp("x", "argument"),), (one(),), trace_s=0.004)
-RUNGS_OF = Rungs(PROGRAM, PLAN)
+STAGES_OF = Stages(PROGRAM, PLAN)
 
 
 def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
     gather = one("all-gather", cause="dot_general needs it whole.")
     made = PlannedOp("dot_general", "op", spec=Spec.of("data"))
     plan = PLAN.replace(ops=(*PLAN.ops, made, PlannedOp("sum", "op")), collectives=(gather,))
-    found = Rungs(PROGRAM, plan).between("requested", "propagated")
+    found = Stages(PROGRAM, plan).between("requested", "propagated")
     assert found.short == "1 added"
     assert found.lines[1:] == (
         "1 of 2 values that the program makes got axes: plan.why(value) tells where each came"
@@ -244,7 +244,7 @@ def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
         "New: an all-gather of 1 KiB over data (f.py:3). dot_general needs it whole.",
     )
     report = Report("abs", "cpu", partitioned=(replace(gather, cause=""),))
-    (change,) = Rungs(PROGRAM, plan, report).between("requested", "partitioned").changes
+    (change,) = Stages(PROGRAM, plan, report).between("requested", "partitioned").changes
     assert change.after[0].cause == gather.cause  # the plan knows it
 
 
@@ -255,12 +255,12 @@ def test_what_cannot_be_compared_is_refused_in_words(call, words):
     assert words in str(error.value)
 
 
-def test_four_rungs_in_lines():
+def test_four_stages_in_lines():
     report = Report("abs", "cpu × 4", partitioned=(one(), one("all-gather")),
                     collectives=(one(is_async=True),), partition_s=0.25, compile_s=1.5)  # fmt: skip
-    rungs = Rungs(PROGRAM, PLAN, report)
-    assert [r.name for r in rungs.all] == list(RUNGS)
-    assert rungs.lines == (
+    stages = Stages(PROGRAM, PLAN, report)
+    assert [r.name for r in stages.all] == list(STAGES)
+    assert stages.lines == (
         "requested: 1 array on data=4.",
         "propagated in 4 ms: 1 all-reduce · 1 KiB",
         "  1 kept, 1 added",
@@ -268,22 +268,25 @@ def test_four_rungs_in_lines():
         "  1 made asynchronous, 1 removed",
         "compiled in 1.5 s: 1 all-reduce · 1 KiB",
     )
-    assert rungs.between("partitioned", "compiled").counts == {"made asynchronous": 1, "removed": 1}
-    assert repr(rungs) == "Rungs(abs: propagated, partitioned, compiled)"
+    assert stages.between("partitioned", "compiled").counts == {
+        "made asynchronous": 1,
+        "removed": 1,
+    }
+    assert repr(stages) == "Stages(abs: propagated, partitioned, compiled)"
 
 
-def test_a_rung_that_failed_says_why():
+def test_a_stage_that_failed_says_why():
     failed = Failure("compile", "Out of memory.")
-    rungs = Rungs(PROGRAM, replace(PLAN, error=Failure("trace", "No such axis.")),
+    stages = Stages(PROGRAM, replace(PLAN, error=Failure("trace", "No such axis.")),
                   Report("abs", "cpu × 4", error=failed))  # fmt: skip
-    assert rungs.propagated.words == "trace: No such axis."
-    assert rungs.compiled.words == rungs.partitioned.words == "compile: Out of memory."
-    assert rungs.propagated.collectives is rungs.compiled.collectives is None
-    assert rungs.compiled.sum == ""
-    assert repr(rungs) == "Rungs(abs: requested only)"
+    assert stages.propagated.words == "trace: No such axis."
+    assert stages.compiled.words == stages.partitioned.words == "compile: Out of memory."
+    assert stages.propagated.collectives is stages.compiled.collectives is None
+    assert stages.compiled.sum == ""
+    assert repr(stages) == "Stages(abs: requested only)"
 
 
-def test_loops_count_in_the_sum_of_a_rung():
-    rungs = Rungs(PROGRAM, replace(PLAN, collectives=(loop(6), one())))
-    assert rungs.propagated.bytes_per_device == 7 * KB
-    assert rungs.propagated.sum == "2 all-reduce · 7 KiB"
+def test_loops_count_in_the_sum_of_a_stage():
+    stages = Stages(PROGRAM, replace(PLAN, collectives=(loop(6), one())))
+    assert stages.propagated.bytes_per_device == 7 * KB
+    assert stages.propagated.sum == "2 all-reduce · 7 KiB"

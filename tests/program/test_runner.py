@@ -11,11 +11,11 @@ import pytest
 from jax.experimental import io_callback
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.request import requests
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
-from shardviz.core.program.runner import compile_program
 from tests.program.helpers import MESH, array, checks, detail, program, run
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
@@ -399,9 +399,9 @@ def test_a_function_for_many_devices_alone_is_not_compared():
 
 def test_a_wrong_result_is_found(monkeypatch):
     # The same text runs on both sides, so a fault is planted in the reference.
-    from shardviz.core.program.running import reference
+    from shardviz.core.backend import compile, reference
 
-    real = reference.lower
+    real = compile.lower
 
     def other(made, mesh):
         return real(made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh)

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shardviz.core.backend import devices
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.devices import capacity
-from shardviz.core.program.runner import compile_program
 from tests.program.helpers import array, program, run
 
 # jaxlib 0.11.2 alone ends the process when a callback raises on several CPU devices: the device
@@ -168,7 +168,7 @@ def test_a_failed_compile_is_not_kept():
 
 
 def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
-    monkeypatch.setattr(capacity, "host_available", lambda: 416 * 8 - 1)
+    monkeypatch.setattr(devices, "host_available", lambda: 416 * 8 - 1)
     begun: list[str] = []
     report = run(program(matmul, X, W), progress=begun.append)
     assert report.error is not None
@@ -177,14 +177,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
     assert "3.2 KiB on all 8 simulated devices" in report.error.message
     assert begun[-1] == "place"
     assert report.place_s is None
-    monkeypatch.setattr(capacity, "host_available", lambda: 416 * 8)
+    monkeypatch.setattr(devices, "host_available", lambda: 416 * 8)
     assert run(program(matmul, X, W)).error is None
 
 
 def test_what_does_not_fit_on_one_device_is_not_compared(monkeypatch):
     # On one device: 8 * 16 + 16 * 8 + 8 * 8 floats, 1,280 bytes; on eight, 8 * 416 in all.
     free = iter([416 * 8, 416 * 8, 1279])
-    monkeypatch.setattr(capacity, "host_available", lambda: next(free))
+    monkeypatch.setattr(devices, "host_available", lambda: next(free))
     report = run(program(matmul, X, W))
     assert report.ok, report
     check = report.checks[-1]

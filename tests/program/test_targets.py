@@ -5,21 +5,15 @@ from __future__ import annotations
 import jax
 import pytest
 
+from shardviz.core.backend import described_devices as described_room
+from shardviz.core.backend.devices import backend_started
+from shardviz.core.backend.targets import choose, decide, described, device_mesh, targets
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.devices import described as described_room
-from shardviz.core.program.targets import (
-    Target,
-    backend_started,
-    choose,
-    decide,
-    described,
-    device_mesh,
-    targets,
-)
+from shardviz.core.program.target import Target
 from tests.program.helpers import in_new_python
 
-START = "from shardviz.core.program.targets import *; import jax\n"
+START = "from shardviz.core.backend.targets import *; import jax\n"
 
 
 def test_words_and_names():
@@ -243,7 +237,7 @@ DECIDED = {
 def test_where_a_program_goes(text, size, name, worker, monkeypatch):
     assert jax.devices("cpu")
     monkeypatch.setattr(
-        "shardviz.core.program.devices.described._installed", lambda platform: "libtpu"
+        "shardviz.core.backend.described_devices._installed", lambda platform: "libtpu"
     )
     chosen = decide(text, size)
     assert (chosen.name, chosen.worker) == (name, worker)

@@ -11,14 +11,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from shardviz.core.layout.chips import find_chip
+from shardviz.core.backend import compile, execute
+from shardviz.core.backend.worker.run import compile_program, run_program
+from shardviz.core.hardware.chips import find_chip
+from shardviz.core.hlo import collectives
+from shardviz.core.hlo.sources import source_lines
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program import compiler
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.costs.roofline import roofline
-from shardviz.core.program.hlo.sources import source_lines
-from shardviz.core.program.runner import compile_program, run_program
-from shardviz.core.program.running import walk
+from shardviz.core.program.roofline import roofline
 from tests.program.helpers import array, in_new_python, program
 
 X, W = array("x", (16, 8), "None, b"), array("w", (8, 4), "b")
@@ -37,8 +37,8 @@ def test_compiled_and_then_run_from_another_line_keeps_its_sources(target):
     ran = run_program(made, target=target, cache=cache)
     assert (compiled.cache_hit, ran.cache_hit) == (False, True)
     assert ran.error is None, ran.error
-    for rung in ("partitioned", "collectives"):
-        places = [[c.source for c in getattr(r, rung)] for r in (compiled, ran)]
+    for stage in ("partitioned", "collectives"):
+        places = [[c.source for c in getattr(r, stage)] for r in (compiled, ran)]
         assert places[0] == places[1]
         assert places[0][0].startswith("test_targets_reports.py:")
 
@@ -72,7 +72,7 @@ def test_a_report_names_the_devices_it_is_for_in_mesh_order():
 @pytest.mark.usefixtures("eight_devices")
 def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkeypatch):
     chip = find_chip("h100")
-    monkeypatch.setattr(walk, "chip_of_kind", lambda kind: chip)
+    monkeypatch.setattr(execute, "chip_of_kind", lambda kind: chip)
     report = compile_program(program(matmul, X, W), cache=ExecutableCache())
     assert report.error is None, report.error
     assert report.roofline == roofline(report.replace(roofline=None), chip)
@@ -83,13 +83,13 @@ def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkey
 
 @pytest.mark.usefixtures("eight_devices")
 def test_what_only_the_partitioner_tells_is_told_of_the_compiled_collectives_too(monkeypatch):
-    read, rungs = compiler.read_collectives, iter(["Told by the partitioner.", ""])
+    read, stages = collectives.read_collectives, iter(["Told by the partitioner.", ""])
 
     def telling(*given):
-        cause = next(rungs)
+        cause = next(stages)
         return tuple(replace(c, cause=cause) for c in read(*given))
 
-    monkeypatch.setattr(compiler, "read_collectives", telling)
+    monkeypatch.setattr(compile, "read_collectives", telling)
     report = compile_program(program(matmul, X, W), cache=ExecutableCache())
     assert [c.cause for c in report.collectives] == ["Told by the partitioner."]
 

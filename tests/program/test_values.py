@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.sharding import NamedSharding
 
+from shardviz.core.backend.inputs import example, example_block, value_leaves
+from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.running.values import example, example_block, value_leaves
-from shardviz.core.program.targets import choose, device_mesh
 from tests.program.helpers import MESH, array, program, run
 
 DTYPES = [
@@ -74,14 +74,14 @@ def test_positive_floats_keep_away_from_zero():
 def test_large_blocks_are_made_slab_by_slab(monkeypatch):
     bounds = ((3, 60), (0, 7), (1, 5))
     whole = example_block((64, 8, 8), bounds, np.dtype("float32"), 3)
-    monkeypatch.setattr("shardviz.core.program.running.values._SLAB", 100)
+    monkeypatch.setattr("shardviz.core.backend.inputs._SLAB", 100)
     np.testing.assert_array_equal(example_block((64, 8, 8), bounds, np.dtype("float32"), 3), whole)
 
 
 def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatch):
     made = program(lambda x: x.sum(), array("x", (64, 8), "a"))
     # The program itself takes 2 KiB and a little; making x up takes those twice.
-    monkeypatch.setattr("shardviz.core.program.running.walk.host_available", lambda: 3 * 1024)
+    monkeypatch.setattr("shardviz.core.backend.execute.host_available", lambda: 3 * 1024)
     report = run(made)
     assert str(report.error) == (
         "place: Making up values takes 6 KiB on this machine, which has 3 KiB free; the largest"
@@ -95,7 +95,7 @@ def test_no_room_for_made_up_values_is_said(monkeypatch):
     def no_room(*_):
         raise MemoryError("Unable to allocate 30.5 GiB")
 
-    monkeypatch.setattr("shardviz.core.program.running.values._slab", no_room)
+    monkeypatch.setattr("shardviz.core.backend.inputs._slab", no_room)
     report = run(program(lambda x: x, array("x", (64, 8))))
     assert str(report.error).startswith(
         "place: x, f32[64, 8], takes 2 KiB in all, and this machine has no room to make it up."

@@ -7,14 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.shardy import build_plan, pipeline
+from shardviz.core.backend.shardy.build_plan import MOST_FAKE_DEVICES, plan_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Dialect
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.given.building import build_program
-from shardviz.core.program.propagation import build, pipeline
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.propagation.lowering import MOST_STAND_INS
 from tests.program.helpers import in_new_python
 from tests.propagation.planning import MESH, W, X, plan, program
 
@@ -44,7 +43,7 @@ def shapes_do_not_fit(x):
     return x @ x
 
 
-LARGE = make_mesh(data=MOST_STAND_INS, model=2)
+LARGE = make_mesh(data=MOST_FAKE_DEVICES, model=2)
 # name: program, stage, how the message begins, whether a line of this file is named
 ERRORS = {
     "an array that does not divide": (
@@ -84,7 +83,7 @@ ERRORS = {
         False,
     ),
     "a callback on too many devices": (
-        lambda: program(calls_back, LARGE, x=((MOST_STAND_INS, 4), "data")),
+        lambda: program(calls_back, LARGE, x=((MOST_FAKE_DEVICES, 4), "data")),
         "lower",
         "The program calls Python on the host, which jax lowers only where every device is named;"
         " the mesh has 131,072.",
@@ -130,7 +129,7 @@ def test_a_pass_that_fails_is_an_error_of_the_plan(eight_devices, monkeypatch):
     def broken(module, per_call=False):
         raise RuntimeError("pass failed")
 
-    monkeypatch.setattr(build.pipeline, "propagate", broken)
+    monkeypatch.setattr(build_plan.pipeline, "propagate", broken)
     found = plan_program(program(jnp.sin, x=X))
     assert str(found.error) == "propagate: Shardy could not propagate. RuntimeError: pass failed"
 

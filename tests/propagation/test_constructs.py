@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.program.propagation.draft import all_axes
+from shardviz.core.backend.shardy.builder import all_axes
 from tests.propagation.planning import V, W, X, plan
 
 

@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.backend.bridge import to_jax
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.shardy.explicit_axes import diagnose
+from shardviz.core.backend.shardy.explicit_choices import price
+from shardviz.core.backend.tracing import trace
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Dialect
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.bridge import to_jax
-from shardviz.core.program.compiling.tracing import trace
-from shardviz.core.program.given.building import build_program
+from shardviz.core.program.plan_values import Diagnosis
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.explicit.answers import Diagnosis
-from shardviz.core.program.propagation.explicit.choices import price
-from shardviz.core.program.propagation.explicit.diagnosis import diagnose
 from shardviz.core.program.report import Collective
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")

@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.propagation.difference import difference
+from shardviz.core.program.plan_difference import plan_difference
 from tests.propagation.planning import MESH, V, W, X, plan, program
 
 WHOLE = ((64, 32), "None")
@@ -115,7 +115,7 @@ def test_a_plan_that_failed(before):
 
 def test_what_is_no_plan_is_refused(before):
     with pytest.raises(ProgramError, match="A plan is compared with a plan"):
-        difference(before, "plan")
+        plan_difference(before, "plan")
 
 
 def test_repr(before):

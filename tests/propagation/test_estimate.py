@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.bridge import adopt_mesh
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.propagation.estimate.collectives import estimate
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.backend.bridge import adopt_mesh
+from shardviz.core.backend.shardy.estimate import estimate
+from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan_values import PlannedOp
 
 P = PartitionSpec
 NAMES = ("data", "model")

@@ -12,16 +12,16 @@ import pytest
 from jax import lax
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.backend.bridge import to_jax
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.shardy.build_plan import plan_program
+from shardviz.core.backend.shardy.explicit_axes import note_types, typed_specs
+from shardviz.core.backend.tracing import trace
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Dialect
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.bridge import to_jax
-from shardviz.core.program.compiling.tracing import trace
-from shardviz.core.program.given.building import build_program
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.build import plan_program
-from shardviz.core.program.propagation.explicit.value_types import note_types, typed_specs
 
 EXPLICIT = make_mesh(x=4, y=2, axis_types="Explicit")
 INNER = (((8, 16), "None, x"), ((16, 4), "x, None"))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation import attributes, factors
-from shardviz.core.program.propagation.draft import base_name
-from shardviz.core.program.propagation.locations import Place, place
+from shardviz.core.backend.shardy import mlir_text
+from shardviz.core.backend.shardy.builder import base_name
+from shardviz.core.backend.shardy.mlir_text import SourceLocation, source_location
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program import sharding_rule
 
 # name: rule, operands, what it does with reductions, words
 RULES = {
@@ -84,7 +85,7 @@ RULES = {
 @pytest.mark.parametrize("name", RULES)
 def test_rules_in_words(name):
     text, operands, reduces, words = RULES[name]
-    assert factors.words(f"#sdy.op_sharding_rule<{text}>", operands, reduces) == words
+    assert sharding_rule.rule_in_words(f"#sdy.op_sharding_rule<{text}>", operands, reduces) == words
 
 
 SHARDINGS = {
@@ -107,8 +108,8 @@ SHARDINGS = {
 @pytest.mark.parametrize("name", SHARDINGS)
 def test_shardings_from_text(name):
     text, spec = SHARDINGS[name]
-    assert attributes.specs(f"#sdy.sharding_per_value<[{text}]>") == (spec,)
-    assert attributes.specs(f"#sdy.sharding_per_value<[{text}, {text}]>") == (spec, spec)
+    assert mlir_text.parse_specs(f"#sdy.sharding_per_value<[{text}]>") == (spec,)
+    assert mlir_text.parse_specs(f"#sdy.sharding_per_value<[{text}, {text}]>") == (spec, spec)
 
 
 def test_edges_from_text():
@@ -116,18 +117,18 @@ def test_edges_from_text():
         '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [operand-1, result-0]},'
         ' {"b":(1)2 = result-0 -> [operand-0]}]}, {step-7 = [{"c" = operand-1 -> [result-0]}]}]>'
     )
-    found = attributes.edges(text)
+    found = mlir_text.parse_edges(text)
     assert [(e.number, e.axis, e.origin, e.to) for e in found] == [
         (3, "a", ("operand", 0), (("operand", 1), ("result", 0))),
         (3, "b:(1)2", ("result", 0), (("operand", 0),)),
         (7, "c", ("operand", 1), (("result", 0),)),
     ]
-    assert attributes.edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
+    assert mlir_text.parse_edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
 
 
 def test_origins_from_text():
     text = '[{a = "self", "b:(1)2" = "input: 1", "c d" = "constraint_0"}, {}]'
-    assert attributes.origins(text) == (
+    assert mlir_text.parse_origins(text) == (
         {"a": "self", "b:(1)2": "input: 1", "c d": "constraint_0"},
         {},
     )
@@ -146,7 +147,7 @@ TYPES = {
 
 @pytest.mark.parametrize("text", TYPES)
 def test_types_from_text(text):
-    assert attributes.tensor(text) == TYPES[text]
+    assert mlir_text.parse_tensor(text) == TYPES[text]
 
 
 PLACES = {
@@ -177,7 +178,7 @@ PLACES = {
 @pytest.mark.parametrize("name", PLACES)
 def test_places_from_text(name):
     text, op, stack = PLACES[name]
-    assert (place(text).op, place(text).stack) == (op, stack)
+    assert (source_location(text).op, source_location(text).stack) == (op, stack)
 
 
 NAMES = {
@@ -228,7 +229,7 @@ CALLS = {
 @pytest.mark.parametrize("name", CALLS)
 def test_each_line_of_a_call_is_told_once(name):
     inner, outer, stack, calls = CALLS[name]
-    found = Place("jit(g)", outer).inner(Place("add", inner))
+    found = SourceLocation("jit(g)", outer).inner(SourceLocation("add", inner))
     assert (found.stack, found.calls) == (stack, calls)
 
 
@@ -244,4 +245,4 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("text", FUNCTIONS)
 def test_functions_around_an_operation(text):
-    assert place(text).calls == FUNCTIONS[text]
+    assert source_location(text).calls == FUNCTIONS[text]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.program.propagation import attributes, locations
-from shardviz.core.program.propagation.estimate.limits import Window
+from shardviz.core.backend.shardy import mlir_text
+from shardviz.core.backend.shardy.estimate_limits import Window
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")
@@ -211,6 +211,11 @@ def test_a_value_in_a_loop_names_each_line_once_and_its_functions(eight_devices)
 
 
 def test_what_is_remembered_of_texts_is_bounded():
-    remembered = (locations.place, locations._inside, attributes.specs, attributes.edges)
+    remembered = (
+        mlir_text.source_location,
+        mlir_text._inside,
+        mlir_text.parse_specs,
+        mlir_text.parse_edges,
+    )
     for function in remembered:
         assert function.cache_info().maxsize is not None

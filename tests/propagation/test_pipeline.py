@@ -8,10 +8,10 @@ import jax
 import jaxlib.version
 import pytest
 
+from shardviz.core.backend.shardy import pipeline
+from shardviz.core.backend.shardy.build_plan import abstract_mesh, lower_to_plan
+from shardviz.core.backend.tracing import trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.program.compiling.tracing import trace
-from shardviz.core.program.propagation import pipeline
-from shardviz.core.program.propagation.lowering import abstract_mesh, lower_to_plan
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, X, program
 
@@ -47,7 +47,7 @@ def test_jax_keeps_its_module_as_it_was(eight_devices):
     before = str(made)
     pipeline.propagate(made)
     pipeline.propagate(made, per_call=True)
-    planned = pipeline.planned(made)
+    planned = pipeline.planned_module(made)
     assert str(made) == before
     assert "sdy.all_reduce" in str(planned)
     assert "sdy.sharding_origins" not in str(planned)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import jaxlib.version
 import pytest
 
-from shardviz.core.program.compiling.tracing import trace
-from shardviz.core.program.propagation import attributes, locations, pipeline
-from shardviz.core.program.propagation.lowering import abstract_mesh, lower_to_plan
-from shardviz.core.program.propagation.texts import Texts
+from shardviz.core.backend.shardy import mlir_text, pipeline
+from shardviz.core.backend.shardy.build_plan import abstract_mesh, lower_to_plan
+from shardviz.core.backend.shardy.mlir_text import AttributeCache
+from shardviz.core.backend.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program
 
@@ -32,10 +32,10 @@ def propagated(request, eight_devices):
 
 
 def test_a_place_is_what_the_text_of_its_location_says(propagated):
-    texts, functions = Texts(), set()
+    texts, functions = AttributeCache(), set()
     for op in operations(propagated.operation):
         told = texts.place(op)
-        assert told == locations.place(str(op.location))
+        assert told == mlir_text.source_location(str(op.location))
         functions.update(told.calls)
     assert functions
 
@@ -46,20 +46,20 @@ def test_a_place_is_what_the_text_of_its_location_says(propagated):
 def test_most_places_are_read_without_their_text(propagated, monkeypatch):
     found = list(operations(propagated.operation))
     asked = []
-    whole = locations.place
-    monkeypatch.setattr(locations, "place", lambda text: asked.append(text) or whole(text))
-    texts = Texts()
+    whole = mlir_text.source_location
+    monkeypatch.setattr(mlir_text, "place", lambda text: asked.append(text) or whole(text))
+    texts = AttributeCache()
     for op in found:
         texts.place(op)
     assert all("callsite" not in text for text in asked)
 
 
 def test_copies_share_what_was_read(propagated):
-    texts = Texts()
+    texts = AttributeCache()
     for op in operations(propagated.operation):
         texts.place(op)
         for value in op.results:
-            assert texts.tensor(value) == attributes.tensor(str(value.type))
+            assert texts.tensor(value) == mlir_text.parse_tensor(str(value.type))
         for name in op.attributes:
             name = getattr(name, "name", name)
             assert texts.attribute(op, name) == str(op.attributes[name])
@@ -72,4 +72,4 @@ def test_copies_share_what_was_read(propagated):
 
 
 def test_what_an_operation_does_not_say_is_empty(propagated):
-    assert Texts().attribute(propagated.operation, "no such") == ""
+    assert AttributeCache().attribute(propagated.operation, "no such") == ""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from shardviz.core.backend.shardy.build_plan import note_uneven
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.planned import PlannedOp
-from shardviz.core.program.propagation.uneven import note_uneven
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan_values import PlannedOp
 
 WORDS = {
     (10, 4): "3 blocks of 3, then one of 1",

@@ -1,4 +1,4 @@
-"""Everything compiled once, for all tests of the rungs."""
+"""Everything compiled once, for all tests of the stages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.fixture(scope="session")
 def dumped(tmp_path_factory) -> Mapping[tuple[str, str], Entry]:
     """Case and mesh to what the package said of it, and what XLA wrote down."""
-    path = tmp_path_factory.mktemp("rungs") / "dumps.pickle"
+    path = tmp_path_factory.mktemp("stages") / "dumps.pickle"
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     ran = subprocess.run(
         [sys.executable, "-m", "tests.rungs.dumps", str(path)],

@@ -59,19 +59,15 @@ QUICKER = {"xla_cpu_use_fusion_emitters": False}
 
 def entry(case: Any, mesh: str) -> Entry:
     """Plans and compiles one case."""
-    from shardviz.core.program.compiler import lower
-    from shardviz.core.program.compiling.partitioner import (
-        compile_with_dump,
-        dump_place,
-        read_partitioned,
-    )
-    from shardviz.core.program.propagation.build import plan_program
-    from shardviz.core.program.targets import choose, device_mesh
+    from shardviz.core.backend.compile import lower
+    from shardviz.core.backend.partitioner import compile_with_dump, dump_root, read_partitioned
+    from shardviz.core.backend.shardy.build_plan import plan_program
+    from shardviz.core.backend.targets import choose, device_mesh
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes
     lowered = lower(program, device_mesh(program.mesh, choose("cpu", program.mesh.size)))
-    with tempfile.TemporaryDirectory(dir=dump_place()) as folder:
+    with tempfile.TemporaryDirectory(dir=dump_root()) as folder:
         dumped = compile_with_dump(lowered.stage, OPTIONS, folder)
         partitioned = _proto(folder, "after_spmd-partitioning")
         propagated = _proto(folder, "after_shardy-xla")

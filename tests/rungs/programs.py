@@ -1,4 +1,4 @@
-"""The programs that the rungs are held against XLA with: what they compute and how it is split.
+"""The programs that the stages are held against XLA with: what they compute and how it is split.
 
 Every Case runs on three meshes. Specs are those of the arguments; the rest is left to the
 propagation, unless the function itself says more.
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
@@ -62,7 +62,7 @@ def _array(name: str, shape: tuple[int, ...], spec: str, dtype: str = "float32")
 
 
 def _specs(text: str) -> Any:
-    from shardviz.core.layout.spec import Spec
+    from shardviz.core.layout.partition_spec import Spec
 
     parts = tuple(Spec.parse(part) for part in text.split(";"))
     return parts[0] if len(parts) == 1 else parts

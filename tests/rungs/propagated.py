@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.plan_values import PlannedOp
 from tests.rungs.dumps import Entry
 from tests.rungs.proto import Instruction, Module, Shape
 from tests.rungs.shardings import Blocks, of_module, of_spec, of_text

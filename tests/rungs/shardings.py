@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from tests.rungs.proto import Message
 
 _REPLICATED, _OTHER = 0, 3  # OpSharding's types

@@ -8,7 +8,7 @@ from collections import Counter
 import jax
 import pytest
 
-from shardviz.core.program.propagation.estimate.limits import LIMITS
+from shardviz.core.backend.shardy.estimate_limits import LIMITS
 
 # Misses of which nothing is known by the kind of operation: layouts that conflict.
 UNSAID = {

@@ -12,21 +12,21 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from shardviz.core.layout.array import ArraySpec
-from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.compiler import compile_lowered, lower
-from shardviz.core.program.compiling import partition_dump, partitioner
-from shardviz.core.program.compiling.partition_dump import dump_place
-from shardviz.core.program.compiling.partitioner import (
+from shardviz.core.backend import partitioner
+from shardviz.core.backend.compile import compile_lowered, lower
+from shardviz.core.backend.partitioner import (
     ONE_DEVICE,
     compile_with_dump,
+    dump_root,
     partitioned_text,
     read_partitioned,
 )
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.targets import choose, device_mesh
 
 
 @pytest.fixture(autouse=True)
@@ -192,7 +192,7 @@ def test_a_dump_that_xla_flags_asks_for(name, tmp_path, monkeypatch):
     text, asked = FLAGS[name]
     (tmp_path / "mine.flags").write_text(f"--xla_dump_to={tmp_path / 'mine'}\n")
     monkeypatch.setenv("XLA_FLAGS", text.format(tmp_path / "mine"))
-    assert partitioner.asked_folder({}) == (str(tmp_path / "mine") if asked else None)
+    assert partitioner.requested_folder({}) == (str(tmp_path / "mine") if asked else None)
 
 
 def test_flags_that_came_too_late_for_xla_are_said(tmp_path, monkeypatch):
@@ -297,11 +297,11 @@ def test_of_several_modules_the_named_one_is_read(tmp_path):
 
 
 def test_dumps_go_where_there_is_room(monkeypatch, tmp_path):
-    assert os.path.isdir(dump_place())
-    monkeypatch.setattr(partition_dump, "_MEMORY", str(tmp_path))
-    monkeypatch.setattr(partition_dump, "_ROOM", 0)
-    assert dump_place() == str(tmp_path)
-    monkeypatch.setattr(partition_dump, "_ROOM", 2**70)
-    assert dump_place() == tempfile.gettempdir()
-    monkeypatch.setattr(partition_dump, "_MEMORY", str(tmp_path / "gone"))
-    assert dump_place() == tempfile.gettempdir()
+    assert os.path.isdir(dump_root())
+    monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(partitioner, "_ROOM", 0)
+    assert dump_root() == str(tmp_path)
+    monkeypatch.setattr(partitioner, "_ROOM", 2**70)
+    assert dump_root() == tempfile.gettempdir()
+    monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path / "gone"))
+    assert dump_root() == tempfile.gettempdir()

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from tests.rungs.programs import CASES
 from tests.rungs.propagated import compare
 from tests.rungs.shardings import Blocks, of_spec, of_text, whole

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from shardviz.core.program.propagation import factors
+from shardviz.core.program import sharding_rule
 from tests.rungs.programs import CASES
 
 SUMS = ("all-reduce", "reduce-scatter")
@@ -25,7 +25,7 @@ def reductions(plan, op):
 
 def summed_axes(plan, op):
     """The axes that split, in an operand, what an operation reduces over."""
-    rule = factors.parse(op.factors)
+    rule = sharding_rule.parse_sharding_rule(op.factors)
     found = set()
     for name, tensor in zip(op.operands, rule.operands if rule else (), strict=False):
         spec = plan.by_name[name].spec if name in plan.by_name else None

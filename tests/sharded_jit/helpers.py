@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from shardviz.core.layout.parts import Parts
+from shardviz.legacy.partitions import Parts
 
 
 def values(*shape: int, seed: int = 0) -> np.ndarray:

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.parts import Parts
+import shardviz.legacy as legacy
+from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_cut, values
 
 X, W = values(8, 24), values(24, 16, seed=1)
@@ -31,7 +32,7 @@ X, W = values(8, 24), values(24, 16, seed=1)
     ],
 )
 def test_block_k_is_on_device_k(parts, count):
-    out = sv.sharded_jit(lambda x: x + 1, parts, parts)(X)
+    out = legacy.sharded_jit(lambda x: x + 1, parts, parts)(X)
     assert_cut(out, parts, count)
     np.testing.assert_array_equal(out, X + 1)
 
@@ -39,7 +40,7 @@ def test_block_k_is_on_device_k(parts, count):
 @pytest.mark.parametrize("shape", [(4, 6, 8), (2, 2, 2, 2)])
 def test_more_dimensions(shape):
     parts = Parts(2, 1, 4) if len(shape) == 3 else Parts(2, 2, 1, 2)
-    out = sv.sharded_jit(jnp.sin, parts, parts)(values(*shape))
+    out = legacy.sharded_jit(jnp.sin, parts, parts)(values(*shape))
     assert_cut(out, parts, 8)
 
 
@@ -47,14 +48,14 @@ def test_the_documented_example():
     def f(x, y, z):
         return x @ y + z
 
-    cut = sv.sharded_jit(f, (Parts(2, 2), Parts(4, 1), None), Parts(1, 4))
+    cut = legacy.sharded_jit(f, (Parts(2, 2), Parts(4, 1), None), Parts(1, 4))
     out = cut(X, W, np.float32(3))
     assert_cut(out, Parts(1, 4), 4)
     np.testing.assert_allclose(out, X @ W + 3, rtol=1e-4, atol=1e-5)
 
 
 def test_one_parts_speaks_for_all_arguments_and_results():
-    x, y = sv.sharded_jit(lambda x, y: (x + y, x - y), Parts(2, 4), Parts(4, 2))(X, X)
+    x, y = legacy.sharded_jit(lambda x, y: (x + y, x - y), Parts(2, 4), Parts(4, 2))(X, X)
     assert_cut(x, Parts(4, 2), 8)
     assert_cut(y, Parts(4, 2), 8)
 
@@ -64,7 +65,7 @@ def test_trees_and_prefixes():
         return {"y": x @ params["w"] + params["b"], "rest": (params["b"], x)}
 
     given = ({"w": Parts(1, 8), "b": None}, Parts(8, 1))
-    cut = sv.sharded_jit(f, given, {"y": Parts(2, 4), "rest": None})
+    cut = legacy.sharded_jit(f, given, {"y": Parts(2, 4), "rest": None})
     out = cut({"w": W, "b": W[0]}, X)
     assert_cut(out["y"], Parts(2, 4), 8)
     assert_cut(out["rest"][0], None, 8)
@@ -73,7 +74,7 @@ def test_trees_and_prefixes():
 
 
 def test_a_prefix_covers_a_whole_subtree():
-    cut = sv.sharded_jit(lambda t: t, ([Parts(2, 1), None],), [Parts(1, 2), Parts(2, 1)])
+    cut = legacy.sharded_jit(lambda t: t, ([Parts(2, 1), None],), [Parts(1, 2), Parts(2, 1)])
     out = cut([{"a": X, "b": (X, X)}, W])
     for leaf in jax.tree.leaves(out[0]):
         assert_cut(leaf, Parts(1, 2), 2)
@@ -81,28 +82,28 @@ def test_a_prefix_covers_a_whole_subtree():
 
 
 def test_none_in_the_arguments_has_no_parts():
-    cut = sv.sharded_jit(lambda x, nothing: x * 2, (Parts(2, 1), None), Parts(2, 1))
+    cut = legacy.sharded_jit(lambda x, nothing: x * 2, (Parts(2, 1), None), Parts(2, 1))
     assert_cut(cut(X, None), Parts(2, 1), 2)
 
 
 def test_no_arguments_and_no_results():
-    assert sv.sharded_jit(lambda: (), None, None, num_partitions=2)() == ()
-    assert_cut(sv.sharded_jit(lambda: jnp.arange(8), None, Parts(8))(), Parts(8), 8)
+    assert legacy.sharded_jit(lambda: (), None, None, num_partitions=2)() == ()
+    assert_cut(legacy.sharded_jit(lambda: jnp.arange(8), None, Parts(8))(), Parts(8), 8)
 
 
 def test_num_partitions_alone_decides_where_everything_is_whole():
-    out = sv.sharded_jit(lambda x: x, None, None, num_partitions=4)(X)
+    out = legacy.sharded_jit(lambda x: x, None, None, num_partitions=4)(X)
     assert_cut(out, None, 4)
 
 
 def test_num_partitions_beside_the_parts():
-    out = sv.sharded_jit(lambda x: x, Parts(4, 1), None, num_partitions=4)(X)
+    out = legacy.sharded_jit(lambda x: x, Parts(4, 1), None, num_partitions=4)(X)
     assert_cut(out, None, 4)
 
 
 def test_the_result_goes_into_jax_as_any_array():
-    out = sv.sharded_jit(lambda x: x, Parts(2, 4), Parts(2, 4))(X)
-    again = sv.sharded_jit(lambda x: x, Parts(8, 1), Parts(8, 1))(out)
+    out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(2, 4))(X)
+    again = legacy.sharded_jit(lambda x: x, Parts(8, 1), Parts(8, 1))(out)
     assert_cut(again, Parts(8, 1), 8)
     np.testing.assert_allclose(jnp.sum(out * 2), X.sum() * 2, rtol=1e-4)
 
@@ -115,7 +116,9 @@ def test_arguments_come_from_anywhere(where):
         "one device": lambda: jax.device_put(X, jax.devices()[0]),
         "another device": lambda: jax.device_put(X, jax.devices()[7]),
     }
-    assert_cut(sv.sharded_jit(lambda x: x, Parts(2, 2), Parts(2, 2))(put[where]()), Parts(2, 2), 4)
+    assert_cut(
+        legacy.sharded_jit(lambda x: x, Parts(2, 2), Parts(2, 2))(put[where]()), Parts(2, 2), 4
+    )
 
 
 @pytest.mark.parametrize("numbers", [1, (1,), [1], (-2,)])
@@ -123,7 +126,7 @@ def test_static_arguments_have_no_parts(numbers):
     def f(x, n, y):
         return x * n + y if n > 2 else x
 
-    cut = sv.sharded_jit(f, (Parts(2, 1), Parts(1, 2)), Parts(2, 1), static_argnums=numbers)
+    cut = legacy.sharded_jit(f, (Parts(2, 1), Parts(1, 2)), Parts(2, 1), static_argnums=numbers)
     np.testing.assert_array_equal(cut(X, 3, X), X * 4)
     assert_cut(cut(X, 1, X), Parts(2, 1), 2)
 
@@ -135,14 +138,14 @@ def test_another_static_value_traces_again_and_the_same_does_not():
         traced.append(n)
         return x * n
 
-    cut = sv.sharded_jit(f, Parts(2, 1), None, static_argnums=1)
+    cut = legacy.sharded_jit(f, Parts(2, 1), None, static_argnums=1)
     for n in (2, 3, 2, 3):
         cut(X, n)
     assert traced == [2, 2, 3, 3]  # once to learn what it asks for, once for the devices
 
 
 def test_threads_share_what_was_traced():
-    cut = sv.sharded_jit(lambda x: x + 1, Parts(2, 4), Parts(2, 4))
+    cut = legacy.sharded_jit(lambda x: x + 1, Parts(2, 4), Parts(2, 4))
     found = []
     threads = [threading.Thread(target=lambda: found.append(np.asarray(cut(X)))) for _ in range(8)]
     for thread in threads:
@@ -158,12 +161,12 @@ def test_it_looks_like_the_function():
         """Words."""
         return x
 
-    cut = sv.sharded_jit(f, None, None)
+    cut = legacy.sharded_jit(f, None, None)
     assert (cut.__name__, cut.__doc__) == ("f", "Words.")
 
 
 def test_as_a_decorator():
-    @functools.partial(sv.sharded_jit, in_parts=Parts(2, 1), out_parts=Parts(1, 2))
+    @functools.partial(legacy.sharded_jit, in_parts=Parts(2, 1), out_parts=Parts(1, 2))
     def f(x):
         return x * 2
 
@@ -171,7 +174,7 @@ def test_as_a_decorator():
 
 
 def test_local_arguments_that_repeat_the_global_ones():
-    cut = sv.sharded_jit(
+    cut = legacy.sharded_jit(
         lambda x: x,
         Parts(2, 4),
         Parts(8, 1),
@@ -186,20 +189,20 @@ def test_local_arguments_that_repeat_the_global_ones():
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool", "complex64", "float32"])
 def test_dtypes(dtype):
     x = jnp.asarray(X > 0, dtype)
-    out = sv.sharded_jit(lambda x: x, Parts(2, 4), Parts(4, 2))(x)
+    out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(4, 2))(x)
     assert out.dtype == x.dtype
     assert_cut(out, Parts(4, 2), 8)
 
 
 def test_random_keys_and_numbers():
-    cut = sv.sharded_jit(lambda k, s: jax.random.normal(k, (8, 8)) * s, None, Parts(2, 4))
+    cut = legacy.sharded_jit(lambda k, s: jax.random.normal(k, (8, 8)) * s, None, Parts(2, 4))
     out = cut(jax.random.key(0), 2.0)
     np.testing.assert_allclose(out, jax.random.normal(jax.random.key(0), (8, 8)) * 2, rtol=1e-6)
     assert_cut(out, Parts(2, 4), 8)
 
 
 def test_parts_in_other_orders_need_two_meshes_and_get_them():
-    cut = sv.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), Parts(3, 2))
+    cut = legacy.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), Parts(3, 2))
     x = values(12, 12)
     out = cut(x, x)
     assert_cut(out, Parts(3, 2), 6)

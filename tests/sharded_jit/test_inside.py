@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.parts import Parts
-from shardviz.core.program.sharded_jit.constraint import asked_inside, inside
+import shardviz.legacy as legacy
+from shardviz.legacy.constraint import constraints_inside, inside
+from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_cut, values
 
 X = values(8, 8)
@@ -17,7 +18,7 @@ CUT = Parts(2, 4)
 
 
 def constrained(x):
-    return sv.with_sharding_constraint(x, CUT)
+    return legacy.with_sharding_constraint(x, CUT)
 
 
 def in_jit(x):
@@ -49,7 +50,7 @@ def in_remat(x):
 
 
 def in_vmap(x):
-    return jax.vmap(lambda v: sv.with_sharding_constraint(v, Parts(8)) * 2)(x)
+    return jax.vmap(lambda v: legacy.with_sharding_constraint(v, Parts(8)) * 2)(x)
 
 
 def in_custom_vjp(x):
@@ -76,7 +77,7 @@ NESTED = [
 
 @pytest.mark.parametrize("f", NESTED, ids=lambda f: f.__name__)
 def test_a_constraint_alone_decides_how_many_devices_there_are(f):
-    out = sv.sharded_jit(f, None, Parts(8, 1))(X)
+    out = legacy.sharded_jit(f, None, Parts(8, 1))(X)
     assert_cut(out, Parts(8, 1), 8)
     with inside():
         plain = jax.jit(f)(X)  # on one device it asks for nothing
@@ -86,7 +87,7 @@ def test_a_constraint_alone_decides_how_many_devices_there_are(f):
 @pytest.mark.parametrize("f", NESTED, ids=lambda f: f.__name__)
 def test_counts_that_disagree_are_found_however_deep(f):
     with pytest.raises(sv.ShardvizError) as refused:
-        sv.sharded_jit(f, Parts(4, 1), None)(X)
+        legacy.sharded_jit(f, Parts(4, 1), None)(X)
     asked = Parts(8) if f is in_vmap else CUT
     words = str(refused.value)
     assert "asks for 8 partitions, and in_parts, out_parts or num_partitions for 4" in words
@@ -97,17 +98,17 @@ def test_counts_that_disagree_are_found_however_deep(f):
 def test_the_documented_example_runs_on_two_devices():
     def f(x):
         y = x + 1
-        y = sv.with_sharding_constraint(y, Parts(2, 1))
+        y = legacy.with_sharding_constraint(y, Parts(2, 1))
         return y * 2
 
-    out = sv.sharded_jit(f, None, None)(X)
+    out = legacy.sharded_jit(f, None, None)(X)
     assert_cut(out, None, 2)
     np.testing.assert_array_equal(out, (X + 1) * 2)
 
 
 def test_the_compiler_sees_the_constraint():
     """Each of the 8 devices computes the sine of its own block only."""
-    report = sv.sharded_jit(lambda x: constrained(jnp.sin(x)), None, None).report(X)
+    report = legacy.sharded_jit(lambda x: constrained(jnp.sin(x)), None, None).report(X)
     assert report.ok, report.error
     (gather,) = {c.kind for c in report.collectives}
     assert gather == "all-gather"  # the blocks are gathered, since the result is whole
@@ -121,7 +122,7 @@ def test_a_constraint_shows_the_shards_that_exist_inside():
         jax.debug.inspect_array_sharding(y, callback=seen.append)
         return y
 
-    sv.sharded_jit(f, None, None)(X)
+    legacy.sharded_jit(f, None, None)(X)
     assert seen[-1].shard_shape(X.shape) == (4, 2)
 
 
@@ -129,56 +130,56 @@ def test_none_inside_makes_whole():
     seen = []
 
     def f(x):
-        y = sv.with_sharding_constraint(x * 2, None)
+        y = legacy.with_sharding_constraint(x * 2, None)
         jax.debug.inspect_array_sharding(y, callback=seen.append)
         return y
 
-    out = sv.sharded_jit(f, CUT, CUT)(X)
+    out = legacy.sharded_jit(f, CUT, CUT)(X)
     assert_cut(out, CUT, 8)
     assert seen[-1].shard_shape(X.shape) == X.shape
 
 
 def test_one_inner_jit_means_the_same_under_every_outer():
-    inner = jax.jit(lambda x: sv.with_sharding_constraint(x + 1, None))
-    assert_cut(sv.sharded_jit(inner, Parts(2, 1), Parts(2, 1))(X), Parts(2, 1), 2)
-    assert_cut(sv.sharded_jit(inner, Parts(8, 1), Parts(8, 1))(X), Parts(8, 1), 8)
-    assert_cut(sv.sharded_jit(inner, None, None, num_partitions=4)(X), None, 4)
+    inner = jax.jit(lambda x: legacy.with_sharding_constraint(x + 1, None))
+    assert_cut(legacy.sharded_jit(inner, Parts(2, 1), Parts(2, 1))(X), Parts(2, 1), 2)
+    assert_cut(legacy.sharded_jit(inner, Parts(8, 1), Parts(8, 1))(X), Parts(8, 1), 8)
+    assert_cut(legacy.sharded_jit(inner, None, None, num_partitions=4)(X), None, 4)
 
 
 def test_two_constraints_that_disagree():
     def f(x):
-        return sv.with_sharding_constraint(sv.with_sharding_constraint(x, Parts(2, 1)), CUT)
+        return legacy.with_sharding_constraint(legacy.with_sharding_constraint(x, Parts(2, 1)), CUT)
 
     with pytest.raises(
         sv.ShardvizError, match=r"Parts\(2, 4\)\) asks for 8.*Parts\(2, 1\)\) for 2"
     ):
-        sv.sharded_jit(f, None, None)(X)
+        legacy.sharded_jit(f, None, None)(X)
 
 
 def test_a_constraint_in_another_order_than_the_rest():
     x = values(12, 12)
-    f = lambda v: sv.with_sharding_constraint(v @ v, Parts(3, 2)) @ v  # noqa: E731
-    out = sv.sharded_jit(f, Parts(2, 3), Parts(2, 3))(x)
+    f = lambda v: legacy.with_sharding_constraint(v @ v, Parts(3, 2)) @ v  # noqa: E731
+    out = legacy.sharded_jit(f, Parts(2, 3), Parts(2, 3))(x)
     assert_cut(out, Parts(2, 3), 6)
     np.testing.assert_allclose(out, x @ x @ x, rtol=1e-3, atol=1e-4)
 
 
 def test_inside_another_sharded_jit():
-    inner = sv.sharded_jit(lambda x: x * 2, Parts(4, 2), Parts(8, 1))
-    outer = sv.sharded_jit(lambda x: inner(x) + 1, None, CUT)
+    inner = legacy.sharded_jit(lambda x: x * 2, Parts(4, 2), Parts(8, 1))
+    outer = legacy.sharded_jit(lambda x: inner(x) + 1, None, CUT)
     assert_cut(outer(X), CUT, 8)
     np.testing.assert_array_equal(outer(X), X * 2 + 1)
 
 
 def test_inside_another_sharded_jit_of_another_size():
-    inner = sv.sharded_jit(lambda x: x * 2, Parts(2, 1), None)
+    inner = legacy.sharded_jit(lambda x: x * 2, Parts(2, 1), None)
     with pytest.raises(sv.ShardvizError, match=r"nested sharded_jit .* asks for 2 .* for 8"):
-        sv.sharded_jit(lambda x: inner(x) + 1, CUT, None)(X)
+        legacy.sharded_jit(lambda x: inner(x) + 1, CUT, None)(X)
 
 
 @pytest.mark.parametrize("f", [lambda x: x * 3, constrained, in_scan], ids=["x", "cut", "scan"])
 def test_jit_around_it(f):
-    cut = sv.sharded_jit(f, CUT, Parts(4, 2))
+    cut = legacy.sharded_jit(f, CUT, Parts(4, 2))
     out = jax.jit(lambda x: cut(x))(X)
     assert_cut(out, Parts(4, 2), 8)
     np.testing.assert_allclose(out, cut(X), rtol=1e-6)
@@ -186,22 +187,22 @@ def test_jit_around_it(f):
 
 @pytest.mark.parametrize("where", ["numpy", "committed to one device", "cut already"])
 def test_a_gradient_around_it(where):
-    cut = sv.sharded_jit(lambda x: jnp.sum(constrained(x) ** 3), Parts(8, 1), None)
+    cut = legacy.sharded_jit(lambda x: jnp.sum(constrained(x) ** 3), Parts(8, 1), None)
     place = {"committed to one device": jax.devices()[0]}
     x = jax.device_put(X, place[where]) if where in place else X
-    x = sv.sharded_jit(lambda x: x, None, CUT)(X) if where == "cut already" else x
+    x = legacy.sharded_jit(lambda x: x, None, CUT)(X) if where == "cut already" else x
     np.testing.assert_allclose(jax.grad(cut)(x), 3 * X**2, rtol=1e-5)
 
 
 def test_gradients_through_several():
-    first = sv.sharded_jit(jnp.sin, CUT, CUT)
-    second = sv.sharded_jit(lambda x: x * x, Parts(8, 1), Parts(1, 8))
+    first = legacy.sharded_jit(jnp.sin, CUT, CUT)
+    second = legacy.sharded_jit(lambda x: x * x, Parts(8, 1), Parts(1, 8))
     found = jax.grad(lambda x: second(first(x)).sum())(X)
     np.testing.assert_allclose(found, 2 * np.sin(X) * np.cos(X), rtol=1e-4, atol=1e-6)
 
 
 def test_vmap_and_jvp_around_it():
-    cut = sv.sharded_jit(lambda x: constrained(x) * 2, Parts(8, 1), CUT)
+    cut = legacy.sharded_jit(lambda x: constrained(x) * 2, Parts(8, 1), CUT)
     np.testing.assert_array_equal(jax.vmap(cut)(np.stack([X, X, X]))[1], X * 2)
     np.testing.assert_array_equal(jax.jvp(cut, (X,), (X,))[1], X * 2)
 
@@ -209,13 +210,13 @@ def test_vmap_and_jvp_around_it():
 def test_what_is_asked_inside_can_be_read():
     with inside():
         jaxpr = jax.make_jaxpr(in_scan)(X)
-    assert {(a.parts, a.count) for a in asked_inside(jaxpr)} == {(CUT, 8)}
+    assert {(a.parts, a.count) for a in constraints_inside(jaxpr)} == {(CUT, 8)}
 
 
 def test_numbers_and_numpy_arrays_inside():
     def f(x):
-        return sv.with_sharding_constraint(np.ones((8, 8)), CUT) * x + (
-            sv.with_sharding_constraint(2.0, None)
+        return legacy.with_sharding_constraint(np.ones((8, 8)), CUT) * x + (
+            legacy.with_sharding_constraint(2.0, None)
         )
 
-    np.testing.assert_array_equal(sv.sharded_jit(f, None, None)(X), X + 2)
+    np.testing.assert_array_equal(legacy.sharded_jit(f, None, None)(X), X + 2)

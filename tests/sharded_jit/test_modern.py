@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.parts import Parts
-from shardviz.core.program.sharded_jit.modern_source import translated
+import shardviz.legacy as legacy
+from shardviz.legacy.modern_code import translated
+from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_cut, run_code, values
 
 X, W = values(8, 24), values(24, 16, seed=1)
@@ -19,12 +20,12 @@ HIDDEN = 3
 
 
 def matmul(x, w):
-    y = sv.with_sharding_constraint(jnp.sin(x), sv_parts(8, 1))
+    y = legacy.with_sharding_constraint(jnp.sin(x), sv_parts(8, 1))
     return y @ w
 
 
 def layer(x, w):
-    y = sv.with_sharding_constraint(jnp.tanh(x @ w), None)
+    y = legacy.with_sharding_constraint(jnp.tanh(x @ w), None)
     return {"y": y, "mean": jnp.mean(y, axis=0)}
 
 
@@ -48,7 +49,7 @@ sv_parts = Parts
 
 
 def test_the_code_stands_by_itself():
-    cut = sv.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
+    cut = legacy.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
     code = cut.to_modern(X, W)
     assert "shardviz" not in code
     assert "sv." not in code
@@ -60,7 +61,7 @@ def test_the_code_stands_by_itself():
 
 
 def test_it_reads_like_this():
-    code = sv.sharded_jit(leaning, Parts(2, 4), Parts(8, 1)).to_modern(X)
+    code = legacy.sharded_jit(leaning, Parts(2, 4), Parts(8, 1)).to_modern(X)
     assert (
         code
         == """\
@@ -94,7 +95,7 @@ result = jitted(x)
 
 
 def test_a_constraint_is_translated():
-    code = sv.sharded_jit(matmul, None, None).to_modern(X, W)
+    code = legacy.sharded_jit(matmul, None, None).to_modern(X, W)
     assert (
         "jax.lax.with_sharding_constraint(jnp.sin(x), NamedSharding(mesh, P('part0', None)))"
         in (code)
@@ -117,9 +118,9 @@ def test_a_closure_keeps_its_constraints():
     scale = np.float32(2)
 
     def f(x):
-        return sv.with_sharding_constraint(x * scale, Parts(1, 8)) + 1
+        return legacy.with_sharding_constraint(x * scale, Parts(1, 8)) + 1
 
-    cut = sv.sharded_jit(f, Parts(8, 1), Parts(8, 1))
+    cut = legacy.sharded_jit(f, Parts(8, 1), Parts(8, 1))
     code = cut.to_modern(X)
     assert "with jax.set_mesh(mesh):" in code
     out = run_code(code, x=X, f=f)
@@ -128,14 +129,16 @@ def test_a_closure_keeps_its_constraints():
 
 
 def test_static_arguments_stand_in_the_call():
-    cut = sv.sharded_jit(lambda x, n, mode: x * n, Parts(2, 1), Parts(1, 2), static_argnums=(1, 2))
+    cut = legacy.sharded_jit(
+        lambda x, n, mode: x * n, Parts(2, 1), Parts(1, 2), static_argnums=(1, 2)
+    )
     code = cut.to_modern(X, 3, ("a", None))
     assert "result = jitted(x, 3, ('a', None))" in code
     np.testing.assert_array_equal(run_code(code, x=X, fun=lambda x, n, mode: x * n), X * 3)
 
 
 def test_static_arguments_without_a_literal_are_refused():
-    cut = sv.sharded_jit(lambda x, f: f(x), None, None, static_argnums=1)
+    cut = legacy.sharded_jit(lambda x, f: f(x), None, None, static_argnums=1)
     with pytest.raises(sv.ShardvizError, match="cannot be printed as code"):
         cut.to_modern(X, jnp.sin)
 
@@ -144,7 +147,7 @@ def test_containers_without_a_literal_are_refused():
     import collections
 
     pair = collections.namedtuple("pair", "a b")
-    cut = sv.sharded_jit(lambda p: p.a, (pair(Parts(2, 1), None),), None)
+    cut = legacy.sharded_jit(lambda p: p.a, (pair(Parts(2, 1), None),), None)
     assert_cut(cut(pair(X, W)), None, 2)
     with pytest.raises(sv.ShardvizError, match="holds a pair, which cannot be printed as code"):
         cut.to_modern(pair(X, W))
@@ -155,24 +158,24 @@ def test_two_orders_of_the_devices(static):
     x = values(12, 12)
 
     def f(x, y, n=1):
-        return sv.with_sharding_constraint(x @ y, Parts(3, 2)) @ (y * n)
+        return legacy.with_sharding_constraint(x @ y, Parts(3, 2)) @ (y * n)
 
     rest = (2,) if static else ()
     statics = (2,) if static else ()
-    cut = sv.sharded_jit(f, (Parts(2, 3), Parts(3, 2)), Parts(2, 3), static_argnums=statics)
+    cut = legacy.sharded_jit(f, (Parts(2, 3), Parts(3, 2)), Parts(2, 3), static_argnums=statics)
     out = run_code(cut.to_modern(x, x, *rest), x=x, y=x, f=f)
     assert_cut(out, Parts(2, 3), 6)
     np.testing.assert_allclose(out, cut(x, x, *rest), rtol=1e-5)
 
 
 def test_code_from_shapes_alone():
-    cut = sv.sharded_jit(layer, (Parts(2, 4), None), None)
+    cut = legacy.sharded_jit(layer, (Parts(2, 4), None), None)
     shapes = jax.ShapeDtypeStruct(X.shape, X.dtype), sv.array("w", W.shape)
     assert cut.to_modern(*shapes) == cut.to_modern(X, W)
 
 
 def test_the_report_is_an_ordinary_one():
-    cut = sv.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
+    cut = legacy.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
     report = cut.report(X, W)
     assert report.ok, report.error
     assert_cut(report.outputs["y"], Parts(4, 2), 8)
@@ -184,12 +187,12 @@ def test_the_report_is_an_ordinary_one():
 
 
 def test_a_report_from_shapes_makes_up_its_values():
-    cut = sv.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
+    cut = legacy.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
     assert cut.report(sv.array("x", (8, 24)), sv.array("w", (24, 16))).ok
 
 
 def test_a_report_with_static_arguments_and_numbers():
-    cut = sv.sharded_jit(
+    cut = legacy.sharded_jit(
         lambda x, n, s: x * n + s, (Parts(2, 4), None), Parts(4, 2), static_argnums=1
     )
     report = cut.report(X, 3, 1.0)
@@ -198,7 +201,7 @@ def test_a_report_with_static_arguments_and_numbers():
 
 
 def test_the_program_runs_and_opens():
-    cut = sv.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
+    cut = legacy.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
     program = cut.program(X, W)
     assert [str(r.spec) for r in program.requests] == [
         "P('part0', ('part1', 'part2'))",
@@ -212,7 +215,7 @@ def test_the_program_runs_and_opens():
 
 def test_six_devices_cut_anew():
     """2 x 3 parts into 6 x 1: the way that XLA cannot go directly, in call, report and code."""
-    cut = sv.sharded_jit(lambda x: jnp.cumsum(x, axis=0), Parts(2, 3), Parts(6, 1))
+    cut = legacy.sharded_jit(lambda x: jnp.cumsum(x, axis=0), Parts(2, 3), Parts(6, 1))
     x = values(12, 12)
     report = cut.report(x)
     assert report.ok, report.error
@@ -222,12 +225,12 @@ def test_six_devices_cut_anew():
 
 
 def test_a_program_has_one_mesh():
-    cut = sv.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), None)
+    cut = legacy.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), None)
     with pytest.raises(sv.ShardvizError, match="No single mesh cuts 6 devices"):
         cut.program(values(6, 6), values(6, 6))
 
 
 def test_a_function_that_fails_in_the_report_is_an_answer():
-    cut = sv.sharded_jit(lambda x: x, Parts(2, 1), None)
+    cut = legacy.sharded_jit(lambda x: x, Parts(2, 1), None)
     with pytest.raises(sv.ShardvizError, match="no keyword arguments"):
         cut.report(x=X)

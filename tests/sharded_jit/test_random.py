@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 import shardviz as sv
-from shardviz.core.layout.parts import Parts
+import shardviz.legacy as legacy
+from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_cut, run_code, values
 
 SIZE = 24  # every number of parts below divides it
@@ -63,11 +64,11 @@ def test_a_random_pair(seed):
     body, constrained = FUNCTIONS[name], rng.random() < 0.6
 
     def f(x, w):
-        cut = lambda v: sv.with_sharding_constraint(v, inner) if constrained else v  # noqa: E731
+        cut = lambda v: legacy.with_sharding_constraint(v, inner) if constrained else v  # noqa: E731
         return body(x, w, cut)
 
     x, w = values(SIZE, SIZE, seed=seed), values(SIZE, SIZE, seed=seed + 1)
-    sharded = sv.sharded_jit(f, ins, out, num_partitions=count)
+    sharded = legacy.sharded_jit(f, ins, out, num_partitions=count)
     found = sharded(x, w)
     plain = unsharded(name)(x, w)
     np.testing.assert_allclose(found, plain, rtol=2e-4, atol=2e-4)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.explicit.answers import Choice, Diagnosis
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import Origin, PlannedOp, Step
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
 from shardviz.core.program.report import Collective, Failure
 
 MESH = make_mesh(data=4, model=2)

@@ -5,18 +5,18 @@ import jax
 import numpy as np
 import pytest
 
+from shardviz.core.backend.worker.run import run_program
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.runner import run_program
 from shardviz.gallery import programs
-from shardviz.widgets import bundle, export, jax_code
+from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.known_programs import known_names, known_program
-from shardviz.widgets.session import PLACE, Session
+from shardviz.widgets.menus import known_names, known_program
+from shardviz.widgets.session import DEVICE_PUT, Session
 
 REFUSED = "two orders of devices"  # jax itself refuses this puzzle
 UNEVEN = "a constraint that replicates"  # jax 0.12 refuses the result of this one
@@ -64,7 +64,7 @@ def test_the_code_of_the_refused_puzzle_shows_what_jax_says(eight_devices):
 def test_the_code_keeps_axis_types_and_device_order(types, eight_devices, capsys):
     mesh = make_mesh("a=2, b=4", axis_types=types, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
     array = ArraySpec("x", (8, 8), None, "bfloat16", Spec.parse("b, a"))
-    session = Session(Program(lambda x: x, (array,), mesh, name=PLACE), PLACE)
+    session = Session(Program(lambda x: x, (array,), mesh, name=DEVICE_PUT), DEVICE_PUT)
     namespace = executed(jax_code.code(session))
     made = namespace["mesh"]
     assert [d.id for d in made.devices.flat] == [7, 6, 5, 4, 3, 2, 1, 0]
@@ -78,7 +78,7 @@ def test_names_that_are_no_identifiers_become_some(eight_devices, capsys):
         ArraySpec(name, (8,), None, "float32", Spec.parse("data"))
         for name in ("class", "params.w", "params w", "np", "1st", "</x>")
     )
-    session = Session(Program(lambda *a: a, arrays, make_mesh(data=8), name=PLACE), PLACE)
+    session = Session(Program(lambda *a: a, arrays, make_mesh(data=8), name=DEVICE_PUT), DEVICE_PUT)
     executed(jax_code.code(session))
 
 
@@ -124,15 +124,17 @@ def test_a_page_goes_to_a_path(path):
 
 
 def test_the_page_closes_no_script_early():
-    page = export.page({"view": {"x": "</script><script>alert(1)</script>\u2028"}}, "<pre>")
+    page = html_page.saved_page(
+        {"view": {"x": "</script><script>alert(1)</script>\u2028"}}, "<pre>"
+    )
     data = re.search(r'id="state">(.*?)</script>', page, re.DOTALL).group(1)
     assert json.loads(data)["view"]["x"].startswith("</script>")
     assert "&lt;pre&gt;" in page
 
 
 def test_the_bundle_has_every_module_once_and_no_name_twice():
-    source = bundle.module("explorer")
-    for path in bundle.HERE.glob("*.js"):
+    source = html_page.bundled_module("explorer")
+    for path in html_page.HERE.glob("*.js"):
         assert source.count(f"// {path.name}\n") == 1, path.name
     names = re.findall(r"^(?:async )?(?:function|class|const|let) (\w+)", source, re.MULTILINE)
     assert sorted(names) == sorted(set(names))

@@ -1,6 +1,6 @@
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.given.difference import differences
+from shardviz.core.program.program import differences
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session

@@ -12,13 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.widgets import jax_code
-from shardviz.widgets.code_function import function_code, names_read
-from shardviz.widgets.code_values import Name, Unwritable, written
-from shardviz.widgets.session import PLACE, Session
+from shardviz.widgets.function_source import Name, Unwritable, function_code, names_read, written
+from shardviz.widgets.session import DEVICE_PUT, Session
 
 HERE = Path(__file__).parent
 PASTED = """
@@ -186,7 +185,9 @@ def test_a_donated_array_in_host_memory_stays_there():
 
 
 def test_the_code_of_a_reopened_state_says_what_is_missing():
-    session = Session(Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=8), name=PLACE), PLACE)
+    session = Session(
+        Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=8), name=DEVICE_PUT), DEVICE_PUT
+    )
     session.lost = "dot\nimport os"
     assert "# A saved state holds no functions: 'dot\\nimport os'" in jax_code.code(session)
 

@@ -1,12 +1,12 @@
 import threading
 import time
 
-from shardviz.widgets.newest import Newest
+from shardviz.widgets.background import LatestWins
 
 
 def test_only_the_newest_of_what_was_asked_is_done():
     done: list[int] = []
-    newest = Newest[int]("test", lambda item, stop: done.append(item), 0.05)
+    newest = LatestWins[int]("test", lambda item, stop: done.append(item), 0.05)
     for number in range(500):
         newest.ask(number)
     assert newest.wait(5)
@@ -15,7 +15,7 @@ def test_only_the_newest_of_what_was_asked_is_done():
 
 def test_nothing_begins_while_somebody_keeps_asking():
     done: list[int] = []
-    newest = Newest[int]("test", lambda item, stop: done.append(item), 0.2)
+    newest = LatestWins[int]("test", lambda item, stop: done.append(item), 0.2)
     until = time.monotonic() + 0.5
     number = 0
     while time.monotonic() < until:
@@ -39,7 +39,7 @@ def test_one_at_a_time_and_a_newer_one_tells_the_older_to_stop():
         stopped.append(item)
         under_way[0] -= 1
 
-    newest = Newest[int]("test", work)
+    newest = LatestWins[int]("test", work)
     newest.ask(1)
     assert began.wait(5)
     newest.ask(2)
@@ -51,7 +51,7 @@ def test_one_at_a_time_and_a_newer_one_tells_the_older_to_stop():
 
 def test_asking_never_waits_for_the_work():
     hold = threading.Event()
-    newest = Newest[int]("test", lambda item, stop: hold.wait(5) and None)
+    newest = LatestWins[int]("test", lambda item, stop: hold.wait(5) and None)
     newest.ask(0)
     begun = time.perf_counter()
     for number in range(1000):
@@ -62,10 +62,10 @@ def test_asking_never_waits_for_the_work():
 
 
 def test_no_thread_is_left_when_there_is_nothing_to_do_or_it_is_closed():
-    newest = Newest[int]("test of threads", lambda item, stop: None)
+    newest = LatestWins[int]("test of threads", lambda item, stop: None)
     newest.ask(1)
     assert newest.wait(5)
-    again = Newest[int]("test of threads", lambda item, stop: _until(stop))
+    again = LatestWins[int]("test of threads", lambda item, stop: _until(stop))
     again.ask(1)
     again.close(5)
     again.ask(2)
@@ -81,7 +81,7 @@ def _until(stop) -> None:
 
 def test_what_was_wanted_and_has_not_begun_can_be_dropped():
     done: list[int] = []
-    newest = Newest[int]("test", lambda item, stop: done.append(item), 0.1)
+    newest = LatestWins[int]("test", lambda item, stop: done.append(item), 0.1)
     newest.ask(1)
     newest.drop()
     assert newest.wait(5)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
-from shardviz.picture.draw_array import draw_layout_array
+from shardviz.picture.layout import draw_layout_array
 from shardviz.widgets import pictures
-from shardviz.widgets.pictures import PictureCache, wire
+from shardviz.widgets.pictures import PictureCache, serialized
 from shardviz.widgets.session import Session
 
 MESH = make_mesh(data=2, model=4)
@@ -74,7 +74,7 @@ def test_every_picture_is_as_if_drawn_by_itself(edits):
     for asked, picture in zip(session.program.requests, found, strict=True):
         array = asked.array
         alone = draw_layout_array(asked.layout, None, None, array.name, array.logical, title="")
-        assert picture == wire(alone), array.name
+        assert picture == serialized(alone), array.name
 
 
 def test_other_devices_are_another_picture():

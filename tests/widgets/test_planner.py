@@ -6,14 +6,14 @@ import pytest
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.planner import Planner, why_not_by_itself
-from shardviz.widgets.session import PLACE, Session
+from shardviz.widgets.session import DEVICE_PUT, Session
 from tests.program.helpers import in_new_python
 
 ONE = Collective("all-reduce", ("data",), 1024)
@@ -213,7 +213,7 @@ def test_the_story_of_a_value_is_told_when_somebody_asks():
 
 def test_a_program_that_only_places_arrays_has_a_plan_too():
     session = Session(programs.get(), programs.DEFAULT)
-    session.edit("program", PLACE)
+    session.edit("program", DEVICE_PUT)
     made = Explorer(session, ExecutableCache())
     made.follow()
     made.wait(120)

@@ -10,12 +10,12 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs, puzzles
-from shardviz.widgets import rung_views
+from shardviz.widgets import stages_view
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.known_programs import known_names, known_program
+from shardviz.widgets.menus import known_names, known_program
 from shardviz.widgets.planner import Planner
-from shardviz.widgets.rung_views import RungViews
 from shardviz.widgets.session import Session
+from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import open_state, session_state
 
 ONE = Collective("all-reduce", ("data",), 1024)
@@ -26,11 +26,11 @@ def explorer(name: str = programs.DEFAULT) -> Explorer:
     return Explorer(Session(known_program(name), name), ExecutableCache())
 
 
-def views(partition=None) -> RungViews:
+def views(partition=None) -> StageViews:
     def never(*_: object) -> Report:
         raise AssertionError("nobody asked for it")
 
-    return RungViews(Planner(lambda: None, ExecutableCache(), partition=partition or never))
+    return StageViews(Planner(lambda: None, ExecutableCache(), partition=partition or never))
 
 
 def text(rungs: dict, index: int) -> str:
@@ -42,7 +42,7 @@ def test_every_known_program_saves_with_its_rungs_values_and_stories(name, eight
     made = explorer(name)
     began = time.perf_counter()
     rungs, values = made._rungs.saved(made.session.program, 0, "")
-    assert time.perf_counter() - began < rung_views.PLAN_S
+    assert time.perf_counter() - began < stages_view.PLAN_S
     assert text(rungs, 1) == "not asked"
     if name == "two orders of devices":
         assert "Two meshes hold the same 8 devices in another order" in values["error"]
@@ -76,7 +76,7 @@ def test_without_jax_the_page_says_not_planned(monkeypatch):
 
 
 def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
-    monkeypatch.setattr(rung_views, "PLAN_S", 0.2)
+    monkeypatch.setattr(stages_view, "PLAN_S", 0.2)
 
     def slow(x):
         time.sleep(1.5)
@@ -96,7 +96,7 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     monkeypatch.setattr(made, "send", lambda message, *_: sent.append(message))
     began = time.perf_counter()
     made._hear(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
-    assert time.perf_counter() - began < rung_views.PLAN_S
+    assert time.perf_counter() - began < stages_view.PLAN_S
     (message,) = [m for m in sent if m.get("kind") == "page"]
     assert '"planned when the edits settle"' not in message["html"]
     assert "1 all-gather, 1 all-reduce" in message["html"]

@@ -2,13 +2,13 @@ import json
 
 import pytest
 
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
-from shardviz.widgets.session import PLACE, Session
+from shardviz.widgets.session import DEVICE_PUT, Session
+from shardviz.widgets.session_view import session_view
 from shardviz.widgets.state import open_state, session_state
-from shardviz.widgets.view import session_view
 
 
 def new_session(name: str = programs.DEFAULT) -> Session:
@@ -138,7 +138,7 @@ def test_an_array_cannot_take_the_name_of_another():
 def test_adding_and_removing_an_array_detaches_the_program():
     session = new_session()
     session.edit("add", None)
-    assert session.entry == PLACE
+    assert session.entry == DEVICE_PUT
     assert session.selected == len(session.arrays) - 1
     session.edit("remove", session.selected)
     while len(session.arrays) > 1:
@@ -237,7 +237,7 @@ def test_a_state_holds_permuted_devices_and_uneven_hosts():
 def test_a_state_of_a_function_of_ones_own_keeps_its_arrays():
     mine = programs.get("MLP").replace(fn=lambda *a: a, name="mine")
     again = open_state(session_state(Session(mine, own=mine)))
-    assert again.entry == PLACE
+    assert again.entry == DEVICE_PUT
     assert again.arrays == mine.arrays
 
 
@@ -252,7 +252,7 @@ def own(name, count=2):
 @pytest.mark.parametrize(("name", "count"), [("dot", 2), ("attention", 5), ("<lambda>", 0)])
 def test_a_reopened_state_says_which_function_did_not_come_back(name, count):
     again = open_state(json.loads(json.dumps(session_state(own(name, count)))))
-    assert again.entry == PLACE
+    assert again.entry == DEVICE_PUT
     said = session_view(again)["program"]["lost"]
     assert said.startswith(f"A saved state holds arrays and no functions: “{name}” did not come")
     assert "sv.explore(program)" in said
@@ -261,7 +261,7 @@ def test_a_reopened_state_says_which_function_did_not_come_back(name, count):
 
 FOUND = {
     "another program": ("program", "MLP"),
-    "the arrays by themselves": ("program", PLACE),
+    "the arrays by themselves": ("program", DEVICE_PUT),
     "arrays of the gallery": ("preset", "arrays:MLP"),
     "an array more": ("add", None),
 }
@@ -344,7 +344,7 @@ def test_reading_a_state_runs_nothing_of_it():
     state["look"] = {"by": "__import__('os').abort()", "dims": "x", "at": {"a": 1}}
     state["selected"] = "1"
     session = open_state(state)
-    assert session.entry == PLACE
+    assert session.entry == DEVICE_PUT
     assert session.look["by"] == "mesh"
 
 

@@ -5,15 +5,15 @@ import struct
 import numpy as np
 import pytest
 
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Collective, Report
 from shardviz.gallery import programs
+from shardviz.widgets.device_placement import DeviceOrders, device_placement, why_no_placement
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.link_pictures import LinkPictures, links_view
+from shardviz.widgets.pictures import LinkPictures, links_view
 from shardviz.widgets.session import Session
-from shardviz.widgets.standing import Orders, standing, why_not_standing
 from shardviz.widgets.state import open_state, session_state
 
 MIB = 1 << 20
@@ -52,15 +52,15 @@ def numbers(part: bytes) -> list[int]:
     ],
 )
 def test_only_hardware_of_the_size_of_the_mesh_has_positions(target, size, words):
-    why = why_not_standing(make_mesh(data=size), target)
+    why = why_no_placement(make_mesh(data=size), target)
     assert words in why
     assert bool(why) == bool(words)
-    assert (standing(make_mesh(data=size), target) is None) == bool(words)
+    assert (device_placement(make_mesh(data=size), target) is None) == bool(words)
 
 
 def test_devices_that_the_hardware_has_not_have_no_position():
     odd = make_mesh({"data": 4}, device_ids=[0, 1, 2, 99])
-    assert "are not those of tpu:v5e:2x2" in why_not_standing(odd, "tpu:v5e:2x2")
+    assert "are not those of tpu:v5e:2x2" in why_no_placement(odd, "tpu:v5e:2x2")
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_devices_that_the_hardware_has_not_have_no_position():
 )
 def test_ids_and_hosts_are_those_of_the_hardware(target):
     topology = Topology.parse(target)
-    there = standing(MESH, target).mesh
+    there = device_placement(MESH, target).mesh
     ids, hosts = there.device_ids.ravel(), there.process_indices.ravel()
     assert ids.tolist() == sorted(topology.device_ids.tolist())
     place = dict(zip(topology.device_ids, topology.process_indices, strict=True))
@@ -77,7 +77,7 @@ def test_ids_and_hosts_are_those_of_the_hardware(target):
 
 def test_the_order_of_a_compile_wins_for_its_target_and_shape_only():
     order = tuple(np.random.default_rng(1).permutation(16).tolist())
-    orders = Orders()
+    orders = DeviceOrders()
     report = Report("f", "tpu", mesh=make_mesh(MESH.shape, device_ids=list(order)))
     assert orders.learn(report, MESH, "tpu:v5e:4x4")
     assert not orders.learn(report, MESH, "tpu:v5e:4x4")
@@ -90,7 +90,7 @@ def test_the_order_of_a_compile_wins_for_its_target_and_shape_only():
 
 
 def test_a_report_without_an_order_teaches_none():
-    orders = Orders()
+    orders = DeviceOrders()
     assert not orders.learn(Report("f", "cpu"), MESH, "tpu:v5e:4x4")
     assert not orders.standing(MESH, "tpu:v5e:4x4").compiled
 
@@ -154,20 +154,20 @@ CASES = {
 def test_the_sentence_says_what_a_ring_carries(case):
     kind, axes, target, share, words = case
     mesh = make_mesh(data=Topology.parse(target).size // 4, model=4)
-    found = links_view("0:0", Collective(kind, axes, MIB), standing(mesh, target))["words"]
+    found = links_view("0:0", Collective(kind, axes, MIB), device_placement(mesh, target))["words"]
     assert found.startswith(f"{words}: each link carries {round(share * 1024)} KiB each way, at ")
 
 
 def test_gpus_and_slices_say_what_leaves_a_chip():
     both = Collective("all-reduce", ("data", "model"), MIB)
-    words = links_view("0:0", both, standing(MESH, "gpu:h100:2x8"))["words"]
+    words = links_view("0:0", both, device_placement(MESH, "gpu:h100:2x8"))["words"]
     assert "a GPU sends 1.8 MiB over NVLink and a GPU sends 128 KiB over the network" in words
-    wide = standing(make_mesh(data=8, model=4), "tpu:v5e:4x4*2")
+    wide = device_placement(make_mesh(data=8, model=4), "tpu:v5e:4x4*2")
     assert "over the network" in links_view("0:0", both, wide)["words"]
 
 
 def test_loops_count_and_what_is_not_known_is_said():
-    there = standing(MESH, "tpu:v5e:4x4")
+    there = device_placement(MESH, "tpu:v5e:4x4")
     loop = Collective("all-gather", ("model",), MIB, trips=12, in_loop=True)
     assert links_view("0:0", loop, there)["words"].endswith("µs, 12 times.")
     lost = links_view("0:0", Collective("all-reduce", ("model:(1)2",), MIB), there)
@@ -180,7 +180,7 @@ def test_loops_count_and_what_is_not_known_is_said():
 def test_the_newest_choice_is_the_one_that_is_drawn():
     told: list[str] = []
     pictures = LinkPictures(lambda: told.append(pictures.view["key"]))
-    there = standing(MESH, "tpu:v5e:4x4")
+    there = device_placement(MESH, "tpu:v5e:4x4")
     for number in range(20):
         pictures.chosen = f"0:{number}"
         pictures.update(Collective("all-gather", ("model",), MIB << number % 3), there)
@@ -229,7 +229,7 @@ def test_the_order_that_a_compile_chose_is_shown():
 
 
 def test_an_order_is_of_its_ids_and_not_of_its_names():
-    order, orders = list(range(15, -1, -1)), Orders()
+    order, orders = list(range(15, -1, -1)), DeviceOrders()
     orders.learn(Report("f", "", mesh=make_mesh(MESH.shape, device_ids=order)), MESH, "tpu:v5e:4x4")
     assert orders.standing(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
     permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())

@@ -5,15 +5,9 @@ import pytest
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.gallery import programs
+from shardviz.widgets.menus import EXAMPLES, checked_target, fitting_mesh, target_view, topology_of
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import open_state, session_state
-from shardviz.widgets.target_menu import (
-    EXAMPLES,
-    checked_target,
-    fitting_mesh,
-    target_view,
-    topology_of,
-)
 
 WRONG = (
     "moon", "cpu:0", "cpu:", "cpu:-1", "cpu:1.5", "cpu:99999999", "tpu:v5e", "tpu:v5e:4",

@@ -5,11 +5,11 @@ import json
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.spec import Spec
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import ORIGINS, Origin, PlannedOp
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import ORIGINS, Origin, PlannedOp
 from shardviz.core.program.report import Collective, Failure
-from shardviz.widgets.view_values import BACKWARD, NOT_COVERED, story_view, values_view
+from shardviz.widgets.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
 from tests.widgets.plans import MESH, REFUSED, layers
 
 PLANS = {
@@ -175,7 +175,7 @@ def test_many_notes_are_cut_and_counted():
 
 def test_a_story_is_that_of_the_plan():
     plan = layers(3)
-    story = story_view(plan, "dot_general_1")
+    story = explanation_view(plan, "dot_general_1")
     assert story["lines"] == list(plan.why("dot_general_1").lines)
     assert story["rule"] == "rows (64) from x"
     assert story["stack"] == ["block.py:31", "train.py:9"]
@@ -188,7 +188,7 @@ def test_a_story_is_that_of_the_plan():
     ids=["no plan", "no such value"],
 )
 def test_a_story_that_cannot_be_told_says_why(plan, words):
-    story = story_view(plan, "nothing")
+    story = explanation_view(plan, "nothing")
     assert words in story["error"]
     assert story["lines"] == []
 

@@ -4,13 +4,12 @@ from collections import Counter
 
 import pytest
 
-from shardviz.core.program.costs.roofline import roofline
-from shardviz.core.program.propagation.plan import Plan
-from shardviz.core.program.propagation.planned import PlannedOp
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
-from shardviz.widgets.view_memory import memory_view
-from shardviz.widgets.view_report import verdict
-from shardviz.widgets.view_rungs import Side, rungs_view
+from shardviz.core.program.roofline import roofline
+from shardviz.widgets.report_view import memory_view, verdict
+from shardviz.widgets.stages_view import Side, stages_view
 from tests.widgets.rung_examples import (
     COMPILED,
     FULL,
@@ -37,7 +36,7 @@ def mark(view: dict, *between: int) -> dict:
 
 
 def test_every_rung_says_its_sum_its_time_and_its_state():
-    view = rungs_view(SIDE)
+    view = stages_view(SIDE)
     assert [r["state"] for r in view["rungs"]] == ["estimate", "live", "live"]
     assert rung(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
     assert rung(view, "propagated")["took"] == "35 ms"
@@ -48,18 +47,18 @@ def test_every_rung_says_its_sum_its_time_and_its_state():
 
 
 def test_the_marks_say_what_changed():
-    view = rungs_view(SIDE)
+    view = stages_view(SIDE)
     assert mark(view, 0, 1)["tone"] == "more"
     assert "3 combined into 1" in mark(view, 1, 2)["text"]
     assert mark(view, -1, 0)["text"] == "1 value got axes"
-    same = rungs_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=PLANNED)))
+    same = stages_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=PLANNED)))
     assert mark(same, 0, 1) | {"title": ""} == {
         "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",
     }  # fmt: skip
 
 
 def test_every_collective_stands_in_exactly_one_row():
-    view = rungs_view(SIDE)
+    view = stages_view(SIDE)
     for i, known in enumerate((PLANNED, PARTITIONED, COMPILED)):
         seen = Counter(k for row in view["rows"] for k in row["cells"][i])
         assert seen == Counter(range(len(known)))
@@ -69,14 +68,14 @@ def test_every_collective_stands_in_exactly_one_row():
 
 def test_rows_stand_by_bytes_and_equal_collectives_are_told_apart():
     twin = Side(PLAN.replace(collectives=(LOOP,) * 4), 0, None)
-    assert Counter(k for r in rungs_view(twin)["rows"] for k in r["cells"][0]) == Counter(range(4))
-    shares = [row["share"] for row in rungs_view(SIDE)["rows"]]
+    assert Counter(k for r in stages_view(twin)["rows"] for k in r["cells"][0]) == Counter(range(4))
+    shares = [row["share"] for row in stages_view(SIDE)["rows"]]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] == 1.0
 
 
 def test_what_the_compiler_names_only_is_explained_in_the_words_of_the_plan():
-    view = rungs_view(SIDE)
+    view = stages_view(SIDE)
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert sorted(together["causes"]) == [f"Layer {i} sums over rows." for i in range(3)]
     assert together["tags"] == ["async", "combined"]
@@ -85,12 +84,12 @@ def test_what_the_compiler_names_only_is_explained_in_the_words_of_the_plan():
 def test_a_step_between_slices_is_called_so():
     one = Collective("all-reduce", ("data",), 1024, is_async=True, between_slices=True)
     report = Report("block", "TPU v5e 4×4 × 2 slices, described", collectives=(one,), compile_s=1.0)
-    (row,) = rungs_view(Side(report=report))["collectives"][2]
+    (row,) = stages_view(Side(report=report))["collectives"][2]
     assert row["tags"] == ["async", "between slices"]
 
 
 def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked():
-    view = rungs_view(SIDE)
+    view = stages_view(SIDE)
     loop = next(c for c in view["collectives"][0] if c["number"] == PLANNED.index(LOOP))
     assert (loop["bytes"], loop["total"], loop["tags"]) == ("4 KiB", "48 KiB", ["× 12"])
     full = next(c for c in view["collectives"][1] if c["number"] == PARTITIONED.index(FULL))
@@ -99,14 +98,14 @@ def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked
 
 
 def test_an_estimate_of_another_program_is_compared_with_nothing():
-    view = rungs_view(dataclasses.replace(SIDE, plan_revision=1))
+    view = stages_view(dataclasses.replace(SIDE, plan_revision=1))
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [1, 2]]
     assert {tuple(c["between"]) for c in view["changes"]} == {(1, 2)}
     assert view["revisions"] == [1, 0, 0]
 
 
 def test_without_the_partitioners_answer_the_end_is_compared_with_the_estimate():
-    view = rungs_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=None)))
+    view = stages_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=None)))
     assert rung(view, "partitioned")["state"] == "none"
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [0, 2]]
 
@@ -122,20 +121,20 @@ def test_without_the_partitioners_answer_the_end_is_compared_with_the_estimate()
     ids=["nothing", "a plan", "a refused plan", "a failed compile"],
 )
 def test_what_is_not_known_is_said(side, states):
-    view = rungs_view(side)
+    view = stages_view(side)
     assert [r["state"] for r in view["rungs"]] == states
     assert all(r["text"] for r in view["rungs"])
 
 
 def test_the_reason_why_the_partitioner_waits_stands_on_its_rung():
-    view = rungs_view(Side(PLAN, 0, reason="press Compile: it takes a while"))
+    view = stages_view(Side(PLAN, 0, reason="press Compile: it takes a while"))
     assert rung(view, "partitioned")["text"] == "press Compile: it takes a while"
 
 
 def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
     many = PLAN.replace(collectives=SUMS * 1000)
     report = REPORT.replace(partitioned=SUMS * 1000, collectives=SUMS * 1000)
-    view = rungs_view(Side(many, 0, report, 0))
+    view = stages_view(Side(many, 0, report, 0))
     assert view["cut"] == [2700, 2700, 2700]
     assert len(json.dumps(view)) < 900_000
 
@@ -179,7 +178,7 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
         "block", "TPU v5e 4×4", cost={"flops": 1e9, "bytes accessed": 1e6}, compile_s=1.0
     )
     report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
-    same, apart = (rungs_view(Side(plan, 0, report, n))["memory"] for n in (0, 1))
+    same, apart = (stages_view(Side(plan, 0, report, n))["memory"] for n in (0, 1))
     assert [(o["name"], o["source"], o["share"]) for o in same["operations"]] == [
         ("y", "block.py:3", 1.0)
     ]

@@ -5,9 +5,8 @@ import json
 import pytest
 
 from shardviz.gallery import programs
-from shardviz.widgets.drafts import ARRAY_FIELDS
-from shardviz.widgets.session import Session
-from shardviz.widgets.view import session_view
+from shardviz.widgets.session import ARRAY_FIELDS, Session
+from shardviz.widgets.session_view import session_view
 
 LONG = "x" * 300_000
 NASTY = (

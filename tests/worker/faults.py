@@ -17,16 +17,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from shardviz.core.backend.worker import child
+from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.backend.worker.settings import Limits
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.worker import child
-from shardviz.core.program.worker.pool import workers
-from shardviz.core.program.worker.settings import Limits
 from tests.program.helpers import array, program
 
 TARGET = "cpu:8"
-real_compile = child.compile_parcel
+real_compile = child.compile_exported
 
 
 def long(x, w):
@@ -108,7 +108,7 @@ class Faults:
             return self.instead(fill_memory)
 
     def malformed(self) -> Report:
-        from shardviz.core.program.worker import route
+        from shardviz.core.backend.worker import export, run
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
             parcel = packed(*arguments, **options)
@@ -116,9 +116,9 @@ class Faults:
             noise = self.random.randbytes(self.random.randrange(64))
             return replace(parcel, module=parcel.module[:length] + noise)
 
-        packed = route.pack
+        packed = export.export_program
         with self.monkeypatch.context() as patch:
-            patch.setattr(route, "pack", spoiled)
+            patch.setattr(run, "pack", spoiled)
             return compiled()
 
     def cancelled(self) -> Report:

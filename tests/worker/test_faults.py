@@ -14,10 +14,10 @@ import time
 
 import pytest
 
+from shardviz.core.backend.worker import process
+from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.runner import compile_program
-from shardviz.core.program.worker import pool
-from shardviz.core.program.worker.pool import workers
 from tests.worker.faults import FAULTS, LONG, SHORT, Faults, children, compiled, inject
 
 COUNT = int(os.environ.get("SHARDVIZ_FAULTS", "7"))
@@ -75,7 +75,7 @@ def test_a_job_that_waits_for_the_worker_survives_the_cancel_of_another():
 
 
 def test_one_worker_of_a_kind_and_few_kinds(monkeypatch):
-    monkeypatch.setattr(pool, "MOST_WORKERS", 2)
+    monkeypatch.setattr(process, "MOST_WORKERS", 2)
     newest = []
     for count in (2, 8, 64, 65, 600):
         made = SHORT.replace(mesh=type(SHORT.mesh)(("a",), (2,)))
@@ -88,8 +88,8 @@ def test_one_worker_of_a_kind_and_few_kinds(monkeypatch):
 
 KERNEL = """
 import os, sys, threading, time
-from shardviz.core.program.worker import child
-from shardviz.core.program.worker.pool import workers
+from shardviz.core.backend.worker import child
+from shardviz.core.backend.worker.process import workers
 from tests.worker.faults import SHORT, compiled, hang
 assert compiled(SHORT).ok
 print(*workers.pids, flush=True)

@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from shardviz.core.layout.topology import Topology
+from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.devices.described import missing
 from shardviz.core.program.report import Report
-from shardviz.core.program.runner import compile_program
 from tests.worker.pods import PODS, block
 
 

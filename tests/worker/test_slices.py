@@ -11,13 +11,13 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
+from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.worker.run import compile_program
+from shardviz.core.hardware.topology import FIRST_ID
+from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.places import FIRST_ID
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.devices.described import missing
-from shardviz.core.program.hlo.collectives import read_collectives
-from shardviz.core.program.hlo.comparison import compare
-from shardviz.core.program.runner import compile_program
+from shardviz.core.program.comparison import compare
 from tests.program.helpers import array, program
 
 X = array("x", (64, 512), "a, b")
@@ -177,7 +177,7 @@ def test_permutations_that_slices_do_differently_are_counted_once():
     report = compile_program(made, "tpu:v5e:2x2*4", cache=ExecutableCache())
     assert report.error is None, report.error
     assert all(c.mesh_axes for c in report.collectives), report.collectives
-    kinds = [[c.kind for c in rung] for rung in (report.partitioned, report.collectives)]
+    kinds = [[c.kind for c in stage] for stage in (report.partitioned, report.collectives)]
     assert [k.count("collective-permute") for k in kinds] == [5, 5]
     crossing = [c for c in report.collectives if "b" not in c.mesh_axes]
     assert crossing

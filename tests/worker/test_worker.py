@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.worker.run import compile_program, run_program
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.runner import compile_program, run_program
 from tests.program.helpers import array, in_new_python, program
 
 X, W = array("x", (16, 8), "a"), array("w", (8, 4), "None, b")
@@ -88,12 +88,12 @@ def test_a_run_in_the_worker_is_a_run_here(made):
     assert there.error is None, there.error
     assert (there.ok, there.target) == (here.ok, here.target)
     assert [(c.name, c.ok) for c in there.checks] == [(c.name, c.ok) for c in here.checks]
-    for rung in ("partitioned", "collectives"):
+    for stage in ("partitioned", "collectives"):
         told = [
-            [(c.kind, c.mesh_axes, c.bytes_per_device, c.op, c.source) for c in getattr(r, rung)]
+            [(c.kind, c.mesh_axes, c.bytes_per_device, c.op, c.source) for c in getattr(r, stage)]
             for r in (there, here)
         ]
-        assert sorted(told[0]) == sorted(told[1]), rung
+        assert sorted(told[0]) == sorted(told[1]), stage
     assert there.memory.replace(capacity=0) == here.memory.replace(capacity=0)
     assert there.cost == pytest.approx(here.cost)
     assert list(there.in_layouts) == list(here.in_layouts)
@@ -207,7 +207,7 @@ def test_a_kernel_keeps_the_devices_it_has(begin, noise, size, printed):
 def test_no_worker_outlives_its_kernel():
     code = """
     import shardviz as sv, jax.numpy as jnp
-    from shardviz.core.program.worker.pool import workers
+    from shardviz.core.backend.worker.process import workers
     sv.compile(sv.program(jnp.sin, sv.array("x", (8,)), mesh="a=8"), "cpu:8")
     print(*workers.pids)
     """

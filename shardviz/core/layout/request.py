@@ -1,6 +1,6 @@
 """request() -> Request: what was asked for one array, from its spec or the rules, and its Layout.
 
-The first rung of a program, and the walk that every edit takes: no jax on it.
+The first stage of a program, and the walk that every edit takes: no jax on it.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ShardvizError
-from shardviz.core.layout.array import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Resolution, resolve
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.layout.shards import Layout, lay_out
-from shardviz.core.layout.spec import Spec
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,11 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import RuleError, listed, nearest, plural, shown
-from shardviz.core.layout.array import format_names
-from shardviz.core.layout.checks import check_name
-from shardviz.core.layout.reading import Cursor, names_or_none, quoted
-from shardviz.core.layout.spec import Spec, is_unconstrained
+from shardviz.core.errors import RuleError
+from shardviz.core.format import listed, nearest, plural, shown
+from shardviz.core.layout.array_spec import format_names
+from shardviz.core.layout.parse import Cursor, check_name, names_or_none, quoted
+from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 MAX_RULES = 10_000
 

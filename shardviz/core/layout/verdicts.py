@@ -8,8 +8,8 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from shardviz.core.errors import listed, shown, suggestion
-from shardviz.core.layout.divide import Misfit
+from shardviz.core.format import listed, shown, suggestion
+from shardviz.core.layout.divisibility import Misfit
 from shardviz.core.layout.mesh import MeshSpec
 
 

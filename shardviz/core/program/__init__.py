@@ -1,1 +1,1 @@
-"""What compiler and devices do about a layout. The only rooms that import jax."""
+"""What a program is and what was found out about it: pure values, no jax."""

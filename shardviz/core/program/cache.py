@@ -9,7 +9,8 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
-from shardviz.core.errors import ProgramError, plural, shown
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import plural, shown
 
 
 @dataclass(frozen=True)
@@ -185,3 +186,7 @@ def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
         }
         for row in reversed(cache.rows)
     ]
+
+
+#: The executables compiled so far; the one piece of state that shardviz keeps.
+cache = ExecutableCache()

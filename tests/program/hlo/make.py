@@ -78,9 +78,9 @@ def make(name: str, platform: str, topology: str, program, folder: Path) -> None
     texts = {"compiled": compiled.as_text(), "partitioned": after[-1].read_text()}
     version = HERE / f"jax-{'.'.join(jax.__version__.split('.')[:3])}"
     chip = topology.partition(":")[0].replace("v5e", "") if platform == "tpu" else ""
-    for rung, text in texts.items():
+    for stage, text in texts.items():
         text = text.replace(str(HERE), "/home/me").replace(sys.prefix, "/venv")
-        kept = version / f"{platform}{chip}-{name}-{rung}.txt.gz"
+        kept = version / f"{platform}{chip}-{name}-{stage}.txt.gz"
         kept.write_bytes(gzip.compress(text.encode(), mtime=0))
 
 

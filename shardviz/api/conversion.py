@@ -1,0 +1,107 @@
+"""What people bring to a public function, converted to our own types; and optional packages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from shardviz.core.errors import LayoutError, SpecError, import_optional
+from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.request import request
+from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.legacy.partitions import Parts, parts_layout
+from shardviz.legacy.sharding_spec import ShardingSpec, is_sharding_spec, parse_sharding_spec
+from shardviz.legacy.sharding_spec_mesh import sharding_spec_layout
+
+
+def adopt(thing: Any) -> Any:
+    """jax's own objects as ours; everything else as it is."""
+    return bridge().adopt(thing) if is_jax(thing) else thing
+
+
+def is_jax(thing: Any) -> bool:
+    """Whether `thing` is one of jax's own objects."""
+    # Told by where the class comes from, so that jax need not be installed.
+    return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
+
+
+def as_mesh(thing: Any) -> MeshSpec:
+    """A MeshSpec from anything that `sv.mesh` takes."""
+    if isinstance(thing, MeshSpec):
+        return thing
+    return bridge().adopt_mesh(thing) if is_jax(thing) else make_mesh(thing)
+
+
+def as_spec(thing: Any) -> Spec:
+    """A Spec from text, jax's own, a tuple, or a Spec.
+
+    Raises:
+        SpecError: for anything else.
+    """
+    if isinstance(thing, Spec):
+        return thing
+    if isinstance(thing, str):
+        return Spec.parse(thing)
+    if is_jax(thing):
+        adopted = bridge().adopt(thing)
+        if isinstance(adopted, Spec):
+            return adopted
+    if isinstance(thing, (tuple, list)):
+        return Spec.of(*thing)
+    raise SpecError(f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}.")
+
+
+def as_legacy(thing: Any) -> Any:
+    """A ShardingSpec or Parts as it is, typed text of a ShardingSpec read; None for all else."""
+    if isinstance(thing, str) and is_sharding_spec(thing):
+        return parse_sharding_spec(thing)
+    return thing if isinstance(thing, (ShardingSpec, Parts)) else None
+
+
+def bridge() -> Any:
+    """The room that speaks jax; imported when a door first needs it."""
+    return import_optional("shardviz.core.backend.bridge", "jax's own objects", "jax")
+
+
+def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect: Any) -> Layout:
+    """A Layout from any of the forms that `sv.layout` takes.
+
+    Raises:
+        ShardvizError: where something is missing or does not work out.
+    """
+    if is_jax(thing) and spec is None:
+        return bridge().adopt_layout(thing)
+    if is_jax(spec) and hasattr(spec, "shard_shape"):
+        kind = dtype or getattr(thing, "dtype", None) or "float32"
+        return bridge().sharding_layout(getattr(thing, "shape", thing), kind, spec)
+    older = as_legacy(spec)
+    if older is not None:
+        ids = None if mesh is None else as_mesh(mesh).device_ids
+        kind = dtype or getattr(thing, "dtype", None) or "float32"
+        shape = getattr(thing, "shape", thing)
+        if isinstance(older, Parts):
+            return parts_layout(shape, older, ids, kind)
+        return sharding_spec_layout(older, shape, kind, ids)
+    if mesh is None:
+        raise LayoutError(
+            f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the third"
+            " argument, such as sv.mesh(data=4, model=2)."
+        )
+    grid = as_mesh(mesh)
+    if isinstance(thing, ArraySpec):
+        given = thing if spec is None else thing.replace(spec=as_spec(spec))
+        table = None if rules is None else Rules.of(rules)
+        asked = request(given, grid, table, Dialect.of(dialect))
+        if asked.layout is None:
+            raise LayoutError(f"{thing.name}: {asked.problem}")
+        return asked.layout
+    if spec is None:
+        raise LayoutError(
+            "A layout of a bare shape needs a PartitionSpec; got none. Write \"None, 'model'\" or"
+            ' "" to leave every dimension whole.'
+        )
+    kind = dtype or getattr(thing, "dtype", None) or "float32"
+    return lay_out(getattr(thing, "shape", thing), as_spec(spec), grid, kind)

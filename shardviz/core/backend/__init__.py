@@ -1,0 +1,1 @@
+"""What talks to jax and to devices. The only folder of the core that imports jax."""

@@ -1,0 +1,472 @@
+"""The arguments of a program: a name for every leaf, and the specs that were given for each."""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding, PartitionSpec, Sharding
+from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+
+from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, foreign_memory
+from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.format import plural, shown
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names, read_names
+from shardviz.core.layout.array_tree import LeafMetadata, padded, without_metadata
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import MAX_NAME
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.request import request
+from shardviz.core.layout.rules import Dialect, Rules
+
+
+def program_arrays(
+    args: Sequence[Any],
+    fn: Callable[..., Any],
+    mesh: MeshSpec | None = None,
+    rules: Rules | None = None,
+) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
+    """The arrays in the arguments of a function, the tree they form, and the mesh they lie on.
+
+    An ArraySpec keeps its own name, unless another has it too. Other leaves are named after the
+    parameter and their place in it, such as `params.w_in` or `layers[0]`. The names of axes that
+    flax keeps in a box around an array become its logical names. Without rules they are mesh axes,
+    as for flax's `get_sharding`, where the mesh has them all.
+
+    Args:
+        args: the positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and arrays.
+        fn: the function that takes them.
+        mesh: the mesh that was given; None for that of the arrays.
+        rules: the rules that were given.
+
+    Raises:
+        ProgramError: for a leaf that is no array, and for arrays on different meshes.
+
+    >>> import jax.numpy as jnp
+    >>> w = jax.ShapeDtypeStruct((4, 8), jnp.bfloat16)
+    >>> arrays, tree, mesh = program_arrays([{"w": w}, w], lambda params, x: x @ params["w"])
+    >>> [a.name for a in arrays]
+    ['params.w', 'x']
+    """
+    leaves, tree = leaves_with_paths(tuple(args))
+    parameters = parameter_names(fn, len(args))
+    own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
+    taken = {name for name, times in own.items() if times == 1}
+    arrays, on = [], None
+    for path, leaf, box in leaves:
+        name = unique(path_name(parameters[path[0].idx], path[1:]), taken)
+        if not isinstance(leaf, ArraySpec):
+            array = _array(name, leaf)
+        else:
+            array = leaf if own[leaf.name] == 1 else leaf.renamed(name)
+        taken.add(array.name)
+        on = _same_mesh(on, leaf, array.name)
+        arrays.append((array, box))
+    mesh = mesh if mesh is not None else on
+    return tuple(_boxed(a, box, mesh, rules) for a, box in arrays), tree, on
+
+
+def leaves_with_paths(tree: Any) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
+    """Every leaf of a tree with its path, in which no box of flax has a step, and its box; and the
+    structure of the tree, boxes included.
+
+    >>> leaves_with_paths({"w": 1})[0]
+    [((DictKey(key='w'),), 1, None)]
+    """
+    found: list[tuple[Any, Any, LeafMetadata | None]] = []
+    outer = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_box)[0]
+    for path, leaf in outer:
+        if not _is_box(leaf):
+            found.append((path, leaf, None))
+            continue
+        inner = jax.tree_util.tree_flatten_with_path(leaf)[0]
+        box = without_metadata(leaf)
+        for steps, value in inner:
+            found.append(((*path, *steps[1:]), value, box if len(inner) == 1 else None))
+    return found, jax.tree.structure(tree)
+
+
+def _is_box(value: Any) -> bool:
+    return without_metadata(value) is not None
+
+
+def _boxed(
+    array: ArraySpec, box: LeafMetadata | None, mesh: MeshSpec | None, rules: Rules | None
+) -> ArraySpec:
+    """An array with the axes that its box names."""
+    if box is None or box.axes is None or array.logical is not None:
+        return array
+    # What eval_shape says under a mesh splits nothing; the box says what is meant.
+    bare = array if array.spec is not None and array.spec.axes else array.replace(spec=None)
+    axes = padded(box.axes, array.shape)
+    try:
+        if isinstance(axes, Spec):
+            return bare if bare.spec is not None else bare.replace(spec=axes)
+        axes = read_names(axes)
+        named = [name for name in axes if name is not None]
+        outright = rules is None and not box.logical and mesh is not None
+        if outright and named and all(name in mesh.axis_names for name in named):  # type: ignore[union-attr]
+            return bare if bare.spec is not None else bare.replace(spec=Spec.of(*axes))
+        return bare.replace(logical=axes)
+    except ShardvizError as error:
+        raise ProgramError(f"{array.name}: {error}") from None
+
+
+def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
+    """What the function calls its first `count` positional arguments.
+
+    >>> parameter_names(lambda x, *rest: x, 3)
+    ['x', 'rest[0]', 'rest[1]']
+    """
+    try:
+        parameters = list(inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):  # some builtins have no signature
+        parameters = []
+    names: list[str] = []
+    for parameter in parameters:
+        if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+            names.append(parameter.name)
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            names.extend(f"{parameter.name}[{i}]" for i in range(max(0, count - len(names))))
+    return (names + [f"argument_{i}" for i in range(len(names), count)])[:count]
+
+
+def path_name(root: str, path: Iterable[Any]) -> str:
+    """The name of a leaf: `params.w_in`, `layers[0].w`; control characters become `?`.
+
+    >>> path_name("params", (DictKey("layer"), SequenceKey(0), GetAttrKey("w")))
+    'params.layer[0].w'
+    """
+    name = root + "".join(_step(key) for key in path)
+    name = "".join(c if c.isprintable() else "?" for c in name).strip() or root
+    # The end of a long path says more than its beginning.
+    return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
+
+
+def unique(name: str, taken: set[str]) -> str:
+    """`name`, or `name_2`, `name_3` … where it is taken.
+
+    >>> unique("w", {"w", "w_2"})
+    'w_3'
+    """
+    tries, candidate = 1, name
+    while candidate in taken:
+        tries += 1
+        candidate = f"{name}_{tries}"
+    return candidate
+
+
+def _step(key: Any) -> str:
+    if isinstance(key, SequenceKey):
+        return f"[{key.idx}]"
+    if isinstance(key, GetAttrKey):
+        return f".{key.name}"
+    if isinstance(key, DictKey):
+        return f".{key.key}" if isinstance(key.key, str) else f"[{shown(key.key, 20)}]"
+    if isinstance(key, FlattenedIndexKey):
+        return f"[{key.key}]"
+    return str(key)
+
+
+def _array(name: str, leaf: Any) -> ArraySpec:
+    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+        raise ProgramError(
+            f"{name} is no array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct or"
+            " sv.array(...); put numbers and flags into the function with functools.partial."
+        )
+    array = adopt_array(name, leaf)
+    if isinstance(leaf, (np.ndarray, np.generic)):
+        # What jit does with numpy's 64-bit types where jax is set to 32 bits.
+        array = array.replace(dtype=dtype_name(jax.dtypes.canonicalize_dtype(leaf.dtype)))
+    return array
+
+
+def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
+    sharding = getattr(leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding):
+        return mesh
+    found = adopt_mesh(sharding.mesh)
+    if mesh is not None and found != mesh:
+        raise ProgramError(
+            f"{name} lies on the mesh ({found}), the arrays before it on ({mesh}). A program has"
+            " one mesh; put all of its arrays on it."
+        )
+    return found
+
+
+def is_spec(value: Any) -> bool:
+    """Whether it is a leaf of a tree of specs: a spec in any form, or None for no wish.
+
+    >>> is_spec("data, None"), is_spec(None), is_spec(("data", None))
+    (True, True, False)
+    """
+    return value is None or isinstance(value, (Spec, str, PartitionSpec, Sharding))
+
+
+def spread(
+    prefix: Any, full: Any, what: str, names: Sequence[str], arguments: Sequence[str] = ()
+) -> list[Any]:
+    """One entry a leaf of `full`, from a prefix of its tree.
+
+    Args:
+        prefix: a tree of specs, which may end above the leaves.
+        full: the tree itself, with any leaves but None.
+        what: `in_specs` or `out_specs`.
+        names: what the leaves of `full` are called.
+        arguments: what the arguments are called, where `full` is the tuple of them.
+
+    Raises:
+        ProgramError: where the two part: at which place, what was given and what there is.
+
+    >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs", ["a", "b[0]", "b[1]"])
+    ['x', None, None]
+    """
+    try:
+        return _spread(prefix, full, ())
+    except _Apart as apart:
+        raise ProgramError(_words(apart, prefix, what, names, arguments)) from None
+
+
+class _Apart(Exception):
+    """A prefix and a tree part at a path."""
+
+    def __init__(self, path: tuple[Any, ...], given: str, there: str) -> None:
+        super().__init__(given)
+        self.path, self.given, self.there = path, given, there
+
+
+def _spread(prefix: Any, full: Any, path: tuple[Any, ...]) -> list[Any]:
+    if is_spec(prefix):
+        return [prefix] * jax.tree.structure(full).num_leaves
+    given, given_tree = _children(prefix)
+    there, there_tree = _children(full)
+    if jax.tree_util.treedef_is_leaf(given_tree):
+        raise ProgramError(
+            f"A spec is text such as P('x', None), or jax's own; got {shown(prefix)}."
+        )
+    if given_tree != there_tree:
+        raise _Apart(path, _form(prefix, given), _form(full, there))
+    found: list[Any] = []
+    for (key, inner), (_, other) in zip(given, there, strict=True):
+        found.extend(_spread(inner, other, (*path, *key)))
+    return found
+
+
+def _children(value: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    """The children of a node with their keys, and the node's own structure."""
+    return jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)
+
+
+def _form(value: Any, children: Sequence[tuple[Any, Any]]) -> str:
+    if value is None:
+        return "nothing (None)"
+    if jax.tree_util.all_leaves([value]):
+        return "one array"
+    if isinstance(value, dict):
+        return f"a dict with {', '.join(shown(k, 20) for k in sorted(value, key=str)) or 'nothing'}"
+    return f"a {type(value).__name__} of {len(children)}"
+
+
+def _words(
+    apart: _Apart, prefix: Any, what: str, names: Sequence[str], arguments: Sequence[str]
+) -> str:
+    count = len(jax.tree.leaves(prefix, is_leaf=is_spec))
+    each, takes = ("argument", "the program takes")
+    if what == "out_specs":
+        each, takes = ("output", "the function returns")
+    start = f"{what} has another structure than what {takes}"
+    if count != len(names):
+        some = ", ".join(names[:8]) + (f" and {len(names) - 8} more" if len(names) > 8 else "")
+        start = f"{what} gives {plural(count, 'spec')} and {takes} {plural(len(names), 'array')}"
+        start += f": {some}" if some else ""
+    if not arguments:
+        place = path_name("output", apart.path)
+    elif apart.path:
+        place = path_name(arguments[int(apart.path[0].idx)], apart.path[1:])
+    else:
+        place = f"the arguments ({', '.join(arguments[:8])})"
+    return (
+        f"{start}. At {place}, {apart.given} was given and there is {apart.there}. Give one spec"
+        f" for all, or the containers of the {each}s with specs in them; a spec in place of a"
+        " container counts for all that is in it, and None for no wish."
+    )
+
+
+@dataclass(frozen=True)
+class SpecContext:
+    """What is needed to say which spec an array has without those of jax.jit."""
+
+    mesh: MeshSpec
+    rules: Rules | None
+    dialect: Dialect
+
+
+def with_in_specs(
+    arrays: tuple[ArraySpec, ...], specs: Any, tree: Any, parameters: Sequence[str], mesh: MeshSpec
+) -> tuple[ArraySpec, ...]:
+    """The arrays with the specs of `in_specs`; an array's own spec stays.
+
+    Raises:
+        ProgramError: where `in_specs` is no prefix of the arguments, or holds what is no spec.
+    """
+    prefix = (specs,) if len(parameters) == 1 and not isinstance(specs, (tuple, list)) else specs
+    prefix = tuple(prefix) if isinstance(prefix, list) else prefix  # as jax.jit does
+    names = [a.name for a in arrays]
+    given = spread(prefix, tree.unflatten(range(len(arrays))), "in_specs", names, parameters)
+    found = []
+    for array, leaf in zip(arrays, given, strict=True):
+        spec = as_spec(leaf)
+        _check_mesh(leaf, mesh, f"in_specs gives {array.name} a sharding")
+        if spec is None or array.spec is not None:
+            found.append(array)
+        else:
+            found.append(array.replace(spec=spec, memory_kind=foreign_memory(leaf)))
+    return tuple(found)
+
+
+def with_jit_specs(
+    arrays: tuple[ArraySpec, ...],
+    shardings: Any,
+    tree: Any,
+    parameters: Sequence[str],
+    asked: SpecContext,
+) -> tuple[tuple[ArraySpec, ...], list[str]]:
+    """The arrays with the `in_shardings` of jax.jit where nothing else was given, and a note where
+    both were and differ.
+    """
+    prefix = tuple(shardings) if isinstance(shardings, list) else shardings
+    names = [a.name for a in arrays]
+    leaves = spread(
+        prefix, tree.unflatten(range(len(arrays))), "in_shardings of jax.jit", names, parameters
+    )
+    found, notes = [], []
+    for array, leaf in zip(arrays, leaves, strict=True):
+        spec = as_spec(leaf)
+        ruled = array.logical is not None and asked.rules is not None
+        if spec is None:
+            found.append(array)
+        elif array.spec is None and not ruled:
+            found.append(array.replace(spec=spec, memory_kind=foreign_memory(leaf)))
+        else:
+            found.append(array)
+            own = request(array, asked.mesh, asked.rules, asked.dialect).spec
+            if own is not None and not own.equivalent(spec):
+                notes.append(
+                    f"{array.name}: {own} was given to sv.program and {spec} to jax.jit"
+                    " (in_shardings); what sv.program was given counts."
+                )
+    return tuple(found), notes
+
+
+def out_trees(specs: Any, shardings: Any, mesh: MeshSpec) -> tuple[Any, list[str]]:
+    """The tree of Specs for the results, and a note where jax.jit was given another.
+
+    Raises:
+        ProgramError: for what is no spec, or another mesh or memory.
+    """
+    jitted = _spec_tree(shardings, mesh, check=False)
+    if specs is None:
+        return jitted, []
+    given = _spec_tree(specs, mesh)
+    if jitted is None or jitted == given:
+        return given, []
+    return given, [
+        "out_specs was given to sv.program and out_shardings to jax.jit, and they differ; what"
+        " sv.program was given counts."
+    ]
+
+
+def mesh_of_shardings(tree: Any) -> MeshSpec | None:
+    """The mesh that the first NamedSharding in a tree is for, or None."""
+    for leaf in jax.tree.leaves(tree, is_leaf=is_spec):
+        if isinstance(leaf, NamedSharding):
+            return adopt_mesh(leaf.mesh)
+    return None
+
+
+def other_mesh_note(asked: MeshSpec | None, mesh: MeshSpec) -> list[str]:
+    """A note where the shardings of jax.jit are for another mesh than the program's."""
+    if asked is None or (asked.axis_names, asked.axis_sizes) == (mesh.axis_names, mesh.axis_sizes):
+        return []
+    return [
+        f"The shardings of jax.jit are for the mesh ({asked}); here they are read by the names of"
+        f" their axes, on the mesh ({mesh})."
+    ]
+
+
+def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list[str]:
+    """A note for arrays to which flax gave logical names, where no rules say what these mean.
+
+    Args:
+        arrays: the arrays of a program without rules.
+        args: its arguments, as they were given.
+    """
+    leaves = jax.tree.leaves(tuple(args))
+    named = [
+        array
+        for array, leaf in zip(arrays, leaves, strict=True)
+        if array.spec is None and any(array.logical or ()) and not isinstance(leaf, ArraySpec)
+    ]
+    if not named:
+        return []
+    more = f" and {len(named) - 1} more" if len(named) > 1 else ""
+    return [
+        f"No rules were given, so logical names split nothing: {named[0].name}"
+        f" ({format_names(named[0].logical)}){more}. Give rules to sv.program."
+    ]
+
+
+def _spec_tree(specs: Any, mesh: MeshSpec, check: bool = True) -> Any:
+    if specs is None:
+        return None
+
+    def converted(leaf: Any) -> Spec | None:
+        spec = as_spec(leaf)
+        if check:
+            _check_mesh(leaf, mesh, "out_specs gives a sharding")
+        if kind := foreign_memory(leaf):
+            raise ProgramError(
+                f"out_specs asks for the memory {kind!r}, and a program here keeps no memory for"
+                " its results. Put jax.device_put(y, jax.memory.Space.Host) at the end of the"
+                " function, and give a PartitionSpec."
+            )
+        return spec
+
+    return jax.tree.map(converted, specs, is_leaf=is_spec)
+
+
+def _check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
+    if not isinstance(leaf, NamedSharding):
+        return
+    asked = adopt_mesh(leaf.mesh)
+    if (asked.axis_names, asked.axis_sizes) != (mesh.axis_names, mesh.axis_sizes):
+        raise ProgramError(
+            f"{what} on the mesh ({asked}), and the program is on ({mesh}). Give a PartitionSpec,"
+            " or a NamedSharding on the program's own mesh."
+        )
+
+
+def as_spec(value: Any) -> Spec | None:
+    """A spec in any form as a Spec; None for no wish.
+
+    Raises:
+        ProgramError: for anything else, and for shardings that name no mesh axes.
+
+    >>> str(as_spec(PartitionSpec("data"))), as_spec(None)
+    ("P('data')", None)
+    """
+    if value is None or isinstance(value, Spec):
+        return value
+    if isinstance(value, str):
+        return Spec.parse(value)
+    if isinstance(value, PartitionSpec):
+        return adopt_spec(value)
+    if isinstance(value, NamedSharding):
+        return adopt_spec(value.spec)
+    what = "names no mesh axes" if isinstance(value, Sharding) else "is no spec"
+    raise ProgramError(f"A spec is text such as P('x', None), or jax's own; {shown(value)} {what}.")

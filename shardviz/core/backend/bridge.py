@@ -1,0 +1,306 @@
+"""From jax's own objects to ours, and back.
+
+`adopt` takes a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or Array;
+`to_jax` gives jax's object for a value of ours. Neither starts a backend, but for a mesh of
+devices that a real Mesh held, whose devices have to be looked up.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+
+from shardviz.core.backend.devices import mesh_of
+from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
+from shardviz.core.format import listed, plural, shown
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name
+from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.rules import Rule, Rules
+from shardviz.core.program.program import Program
+
+_KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
+
+
+def adopt(thing: Any) -> Any:
+    """jax's object as ours.
+
+    A Mesh or AbstractMesh becomes a MeshSpec, a PartitionSpec a Spec, a NamedSharding the pair of
+    them. An array or ShapeDtypeStruct becomes a Layout, or an ArraySpec where it has no sharding.
+
+    Raises:
+        ShardvizError: for anything else, and for what has no counterpart.
+
+    >>> adopt(PartitionSpec("x", None, ("y", "z"))).dims
+    (('x',), (), ('y', 'z'))
+    """
+    if isinstance(thing, (Mesh, AbstractMesh)):
+        return adopt_mesh(thing)
+    if isinstance(thing, PartitionSpec):
+        return adopt_spec(thing)
+    if isinstance(thing, NamedSharding):
+        return adopt_mesh(thing.mesh), adopt_spec(thing.spec)
+    if isinstance(thing, (jax.Array, jax.ShapeDtypeStruct, np.ndarray)):
+        if getattr(thing, "sharding", None) is not None:
+            return adopt_layout(thing)
+        return adopt_array("array", thing)
+    hint = ""
+    if isinstance(thing, Sharding):
+        hint = " Such a sharding lays out nothing without a shape: sv.layout(shape, sharding)."
+    raise ShardvizError(
+        "From jax come meshes, PartitionSpecs, NamedShardings, ShapeDtypeStructs and arrays; got"
+        f" {shown(thing)}.{hint}"
+    )
+
+
+def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
+    """The MeshSpec of a jax mesh; of a real one with the ids and processes of its devices.
+
+    Raises:
+        ShardvizError: for a mesh without axes, or with axis names that are no text.
+
+    >>> adopt_mesh(AbstractMesh((4, 2), ("data", "model"))).shape
+    {'data': 4, 'model': 2}
+    """
+    if not mesh.axis_names:
+        raise ShardvizError("The mesh is empty: it has no axes. Make one as sv.mesh(data=4).")
+    types = tuple(t.name for t in mesh.axis_types)
+    names: Any = mesh.axis_names
+    if isinstance(mesh, AbstractMesh):
+        return MeshSpec(names, tuple(mesh.axis_sizes), types)
+    devices = mesh.devices
+    ids = np.array([d.id for d in devices.flat], np.int64).reshape(devices.shape)
+    hosts = np.array([d.process_index for d in devices.flat], np.int64).reshape(devices.shape)
+    return MeshSpec(names, devices.shape, types, ids, hosts, True)
+
+
+def adopt_spec(spec: PartitionSpec) -> Spec:
+    """The Spec of a PartitionSpec, marks included.
+
+    Raises:
+        ShardvizError: for axis names that are no text.
+
+    >>> str(adopt_spec(PartitionSpec(("x",), PartitionSpec.UNCONSTRAINED)))
+    "P('x', P.UNCONSTRAINED)"
+    """
+    # Iterating over a spec raises where it has unreduced or reduced axes; jax 0.10.1 has no other
+    # way, and does not raise.
+    entries = spec.partitions if hasattr(spec, "partitions") else tuple(spec)
+    return Spec.of(*entries, unreduced=spec.unreduced, reduced=spec.reduced)
+
+
+def adopt_array(name: str, thing: Any) -> ArraySpec:
+    """The ArraySpec of an array or ShapeDtypeStruct, with its spec where it has a NamedSharding.
+
+    Raises:
+        ShardvizError: for a dtype that no array here has.
+
+    >>> adopt_array("x", np.zeros((8, 4), np.float32)).short
+    'f32[8, 4]'
+    """
+    sharding = getattr(thing, "sharding", None)
+    spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
+    kind = foreign_memory(sharding)
+    return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind)
+
+
+def foreign_memory(sharding: Any) -> str | None:
+    """The memory kind of a NamedSharding, where it is not the devices' own; else None.
+
+    >>> mesh = AbstractMesh((4,), ("data",))
+    >>> foreign_memory(NamedSharding(mesh, PartitionSpec("data"), memory_kind="pinned_host"))
+    'pinned_host'
+    """
+    kind = sharding.memory_kind if isinstance(sharding, NamedSharding) else None
+    if kind is None or kind == "device":
+        return None
+    if isinstance(sharding.mesh, Mesh):
+        own = sharding.mesh.devices.flat[0].default_memory().kind
+        return None if kind == own else kind
+    return kind
+
+
+def adopt_layout(thing: Any) -> Layout:
+    """The Layout of a live array, or of a ShapeDtypeStruct with a sharding.
+
+    Raises:
+        LayoutError: if it has no sharding, or one whose blocks differ in shape.
+    """
+    sharding = getattr(thing, "sharding", None)
+    if sharding is None:
+        raise LayoutError(
+            f"A layout needs a sharding; {shown(thing)} has none. Give a PartitionSpec and a mesh"
+            " beside it."
+        )
+    return sharding_layout(thing.shape, thing.dtype, sharding)
+
+
+def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
+    """The Layout that any jax sharding gives an array of this shape.
+
+    Raises:
+        LayoutError: if a dimension does not divide, or the blocks differ in shape.
+
+    >>> mesh = AbstractMesh((4, 2), ("data", "model"))
+    >>> sharding_layout((8, 4), "int8", NamedSharding(mesh, PartitionSpec("data"))).shard_shape
+    (2, 4)
+    """
+    if isinstance(sharding, NamedSharding):
+        return lay_out(shape, adopt_spec(sharding.spec), adopt_mesh(sharding.mesh), dtype)
+    try:
+        boxes = sharding.devices_indices_map(tuple(shape))
+    except ValueError as error:
+        raise LayoutError(f"jax cannot lay out {shown(shape)} so: {_first_line(error)}") from error
+    return layout_from_indices(shape, dtype, {d.id: box or () for d, box in boxes.items()})
+
+
+def to_jax(thing: Any) -> Any:
+    """jax's own object for a value of ours.
+
+    A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids came from
+    devices; a Spec or Resolution a PartitionSpec; a Layout a NamedSharding; an ArraySpec a
+    ShapeDtypeStruct; a Request one with a sharding; Rules a tuple of pairs as flax takes them. A
+    Program gives its function under `jax.jit` with these shardings: it lowers as it is, and runs
+    inside `jax.set_mesh` of a real mesh.
+
+    Raises:
+        ShardvizError: where jax has no counterpart.
+
+    >>> to_jax(ArraySpec("w", (512, 2048), None, "bfloat16"))
+    ShapeDtypeStruct(shape=(512, 2048), dtype=bfloat16)
+    """
+    for kind, convert in _CONVERT.items():
+        if isinstance(thing, kind):
+            return convert(thing)
+    raise ShardvizError(
+        f"jax has no counterpart of {shown(thing)}. There is one for"
+        f" {listed([k.__name__ for k in _CONVERT])}."
+    )
+
+
+def jax_dtype(name: str) -> Any:
+    """jax's dtype of that name.
+
+    Raises:
+        ProgramError: for a type of 64 bits where jax is set to 32.
+
+    >>> jax_dtype("bfloat16"), jax_dtype("key<fry>")
+    (dtype(bfloat16), key<fry>)
+    """
+    if name.startswith("key<"):
+        return _key_dtype(name)
+    dtype = jax.numpy.dtype(name)
+    if jax.dtypes.canonicalize_dtype(dtype) != dtype:
+        raise ProgramError(
+            f"jax is set to 32 bits and would turn {name} into"
+            f" {jax.dtypes.canonicalize_dtype(dtype)}. Choose that, or begin with"
+            " jax.config.update('jax_enable_x64', True)."
+        )
+    return dtype
+
+
+def key_implementation(name: str) -> str:
+    """What `jax.random.key` calls the implementation behind a key type such as `key<fry>`.
+
+    Raises:
+        ProgramError: if there is none.
+
+    >>> key_implementation("key<fry>")
+    'threefry2x32'
+    """
+    tag = name[4:-1]
+    if tag not in _KEYS:
+        raise ProgramError(f"No random keys are called {shown(name)}. Known: {listed(_KEYS)}.")
+    return _KEYS[tag]
+
+
+@lru_cache(maxsize=8)
+def _key_dtype(name: str) -> Any:
+    return jax.eval_shape(lambda: jax.random.key(0, impl=key_implementation(name))).dtype
+
+
+def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
+    if not mesh.concrete:
+        types = tuple(AxisType[t] for t in mesh.axis_types)
+        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+    wanted = [int(i) for i in mesh.device_ids.flat]
+    for platform in (None, "cpu"):  # the attached devices first
+        try:
+            attached = {d.id: d for d in jax.devices(platform)}
+        except RuntimeError:
+            continue
+        if all(i in attached for i in wanted):
+            return mesh_of([attached[i] for i in wanted], mesh)
+    raise TargetError(
+        f"The mesh holds devices {listed(wanted)}, which are not attached here; jax has"
+        f" {plural(jax.device_count(), 'device')}. Use a mesh without device ids for an"
+        " AbstractMesh."
+    )
+
+
+def _array_to_jax(array: ArraySpec, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(array.shape, jax_dtype(array.dtype), sharding=sharding)
+
+
+def _layout_to_jax(layout: Layout) -> NamedSharding:
+    if layout.spec is None:
+        raise LayoutError(
+            "This layout was read off boxes and has no PartitionSpec, so it has no NamedSharding."
+            " Lay the array out with a spec."
+        )
+    return NamedSharding(_mesh_to_jax(layout.mesh), layout.spec.to_jax())
+
+
+def _request_to_jax(request: Request) -> jax.ShapeDtypeStruct:
+    if request.layout is None:
+        raise LayoutError(f"{request.array.name}: {request.problem}")
+    sharding = _layout_to_jax(request.layout)
+    if request.array.memory_kind is not None:
+        sharding = sharding.with_memory_kind(request.array.memory_kind)
+    return _array_to_jax(request.array, sharding)
+
+
+def _program_to_jax(program: Program) -> Any:
+    shardings = [_request_to_jax(r).sharding for r in program.requests]
+    tree = program.tree
+    asked = tuple(shardings) if tree is None else tree.unflatten(shardings)
+    extra: dict[str, Any] = {}
+    if program.out_specs is not None:
+        mesh = _mesh_to_jax(program.mesh)
+        extra["out_shardings"] = jax.tree.map(
+            lambda spec: None if spec is None else NamedSharding(mesh, spec.to_jax()),
+            program.out_specs,
+            is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
+        )
+    donate = program.options.get("donate", ())
+    return jax.jit(program.fn, in_shardings=asked, donate_argnums=donate, **extra)
+
+
+def _rule_target(rule: Rule) -> Any:
+    if rule.free:
+        return PartitionSpec.UNCONSTRAINED
+    axes = rule.axes[0] if len(rule.axes) == 1 else rule.axes or None
+    return (rule.axes,) if rule.nested else axes
+
+
+_CONVERT: dict[type, Any] = {
+    MeshSpec: _mesh_to_jax,
+    Spec: lambda spec: spec.to_jax(),
+    Resolution: lambda resolution: resolution.partition_spec,
+    Layout: _layout_to_jax,
+    ArraySpec: _array_to_jax,
+    Request: _request_to_jax,
+    Rules: lambda rules: tuple((r.logical, _rule_target(r)) for r in rules.entries),
+    Program: _program_to_jax,
+}
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or ["no reason given"])[0]

@@ -1,0 +1,297 @@
+"""Which donated arguments a compiled program really reuses, and the sentence for those it does not.
+
+jax warns where it cannot place a donated argument itself; where the compiler is left to choose, it
+says nothing. The head of the compiled text tells both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+from jaxlib.version import __version__ as jaxlib_version
+
+from shardviz.core.backend.jax_effects import has_callbacks
+from shardviz.core.backend.partitioner import compile_with_dump
+from shardviz.core.backend.program_meshes import in_context
+from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, trace
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import plural
+from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.hlo.sources import source_lines
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.comparison import inherited
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective, Memory
+
+_ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}, (?:may|must)-alias\)")
+_PARAMETER = re.compile(r" parameter\((\d+)\).*op_name=\"([^\"]*)\"")
+_MOST = 8
+
+
+def reused_leaves(program: Program, text: str) -> tuple[int, ...] | None:
+    """The positions of leaves whose memory an output takes; None where the text does not say.
+
+    Args:
+        program: what was compiled.
+        text: the text of the compiled program.
+    """
+    if not donated_leaves(program) or not text:
+        return None
+    names = {name: position for position, name in enumerate(flat_names(program))}
+    numbers = {int(n) for n in _ALIAS.findall(text.partition("\n")[0])}
+    entry = text[max(0, text.find("\nENTRY ")) :]
+    parameters = {int(number): name for number, name in _PARAMETER.findall(entry)}
+    if any(number not in parameters for number in numbers):
+        return None
+    return tuple(sorted(names[parameters[n]] for n in numbers if parameters[n] in names))
+
+
+def donation_note(program: Program, reused: Sequence[int] | None) -> str:
+    """The sentence for donated arguments that no output takes the place of, or `""`.
+
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> x = ArraySpec("x", (8, 8))
+    >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
+    >>> donation_note(program, (0,)), donation_note(program, ())
+    ('', '1 donated array was not usable: x, f32[8, 8]. No output takes its memory: none of the \
+same bytes on each device is left for it.')
+    """
+    if reused is None:
+        return ""
+    left = [p for p in donated_leaves(program) if p not in reused]
+    if not left:
+        return ""
+    arrays = [f"{program.arrays[p].name}, {program.arrays[p].short}" for p in left]
+    some = "; ".join(arrays[:_MOST])
+    if len(arrays) > _MOST:
+        some += f"; and {len(arrays) - _MOST} more"
+    verb, whose = ("was", "its") if len(left) == 1 else ("were", "their")
+    return (
+        f"{plural(len(left), 'donated array')} {verb} not usable: {some}. No output takes {whose}"
+        f" memory: none of the same bytes on each device is left for"
+        f" {'it' if len(left) == 1 else 'them'}."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Lowered:
+    """A lowered program.
+
+    Attributes:
+        traced: where it comes from.
+        stage: jax's own `Lowered`.
+        text: StableHLO, without source lines.
+        sources: a digest of the source lines in it, without those that asked for it.
+        effects: the effects of the program, in words.
+        cacheable: whether the text says all there is to know: no effects, no callbacks, no
+            constants beside it.
+        manual: whether it has `shard_map` regions, which see their place in the mesh.
+        lower_s: seconds to trace and lower.
+    """
+
+    traced: Traced
+    stage: Any
+    text: str
+    sources: str
+    effects: tuple[str, ...]
+    cacheable: bool
+    manual: bool
+    lower_s: float
+
+
+@dataclass(eq=False)
+class Executable:
+    """A compiled program.
+
+    Attributes:
+        stage: jax's own `Compiled`; takes and gives tuples of leaves.
+        compile_s: seconds to compile.
+        collectives: what its final text holds.
+        memory: bytes on each device, as the compiler says.
+        cost: the compiler's cost analysis.
+        sources: the digest of the source lines that it was compiled from.
+        partitioned: what its text held straight after XLA's partitioner; None where XLA left none.
+        partition_s: seconds until the partitioner was done; None as above.
+        partition_note: why there is no text of the partitioner, in one sentence; else `""`.
+        reused: the positions of donated leaves whose memory an output takes; None where none is
+            donated or the compiler does not say.
+        loops: how many loops its final text holds.
+    """
+
+    stage: Any
+    compile_s: float
+    collectives: tuple[Collective, ...]
+    memory: Memory
+    cost: Mapping[str, float]
+    sources: str
+    partitioned: tuple[Collective, ...] | None = None
+    partition_s: float | None = None
+    partition_note: str = ""
+    loops: int = 0
+    reused: tuple[int, ...] | None = None
+    _reference: Executable | None = None
+    _lock: Any = field(default_factory=threading.Lock)
+
+    def reference(self, make: Callable[[], Executable]) -> Executable:
+        """The same function for one device; made when first asked, and kept with this one."""
+        with self._lock:
+            if self._reference is None:
+                self._reference = make()
+            return self._reference
+
+
+def lower(
+    program: Program | Traced,
+    mesh: Mesh | AbstractMesh | None = None,
+    platforms: Sequence[str] | None = None,
+) -> Lowered:
+    """Lowers a program to StableHLO, tracing it first where that has not happened.
+
+    Args:
+        program: the program, or what `trace` made of it.
+        mesh: the jax mesh to trace it on.
+        platforms: what to lower for, such as `("tpu",)`; needed on an AbstractMesh.
+
+    Raises:
+        ProgramError: as `trace` does.
+        Exception: whatever the function or jax raises.
+    """
+    traced = program if isinstance(program, Traced) else trace(program, _given(mesh))
+    begun = time.perf_counter()
+    with in_context(traced.mesh):
+        kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
+        stage = traced.stage.lower(**kinds)
+    text = stage.as_text()
+    # With this flag on, closed-over arrays are arguments and their values not in the text.
+    hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
+    return Lowered(
+        traced,
+        stage,
+        text,
+        hashlib.sha256(repr(source_lines(stage.as_text(debug_info=True))).encode()).hexdigest(),
+        traced.effects,
+        cacheable=not traced.effects and not has_callbacks(text) and not hoisted,
+        manual="manual_computation" in text or "SPMDFullToShardShape" in text,
+        lower_s=traced.seconds + time.perf_counter() - begun,
+    )
+
+
+def compile_lowered(
+    lowered: Lowered, mesh: MeshSpec, clean: Callable[[str], str] = lambda text: text
+) -> Executable:
+    """Compiles for the devices of the mesh that it was traced on, and reads what came out.
+
+    Args:
+        lowered: what to compile.
+        mesh: the mesh whose axes the collectives are told in.
+        clean: makes what the compiler writes ready to be read.
+
+    Raises:
+        Exception: whatever the compiler raises.
+    """
+    dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
+    stage, text = dumped.compiled, dumped.partitioned_text
+    there = lowered.traced.mesh
+    ids = tuple(d.id for d in there.devices.flat) if isinstance(there, Mesh) else ()
+    if mesh.size == 1:
+        partitioned: tuple[Collective, ...] | None = ()  # nothing to partition, nothing put in
+    else:
+        partitioned = None if text is None else _collectives(clean(text), mesh, ids)
+    final = clean(stage.as_text() or "")
+    collectives = _collectives(final, mesh, ids)
+    if partitioned is not None:
+        collectives = inherited(partitioned, collectives)
+    return Executable(
+        stage,
+        dumped.seconds,
+        collectives,
+        _memory(stage),
+        _cost(stage),
+        lowered.sources,
+        partitioned,
+        dumped.partition_s,
+        "" if mesh.size == 1 else dumped.reason,
+        final.count(" while("),
+        reused_leaves(lowered.traced.program, final),
+    )
+
+
+def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, Any]) -> str:
+    """The key of an executable: everything that a compile depends on.
+
+    The text alone would not do: it is the same for permuted devices and for any two callbacks.
+    Programs that are not `cacheable` have a fingerprint too, but it does not tell them apart.
+    """
+    program = lowered.traced.program
+    first = devices[0]
+    parts = (
+        lowered.text,
+        [(d.id, d.process_index) for d in devices],
+        (first.platform, first.device_kind, getattr(first.client, "platform_version", "")),
+        sorted((str(k), repr(v)) for k, v in options.items()),
+        donated_leaves(program),
+        [str(r.spec) for r in program.requests],
+        [str(s) for s in lowered.traced.out_specs],
+        [a.memory_kind for a in program.arrays],
+        (jax.__version__, jaxlib_version),
+    )
+    return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
+
+
+def compiler_options(program: Program) -> dict[str, Any]:
+    """The options that go to the compiler: all but `donate`."""
+    return {k: v for k, v in program.options.items() if k != "donate"}
+
+
+def _collectives(text: str, mesh: MeshSpec, ids: Sequence[int]) -> tuple[Collective, ...]:
+    return read_collectives(text, mesh.axis_names, mesh.axis_sizes, ids)
+
+
+def _given(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
+    if mesh is None:
+        raise ProgramError("Lowering a program needs a jax mesh; got none.")
+    return mesh
+
+
+def _memory(stage: Any) -> Memory:
+    try:
+        found = stage.memory_analysis()
+    except (NotImplementedError, RuntimeError):
+        found = None  # not every platform analyses
+    if found is None:
+        return Memory()
+    size = lambda name: getattr(found, f"{name}_size_in_bytes", None)  # noqa: E731
+    return Memory(
+        arguments=size("argument"),
+        outputs=size("output"),
+        temporaries=size("temp"),
+        aliased=size("alias"),
+        generated_code=size("generated_code"),
+        host_arguments=size("host_argument"),
+        host_outputs=size("host_output"),
+        host_temporaries=size("host_temp"),
+    )
+
+
+def _cost(stage: Any) -> dict[str, float]:
+    try:
+        found = stage.cost_analysis()
+    except (NotImplementedError, RuntimeError):
+        return {}  # not every platform analyses
+    if isinstance(found, (list, tuple)):
+        found = found[0] if found else {}
+    # Entries with braces are per operand; the sums are what one asks for.
+    return {k: float(v) for k, v in (found or {}).items() if "{" not in k and _known(v)}
+
+
+def _known(value: Any) -> bool:
+    return isinstance(value, (int, float)) and value >= 0  # -1 where there is no estimate

@@ -1,0 +1,278 @@
+"""Attached and simulated devices of this process, and the memory that they have.
+
+jax starts its backends once, when somebody first asks for a device, and the number of CPU devices
+is settled at that moment.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh
+
+from shardviz.core.errors import TargetError
+from shardviz.core.format import plural
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.report import Memory
+
+LEAST_SIMULATED = 64
+MOST_SIMULATED = (
+    1024  # each takes two threads, and collectives across many of them wait for one another
+)
+OPTION = "jax_num_cpu_devices"
+_DRIVER = Path("/dev/nvidiactl")
+_UNCHECKED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
+# To find out whether jax has started is to change the option and to put it back.
+_SETTLING = threading.RLock()
+_FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
+
+
+def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
+    """A jax Mesh of the given devices, one a position, with the axes of `mesh`."""
+    grid = np.empty(len(devices), object)
+    grid[:] = devices
+    types = tuple(AxisType[t] for t in mesh.axis_types)
+    return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=types)
+
+
+def backend_started() -> bool:
+    """Whether jax has started its backends, found out without starting them."""
+    with _SETTLING:
+        now = getattr(jax.config, OPTION)
+        try:
+            jax.config.update(OPTION, now + 1)
+        except RuntimeError:
+            return True
+        jax.config.update(OPTION, now)
+        return False
+
+
+def chosen_cpus() -> int:
+    """How many CPU devices somebody asked jax for; -1 where nobody did."""
+    own = getattr(jax.config, OPTION)
+    if own < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
+        own = int(flag[1])
+    return own
+
+
+def ask_for_cpus(count: int, exactly: bool = False) -> None:
+    """Sees to it that enough CPU devices start, where the backend has not started yet.
+
+    Where nobody chose a number jax is asked for some more than are needed (64 take 7 ms and 10 MB
+    more than 8), so that bigger meshes run later.
+    """
+    with _SETTLING:
+        if backend_started():
+            return
+        count, own = min(count, MOST_SIMULATED), chosen_cpus()
+        if own >= count:
+            return  # somebody chose a number, and it is enough
+        jax.config.update(OPTION, count if exactly or own >= 0 else max(count, LEAST_SIMULATED))
+
+
+def attached_devices(platform: str | None) -> tuple[Any, ...]:
+    """jax's devices of a platform, or of its first one; starts the backend.
+
+    Raises:
+        TargetError: where there are none.
+    """
+    try:
+        return tuple(jax.devices(platform))
+    except (RuntimeError, AssertionError) as error:  # jax asserts that any platform was found
+        first = str(error).strip().splitlines()[0] if str(error).strip() else "it gives no reason."
+        kind = f"{platform.upper()} device" if platform else "device"
+        raise TargetError(
+            f"jax finds no {kind} here: {first} Write 'cpu:8' for simulated devices, and look at"
+            " the environment variable JAX_PLATFORMS, which limits what jax looks for."
+        ) from error
+
+
+def count_of(platform: str) -> int:
+    """How many devices of a platform jax has; starts the backend."""
+    try:
+        return len(attached_devices(platform))
+    except TargetError:
+        return 0
+
+
+def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
+    """Why the devices of this kernel do not do, in words."""
+    have = plural(there, f"{platform.upper()} device")
+    have += "" if cpus is None or platform == "cpu" else f" and {plural(cpus, 'CPU device')}"
+    if needed > MOST_SIMULATED:
+        advice = (
+            f"At most {MOST_SIMULATED:,} are simulated; layouts and pictures need none, so look at"
+            " this mesh and run a smaller one"
+        )
+    elif platform != "cpu" and cpus is None:
+        advice = f"Write 'cpu:{needed}' for simulated devices"
+    else:
+        advice = (
+            "Their number was settled when jax started: restart the kernel and run this first, or"
+            f" begin with jax.config.update('{OPTION}', {needed})"
+        )
+    most = max(there, cpus or 0)
+    return (
+        f"The mesh has {plural(needed, 'device')} and jax has {have} here. {advice}; or use a mesh"
+        f" of at most {plural(most, 'device')}."
+    )
+
+
+def spare_cuda_check() -> None:
+    """Keeps jax from reporting that CUDA's libraries are missing on a machine without a GPU.
+
+    Its GPU plugin is there to compile for GPUs that are described, which needs none of them. jax
+    looks when it starts, so this has to be said before.
+    """
+    plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
+    if not _DRIVER.exists() and any(importlib.util.find_spec(p) is not None for p in plugins):
+        os.environ.setdefault(_UNCHECKED, "1")
+
+
+spare_cuda_check()
+
+_MEMINFO = Path("/proc/meminfo")
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """Free memory.
+
+    Attributes:
+        free: bytes free on each device, or on the host; None where nobody says.
+        shared: whether all devices share it, as simulated CPU devices do.
+    """
+
+    free: int | None
+    shared: bool = False
+
+    def per_device(self, devices: int) -> int | None:
+        """Bytes that one of `devices` may use.
+
+        >>> Capacity(800, shared=True).per_device(8)
+        100
+        """
+        return self.free // devices if self.shared and self.free is not None else self.free
+
+
+def capacity_of(devices: Sequence[Any]) -> Capacity:
+    """What is free on these devices: the least of them where they differ."""
+    if devices[0].platform == "cpu":
+        return Capacity(host_available(), shared=True)
+    free = [_device_free(d) for d in devices if d.process_index == devices[0].process_index]
+    known = [f for f in free if f is not None]
+    return Capacity(min(known) if known else None)
+
+
+def refusal(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> str | None:
+    """The sentence for a program that does not fit, or None where it does or nobody knows.
+
+    Args:
+        memory: what the compiler says that it needs on each device.
+        capacity: what there is.
+        devices: how many devices run it.
+        placed: bytes of its arguments that each device holds already.
+    """
+    needed = needed_bytes(memory) - placed
+    total = needed * devices if capacity.shared else needed
+    if capacity.free is None or total <= capacity.free:
+        return None
+    parts = ", ".join(
+        f"{bytes_in_words(size)} of {what}"
+        for what, size in (
+            ("arguments", memory.arguments),
+            ("outputs", memory.outputs),
+            ("temporaries", memory.temporaries),
+        )
+        if size
+    )
+    each = f"{bytes_in_words(needed)} on each device ({parts})"
+    if capacity.shared:
+        need = f"{each}, {bytes_in_words(total)} on all {plural(devices, 'simulated device')}"
+        return (
+            f"It needs {need}, and this machine has {bytes_in_words(capacity.free)} free. Nothing"
+            " was placed. Make the arrays or the mesh smaller."
+        )
+    return (
+        f"It needs {each}, and a device has {bytes_in_words(capacity.free)} free. Nothing was"
+        " placed. Split the arrays over more devices, or make them smaller."
+    )
+
+
+def needed_bytes(memory: Memory) -> int:
+    """Bytes that a run takes on each device: arguments, outputs that share none, temporaries.
+
+    >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
+    105
+    """
+    given = (memory.arguments, memory.outputs, memory.temporaries)
+    return sum(n or 0 for n in given) - (memory.aliased or 0)
+
+
+def bytes_in_words(size: float) -> str:
+    """Bytes with a binary unit.
+
+    >>> bytes_in_words(512), bytes_in_words(3 << 29), bytes_in_words(5 << 50)
+    ('512 B', '1.5 GiB', '5.0 PiB')
+    """
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:,.1f} PiB"
+
+
+def host_available() -> int | None:
+    """Bytes of memory that this process may still take, or None where the system does not say."""
+    known = [n for n in (_system_available(), _group_available()) if n is not None]
+    return min(known) if known else None
+
+
+def host_total() -> int | None:
+    """Bytes of memory that this machine has, or None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _device_free(device: Any) -> int | None:
+    try:
+        stats = device.memory_stats() or {}
+    except (NotImplementedError, RuntimeError):
+        return None  # not every platform counts
+    limit = stats.get("bytes_limit")
+    return None if limit is None else int(limit) - int(stats.get("bytes_in_use", 0))
+
+
+def _system_available() -> int | None:
+    try:
+        for line in _MEMINFO.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except OSError:
+        pass  # not Linux
+    return host_total()
+
+
+def _group_available() -> int | None:
+    """What a container leaves, by the memory controller of version 2."""
+    try:
+        limit = (_CGROUP / "memory.max").read_text().strip()
+        used = int((_CGROUP / "memory.current").read_text())
+        stat = dict(line.split() for line in (_CGROUP / "memory.stat").read_text().splitlines())
+    except (OSError, ValueError):
+        return None
+    if not limit.isdigit():
+        return None  # "max"
+    return max(0, int(limit) - used + int(stat.get("inactive_file", 0)))

@@ -1,0 +1,1 @@
+"""What the effects of a program allow, and the order in which they happen."""

@@ -1,0 +1,288 @@
+"""The tokens of a lowered module, read from its text; knows no jax."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+from jax.sharding import AbstractMesh, Mesh
+
+from shardviz.core.backend.arguments import program_arrays
+from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.devices import (
+    LEAST_SIMULATED,
+    MOST_SIMULATED,
+    backend_started,
+    chosen_cpus,
+)
+from shardviz.core.backend.jax_effects import (
+    allowed_constructs,
+    effect_sets,
+    effect_word,
+    in_our_words,
+    is_ordered_effect,
+    is_shardable,
+    refusal_on,
+    single_device_effects,
+    without_sets,
+)
+from shardviz.core.backend.jaxprs import (
+    EffectOperation,
+    effect_operations,
+    from_host,
+    named_devices,
+    names_shardings,
+)
+from shardviz.core.backend.program_meshes import in_context
+from shardviz.core.backend.reference import unsharded
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.worker.export import abstract_mesh, must_run_here
+from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.format import shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.rules import Dialect
+from shardviz.core.program.effects import Effects, EffectToken, EffectUse, HostCall, Refusal
+from shardviz.core.program.program import Program
+
+_MAIN = re.compile(r"func\.func public @main\((.*)\{$", re.MULTILINE)
+_TOKEN = re.compile(r"!stablehlo\.token|tensor<0xi1>")
+_SHARDING = re.compile(
+    r'(?:sdy\.sharding = #sdy\.sharding<(.*?)>(?=[,}])|mhlo\.sharding = "(.*?)")'
+)
+
+
+def read_tokens(text: str) -> tuple[EffectToken, ...]:
+    """The tokens that a lowered module takes and returns, and their shardings as it writes them.
+
+    >>> main = "func.func public @main(%arg0: !stablehlo.token) -> (!stablehlo.token) {"
+    >>> [str(t) for t in read_tokens(main)]
+    ['token in 0: on every device', 'token out 0: on every device']
+    """
+    found = _MAIN.search(text)
+    if found is None:
+        return ()
+    taken, _, returned = found[1].strip().partition(") -> ")
+    return (*_tokens("in", taken.rstrip(")")), *_tokens("out", returned.strip("()")))
+
+
+def takes_arrays(text: str) -> bool:
+    """Whether a lowered module takes any argument but tokens: those that go unused are dropped.
+
+    >>> takes_arrays("func.func public @main(%arg0: !stablehlo.token) -> (!stablehlo.token) {")
+    False
+    """
+    found = _MAIN.search(text)
+    taken = found[1].strip().partition(") -> ")[0] if found else ""
+    return any("%arg" in p and not _TOKEN.search(p.partition("{")[0]) for p in _parts(taken))
+
+
+def _tokens(place: str, listed: str) -> list[EffectToken]:
+    tokens = []
+    for index, part in enumerate(_parts(listed)):
+        if _TOKEN.search(part.partition("{")[0]):
+            said = _SHARDING.search(part)
+            tokens.append(EffectToken(place, index, (said[1] or said[2]) if said else ""))
+    return tokens
+
+
+def _parts(listed: str) -> list[str]:
+    """The text split at the commas that stand in no bracket."""
+    parts, depth, start = [], 0, 0
+    for i, letter in enumerate(listed):
+        depth += (letter in "({[<") - (letter in ")}]>")
+        if letter == "," and depth == 0:
+            parts.append(listed[start:i])
+            start = i + 1
+    return [*parts, listed[start:]]
+
+
+_HOST_CALLS = ("pure_callback",)
+_RETURNING = ("pure_callback", "io_callback")
+_REFS = ("RefEffect", "ReadEffect", "WriteEffect", "AccumEffect", "InternalMutableArrayEffect")
+
+
+def predict(thing: Any, *args: Any) -> Effects:
+    """The effects of a program or function, and on how many devices it may run.
+
+    Args:
+        thing: a Program, or a function.
+        *args: for a function, what it takes: arrays, `ShapeDtypeStruct`s, ArraySpecs, or pytrees.
+
+    Raises:
+        ProgramError: for what is neither, and for arguments that are no arrays.
+
+    >>> import jax.numpy as jnp
+    >>> def log(x):
+    ...     jax.debug.print("{x}", x=x, ordered=True)
+    ...     return x
+    >>> found = predict(log, jax.ShapeDtypeStruct((8,), jnp.float32))
+    >>> found.runs_on(1)[0], found.runs_on(8)[0]
+    (True, False)
+    """
+    if isinstance(thing, Program):
+        if args:
+            raise ProgramError(
+                "A program brings its arguments; got"
+                f" {len(args)} more. Give sv.effects the program alone."
+            )
+        return _of_program(thing)
+    if not callable(thing):
+        raise ProgramError(
+            f"Effects are those of a program or a function; got {shown(thing)}. Give what"
+            " sv.program made, or a function and what it takes."
+        )
+    arrays, tree, mesh = program_arrays(args, thing)
+    if mesh is not None:
+        return _of_program(
+            build_program(thing, args, mesh, None, Dialect.LINEN, None, None, (), "")
+        )
+    return _of_function(thing, arrays, tree)
+
+
+def _of_program(program: Program) -> Effects:
+    known = Effects(program.name, mesh_size=program.mesh.size)
+    if program.problems:
+        return replace(known, refused=Refusal("program", program.problems[0]))
+    mesh = _mesh_to_trace_on(program)
+    try:
+        traced = trace(program, mesh)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+        return replace(known, refused=Refusal("trace", in_our_words(error)))
+    known = _read(known, traced.stage.jaxpr)
+    lone = program.out_specs is None and _from_host_alone(traced.stage.jaxpr)
+    count = program.mesh.size
+    refused = refusal_on(single_device_effects(traced.stage.jaxpr.effects), count)
+    if refused is None and isinstance(mesh, Mesh):
+        return _with_tokens(known, lambda: _lower(traced.stage, mesh), count, lone)
+    # Not lowered on this mesh: jax refuses, or lacks its devices. One device tells the tokens.
+    alone = unsharded(program)
+    with contextlib.suppress(Exception):  # a function may be made for many devices alone
+        one = _mesh_to_trace_on(alone)
+        stage = trace(alone, one).stage
+        return _with_tokens(known, lambda: _lower(stage, one), 1, lone)
+    return known
+
+
+def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any) -> Effects:
+    known = Effects(getattr(fn, "__name__", "program"))
+    _start_backend(1)
+
+    @functools.wraps(fn)  # a new one every time: jax keeps what it traced by function
+    def fresh(*args: Any) -> Any:
+        return fn(*args)
+
+    structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
+    args = structs if tree is None else tree.unflatten(structs)
+    try:
+        stage = jax.jit(fresh).trace(*args)
+    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+        return replace(known, refused=Refusal("trace", in_our_words(error)))
+    known = replace(_read(known, stage.jaxpr), fixed=named_devices(stage.jaxpr))
+    count = known.fixed or 1
+    if refusal_on(single_device_effects(stage.jaxpr.effects), count):
+        return known
+    return _with_tokens(known, stage.lower, count)
+
+
+def _read(known: Effects, jaxpr: Any) -> Effects:
+    found = list(effect_operations(jaxpr))
+    by_kind: dict[str, list[Any]] = {}
+    for effect in jaxpr.effects:
+        by_kind.setdefault(type(effect).__name__, []).append(effect)
+    uses = [_use(effects[0], found) for effects in by_kind.values()]
+    calls = tuple(
+        HostCall(s.equation.primitive.name, s.stands)
+        for s in found
+        if s.equation.primitive.name in _HOST_CALLS
+    )
+    uses.sort(key=lambda use: use.name)
+    return replace(known, uses=tuple(uses), host_calls=calls, note=without_sets())
+
+
+def _use(effect: Any, found: Iterable[EffectOperation]) -> EffectUse:
+    kind = type(effect).__name__
+    here = [s for s in found if any(_same(e, effect) for e in s.equation.effects)]
+    return EffectUse(
+        effect_word(effect),
+        kind,
+        ordered := is_ordered_effect(effect),
+        shardable := is_shardable(effect),
+        None if effect_sets() is None else allowed_constructs(effect),
+        tuple(dict.fromkeys(s.stands for s in here)),
+        len(here),
+        _note(kind, ordered, shardable),
+    )
+
+
+def _same(one: Any, effect: Any) -> bool:
+    names = {type(one).__name__, type(effect).__name__}
+    # A ref made inside has one effect for the whole and others for each read and write.
+    return len(names) == 1 or names <= set(_REFS)
+
+
+def _note(kind: str, ordered: bool, shardable: bool) -> str:
+    if kind in _REFS:
+        return "jax turns reads and writes of refs into plain values before it lowers."
+    if not ordered:
+        return "It may happen in any order, and is done for certain only after a barrier."
+    if not shardable:
+        return "It happens in the order of the program, on one device only."
+    return (
+        "It happens in the order of the program: once for all devices, or once on each inside"
+        " shard_map, and there no order holds between devices."
+    )
+
+
+def _from_host_alone(jaxpr: Any) -> bool:
+    return from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
+
+
+def _with_tokens(
+    known: Effects, lowering: Callable[[], Any], count: int, lone: bool = False
+) -> Effects:
+    try:
+        text = lowering().as_text()
+    except Exception as error:  # noqa: BLE001  a lowering rule may raise anything
+        return replace(known, refused=Refusal("lower", in_our_words(error)))
+    host_only = lone and not takes_arrays(text)
+    return replace(known, tokens=read_tokens(text), lowered_for=count, host_only=host_only)
+
+
+def _lower(stage: Any, mesh: Mesh | AbstractMesh) -> Any:
+    with in_context(mesh):
+        return stage.lower()
+
+
+def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
+    mesh = program.mesh
+    try:
+        if mesh.size <= MOST_SIMULATED and not _runs_elsewhere(program):
+            return device_mesh(mesh, choose(None, mesh.size))
+    except TargetError:
+        pass  # the devices are not there: tracing needs none
+    _start_backend(1)
+    return abstract_mesh(mesh)
+
+
+def _runs_elsewhere(program: Program) -> bool:
+    """Whether the devices of a program will be another process's, so none are asked for here."""
+    if (
+        program.mesh.size <= LEAST_SIMULATED
+        or backend_started()
+        or chosen_cpus() >= program.mesh.size
+    ):
+        return False
+    return not must_run_here(program)
+
+
+def _start_backend(devices: int) -> None:
+    # Lowering starts jax's backend, and with it settles how many devices a later run finds.
+    with contextlib.suppress(TargetError):
+        choose(None, devices)

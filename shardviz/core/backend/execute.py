@@ -1,0 +1,308 @@
+"""Walk: one compile or run on its way through this process, with what is known of it so far.
+
+Nothing that a program does wrong is raised from here: it ends as the `error` of the report, with
+the stage it happened in. `runner` walks in this kernel, the worker's child in its own process.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from shardviz.core.backend import reference
+from shardviz.core.backend.compile import (
+    Executable,
+    Lowered,
+    compile_lowered,
+    compiler_options,
+    donation_note,
+    fingerprint,
+    lower,
+)
+from shardviz.core.backend.devices import capacity_of, host_available, refusal
+from shardviz.core.backend.failures import failure
+from shardviz.core.backend.inputs import Inputs, positive_arguments
+from shardviz.core.backend.jax_effects import (
+    forget_failed_callbacks,
+    refusal_on,
+    single_device_effects,
+)
+from shardviz.core.backend.numeric_checks import output_layouts, shards_check, spec_checks
+from shardviz.core.backend.tracing import Traced, trace
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import shown
+from shardviz.core.hardware.chips import chip_of_kind
+from shardviz.core.layout.array_spec import DTYPE_BITS
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Check, Failure, Report
+from shardviz.core.program.roofline import roofline
+
+
+class Cancelled(Exception):
+    """Somebody asked to stop."""
+
+
+class Failed(Exception):
+    """A stage failed elsewhere, and is told by its Failure."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(str(failure))
+        self.failure = failure
+
+
+class Execution:
+    """One compile or run on its way: the stage it is in and what is known so far."""
+
+    def __init__(
+        self,
+        program: Program,
+        progress: Callable[[str], None] | None,
+        cancelled: Callable[[], bool] | None,
+        preview: Callable[[Report], None] | None = None,
+    ) -> None:
+        if not isinstance(program, Program):
+            raise ProgramError(
+                "What is compiled or run is a program, made by sv.program(fn, ...); got"
+                f" {shown(program)}."
+            )
+        self.program = program
+        self.report = Report(program.name, "")
+        self.stage = "program"
+        self._progress = progress
+        self._cancelled = cancelled
+        self.preview = preview
+        self.mesh: Mesh
+        self.devices: list[Any]
+        self.ids: dict[Any, int]
+
+    def follow(self, steps: Callable[[], Any]) -> None:
+        """Takes the steps; whatever they raise becomes the error of the report."""
+        try:
+            steps()
+        except Cancelled as words:
+            self.note(error=Failure("cancelled", f"Cancelled {words}."))
+        except Failed as elsewhere:
+            self.note(error=elsewhere.failure)
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+            self.note(error=failure(self.stage, error))
+
+    def enter(self, stage: str) -> None:
+        """Begins a stage, unless somebody asked to stop."""
+        self.stage = stage
+        self.poll(f"before the stage {stage!r}")
+        if self._progress is not None:
+            self._progress(stage)
+
+    def poll(self, when: str) -> None:
+        """Ends the walk where somebody asked to stop."""
+        if self._cancelled is not None and self._cancelled():
+            raise Cancelled(when)
+
+    def note(self, **known: Any) -> None:
+        """Adds to the report."""
+        self.report = self.report.replace(**known)
+
+    def check(self, *checks: Check) -> None:
+        """Adds checks to the report."""
+        self.note(checks=self.report.checks + checks)
+
+    def begin(self) -> None:
+        """Refuses what cannot be laid out, and notes where the arguments lie."""
+        self.enter("program")
+        if self.program.problems:
+            raise ProgramError(self.program.problems[0])
+        layouts = {r.array.name: r.layout for r in self.program.requests if r.layout}
+        self.note(in_layouts=layouts, notes=(*self.report.notes, *self.program.notes))
+
+    def compile_on(self, mesh: Mesh, cache: ExecutableCache) -> tuple[Lowered, Executable]:
+        """From the program to an executable for the devices of a jax mesh."""
+        self.mesh, self.devices = mesh, list(mesh.devices.flat)
+        self.note(mesh=_with_devices(self.program.mesh, self.devices))
+        names = self.program.mesh.device_ids.ravel().tolist()
+        self.ids = dict(zip(self.devices, names, strict=True))
+        self.enter("trace")
+        traced = self.traced()
+        self.note(effects=traced.effects)
+        self.refuse_effects(traced)
+        self.enter("lower")
+        lowered = self.lowered(traced)
+        self.note(lower_s=lowered.lower_s)
+        executable = self._executable(lowered, cache)
+        self.note_executable(lowered, executable)
+        return lowered, executable
+
+    def traced(self) -> Traced:
+        """The program, traced on the mesh."""
+        return trace(self.program, self.mesh)
+
+    def lowered(self, traced: Traced) -> Lowered:
+        """The program, lowered for the mesh."""
+        return lower(traced)
+
+    def refuse_effects(self, traced: Traced) -> None:
+        """Refuses effects that jax orders on one device only."""
+        single = single_device_effects(traced.stage.jaxpr.effects)
+        if words := refusal_on(single, self.program.mesh.size):
+            self.stage = "program"  # of no target with this many devices
+            raise ProgramError(words)
+
+    def positive(self, traced: Traced) -> tuple[int, ...]:
+        """The positions of arguments that are made up above 0."""
+        return positive_arguments(traced.stage.jaxpr)
+
+    def key(self, lowered: Lowered) -> str:
+        """What the executable is kept under."""
+        return fingerprint(lowered, self.devices, compiler_options(self.program))
+
+    def compiled(self, lowered: Lowered) -> Executable:
+        """Compiles, and reads what came out."""
+        return compile_lowered(lowered, self.program.mesh)
+
+    def _executable(self, lowered: Lowered, cache: ExecutableCache) -> Executable:
+        self.note(key=(key := self.key(lowered)))
+        self.enter("compile")
+        made: list[Executable] = []
+
+        def make() -> Executable:
+            made.append(self.compiled(lowered))
+            return made[0]
+
+        # Text with effects or callbacks does not say what it calls, so nothing is kept of it.
+        name = self.program.name
+        found = cache.get_or_make(key, make, name) if lowered.cacheable else make()
+        self.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
+        return found
+
+    def note_executable(self, lowered: Lowered, executable: Executable) -> None:
+        """Adds what the compiler says to the report."""
+        collectives, partitioned = executable.collectives, executable.partitioned
+        if executable.sources != lowered.sources:
+            # Compiled from the same code when it stood on other lines.
+            collectives = tuple(c.moved() for c in collectives)
+            partitioned = partitioned and tuple(c.moved() for c in partitioned)
+        outputs, mesh = lowered.traced.outputs, self.program.mesh
+        shardings = jax.tree.leaves(executable.stage.output_shardings)
+        layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
+        notes = [executable.partition_note, donation_note(self.program, executable.reused)]
+        self.note(
+            collectives=collectives,
+            partitioned=partitioned,
+            partition_s=executable.partition_s,
+            notes=(*self.report.notes, *filter(None, notes)),
+            memory=executable.memory.replace(capacity=self.bytes_there()),
+            cost=executable.cost,
+            loops=executable.loops,
+            out_layouts=layouts,
+        )
+        self.note_least_times()
+        specs = lowered.traced.out_specs
+        self.check(*without, *spec_checks(outputs, specs, mesh, layouts))
+
+    def bytes_there(self) -> int | None:
+        """The bytes that each device has for the program; None where nobody says."""
+        return capacity_of(self.devices).per_device(len(self.devices))
+
+    def note_least_times(self) -> None:
+        """Adds the roofline, where the figures of the devices are published."""
+        chip = chip_of_kind(self.devices[0].device_kind)
+        if chip is not None:
+            self.note(roofline=roofline(self.report, chip))
+
+    def run_on(
+        self, mesh: Mesh, leaves: list[Any] | None, repeat: int, cache: ExecutableCache
+    ) -> None:
+        """From the program to checked results, on the devices of a jax mesh.
+
+        Args:
+            mesh: the jax mesh.
+            leaves: the values of the arguments, checked; None for examples.
+            repeat: how often to execute.
+            cache: where executables are kept.
+        """
+        lowered, executable = self.compile_on(mesh, cache)
+        self.enter("place")
+        inputs = Inputs(self.program, self.mesh, leaves, self.positive(lowered.traced))
+        self._refuse_what_does_not_fit(executable, inputs)
+        begun = time.perf_counter()
+        placed = inputs.place_all()
+        self.note(place_s=time.perf_counter() - begun)
+        self.check(*self._input_checks(placed))
+        self.enter("run")
+        try:
+            results = self._execute(executable, inputs, placed, repeat)
+            if not lowered.cacheable:
+                jax.effects_barrier()  # effects and callbacks may come after the results
+        except Exception as error:
+            forget_failed_callbacks()
+            if words := self._too_narrow(error):
+                raise ProgramError(words) from error
+            raise
+        self.note(outputs=lowered.traced.out_tree.unflatten(results))
+        self.enter("check")
+        self.check(*self._output_checks(lowered, results))
+        self.check(
+            *reference.checks(self.program, lowered, executable, self.devices, inputs, results)
+        )
+
+    def _refuse_what_does_not_fit(self, executable: Executable, inputs: Inputs) -> None:
+        capacity, there = capacity_of(self.devices), inputs.bytes_in_place
+        words = refusal(executable.memory, capacity, len(self.devices), there)
+        if words or (words := inputs.no_room(self.devices[0].platform == "cpu", host_available())):
+            raise ProgramError(words)
+
+    def _execute(
+        self, executable: Executable, inputs: Inputs, placed: list[jax.Array], repeat: int
+    ) -> list[jax.Array]:
+        seconds: list[float] = []
+        results: list[jax.Array] = []
+        for turn in range(repeat):
+            if turn:
+                self.poll(f"after {turn} of {repeat} runs")
+                del results[:]  # before the next ones take their memory
+                inputs.replace_donated(placed)
+            begun = time.perf_counter()
+            results = list(jax.block_until_ready(executable.stage(*placed)))
+            seconds.append(time.perf_counter() - begun)
+        self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
+        return results
+
+    def _too_narrow(self, error: Exception) -> str | None:
+        narrow = [a for a in self.program.arrays if DTYPE_BITS.get(a.dtype, 8) < 8]
+        if not narrow or "layouts that disagree" not in str(error):
+            return None
+        return (
+            f"{narrow[0].name} is {narrow[0].dtype}, and jax {jax.__version__} cannot pass types"
+            " of less than 8 bits to a compiled program. jax 0.12 can; or take int8."
+        )
+
+    def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
+        return [
+            shards_check(r.array.name, r.layout, array, self.ids)
+            for r, array in zip(self.program.requests, placed, strict=True)
+            if r.layout is not None
+        ]
+
+    def _output_checks(self, lowered: Lowered, results: Sequence[jax.Array]) -> list[Check]:
+        layouts = self.report.out_layouts
+        return [
+            shards_check(output.name, layouts[output.name], array, self.ids)
+            for output, array in zip(lowered.traced.outputs, results, strict=True)
+            if output.name in layouts
+        ]
+
+
+def _with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
+    """A mesh with the ids and processes of the devices that it stands on."""
+    shape = mesh.axis_sizes
+    ids = np.array([d.id for d in devices], np.int64).reshape(shape)
+    processes = np.array([d.process_index for d in devices], np.int64).reshape(shape)
+    return replace(mesh, device_ids=ids, process_indices=processes)

@@ -1,0 +1,386 @@
+"""Values for a program, given or made up, and their placement on its devices.
+
+Values are made up around 0; a second moment of an optimiser, say, is never below it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from shardviz.core.backend.arguments import parameter_names
+from shardviz.core.backend.bridge import jax_dtype, key_implementation
+from shardviz.core.backend.tracing import donated_leaves, placed_spec
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.program import Program
+
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
+# Operations whose result has the sign of their operands, where these have one sign.
+_KEEPING = (
+    *("add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min"),
+    *("convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "rev"),
+    *("slice", "dynamic_slice", "gather", "concatenate", "cumsum", "optimization_barrier", "name"),
+    *(
+        "sharding_constraint",
+        "reshard",
+        "device_put",
+        "reduce_precision",
+        "expand_dims",
+        "all_gather",
+    ),
+)
+_Carried = dict[Any, frozenset[int]]
+
+
+def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
+    """The positions of the arguments that have to be positive, as far as the program tells.
+
+    An argument counts where it reaches a root or a logarithm by sums, products and moves alone.
+
+    Args:
+        jaxpr: jax's own, of the whole program.
+
+    >>> import jax, jax.numpy as jnp
+    >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
+    >>> positive_arguments(jax.make_jaxpr(adam)(1.0, 1.0, 1.0, 1.0))
+    (2,)
+    """
+    found: set[int] = set()
+    inside = getattr(jaxpr, "jaxpr", jaxpr)
+    _follow(inside, {v: frozenset([i]) for i, v in enumerate(inside.invars)}, found)
+    return tuple(sorted(found))
+
+
+def _follow(jaxpr: Any, carried: _Carried, found: set[int]) -> list[frozenset[int]]:
+    """What the results of a jaxpr carry of the arguments; adds to `found` what goes under roots."""
+
+    def of(variable: Any) -> frozenset[int]:
+        literal = hasattr(variable, "val")  # which cannot be a key
+        return frozenset() if literal else carried.get(variable, frozenset())
+
+    for equation in jaxpr.eqns:
+        operands = [of(v) for v in equation.invars]
+        inner = _inner(equation.params)
+        if inner:
+            results = _calls(inner, operands, len(equation.outvars), found)
+        else:
+            results = [_kept(equation, operands)] * len(equation.outvars)
+            if equation.primitive.name in _ROOTS:
+                found.update(operands[0])
+        carried.update(zip(equation.outvars, results, strict=True))
+    return [of(v) for v in jaxpr.outvars]
+
+
+def _kept(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
+    name = equation.primitive.name
+    if name == "sub":
+        return operands[0]
+    square = name == "mul" and equation.invars[0] is equation.invars[1]
+    odd = name == "integer_pow" and equation.params["y"] % 2
+    if (name in _KEEPING and not square) or odd:
+        return frozenset().union(*operands)
+    return frozenset()
+
+
+def _calls(
+    inner: list[Any], operands: list[frozenset[int]], count: int, found: set[int]
+) -> list[frozenset[int]]:
+    """What the results of a call carry; of loops as far as one turn tells."""
+    results = [frozenset[int]()] * count
+    for jaxpr in inner:
+        skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
+        given = operands[skipped:] if skipped in (0, 1) else [frozenset()] * len(jaxpr.invars)
+        out = _follow(jaxpr, dict(zip(jaxpr.invars, given, strict=True)), found)
+        if len(out) == count:
+            results = [a | b for a, b in zip(results, out, strict=True)]
+    return results
+
+
+def _inner(params: Mapping[str, Any]) -> list[Any]:
+    """The jaxprs among the parameters of an equation."""
+    values = [v for p in params.values() for v in (p if isinstance(p, (tuple, list)) else (p,))]
+    found = [getattr(v, "jaxpr", v) for v in values]
+    return [v for v in found if hasattr(v, "eqns") and hasattr(v, "invars")]
+
+
+_SLAB = 1 << 22  # elements made at a time
+_MOST_NAMES = 8
+
+
+def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
+    """The leaves of the values a person gave, checked against the program; None for none.
+
+    Raises:
+        ProgramError: for a wrong number, tree, shape or dtype.
+    """
+    if not values:
+        return None
+    leaves = _leaves(program, tuple(values))
+    for array, leaf in zip(program.arrays, leaves, strict=True):
+        _check(array, leaf)
+    return leaves
+
+
+def example(
+    array: ArraySpec, sharding: NamedSharding, seed: int, positive: bool = False
+) -> jax.Array:
+    """A made-up array: small numbers that look random and are the same every time.
+
+    Floats lie between -0.25 and 0.25, or above 0 where only positive ones are asked for; integers
+    between 0 and 3 (0 and 1 for types of 2 bits). Each device's block is made by itself, so that
+    the whole never stands on the host.
+
+    Args:
+        array: its shape and dtype.
+        sharding: where it goes.
+        seed: arrays of different seeds differ.
+        positive: whether floats are above 0, for functions such as roots and logarithms.
+    """
+    if array.dtype.startswith("key<"):
+        return _example_keys(array, sharding, seed)
+    dtype = jax_dtype(array.dtype)
+    made: dict[Any, np.ndarray] = {}
+
+    def block(index: Any) -> np.ndarray:
+        bounds = tuple(s.indices(n)[:2] for s, n in zip(index, array.shape, strict=True))
+        if bounds not in made:
+            made[bounds] = example_block(array.shape, bounds, dtype, seed, positive)
+        return made[bounds]
+
+    return jax.make_array_from_callback(array.shape, sharding, block)
+
+
+def example_block(
+    shape: tuple[int, ...],
+    bounds: Sequence[tuple[int, int]],
+    dtype: Any,
+    seed: int,
+    positive: bool = False,
+) -> np.ndarray:
+    """One block of an example: a pure function of each element's place in the whole array.
+
+    It is made slab by slab: the numbers on their way take several times the room of the block.
+
+    >>> whole = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
+    >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
+    >>> bool((whole[2:, :2] == part).all())
+    True
+    """
+    if not bounds or math.prod(b - a for a, b in bounds) <= _SLAB:
+        return _slab(shape, bounds, dtype, seed, positive)
+    (start, stop), rest = bounds[0], tuple(bounds[1:])
+    rows = max(1, _SLAB // max(1, math.prod(b - a for a, b in rest)))
+    block = np.empty([b - a for a, b in bounds], dtype)
+    for first in range(start, stop, rows):
+        last = min(first + rows, stop)
+        part = _slab(shape, ((first, last), *rest), dtype, seed, positive)
+        block[first - start : last - start] = part
+    return block
+
+
+def _slab(
+    shape: tuple[int, ...],
+    bounds: Sequence[tuple[int, int]],
+    dtype: Any,
+    seed: int,
+    positive: bool,
+) -> np.ndarray:
+    place = np.full((1,) * max(1, len(shape)), seed << 40, np.uint64)
+    stride = 1
+    for dim in reversed(range(len(shape))):
+        lane = [1] * len(shape)
+        lane[dim] = -1
+        steps = np.arange(*bounds[dim], dtype=np.uint64) * np.uint64(stride % (1 << 64))
+        place = place + steps.reshape(lane)
+        stride *= shape[dim]
+    return _numbers(_mixed(place).reshape([b - a for a, b in bounds]), dtype, positive)
+
+
+def _mixed(bits: np.ndarray) -> np.ndarray:
+    """24 random-looking bits of every number: the finaliser of splitmix64."""
+    bits = bits + np.uint64(0x9E3779B97F4A7C15)
+    bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return (bits ^ (bits >> np.uint64(31))) >> np.uint64(40)
+
+
+def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
+    kind = np.dtype(dtype).kind
+    if kind == "b":
+        return (bits & np.uint64(1)).astype(bool)
+    if kind in "iu" or dtype_name(dtype).startswith(("int", "uint")):
+        mask = 1 if dtype_name(dtype) in ("int2", "uint2") else 3
+        return (bits & np.uint64(mask)).astype(np.int8).astype(dtype)
+    # Above 0 they keep a distance, as roots and quotients amplify all rounding near it.
+    lowest = np.float32(0.0625 if positive else -0.25)
+    floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
+    if kind == "c":
+        other = _mixed(np.atleast_1d(bits)).reshape(bits.shape).astype(np.float32)
+        return (floats + 1j * (other * np.float32(2.0**-25) + lowest)).astype(dtype)
+    return floats.astype(dtype)
+
+
+def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.Array:
+    count = math.prod(array.shape)
+    keys = jax.random.split(jax.random.key(seed, impl=key_implementation(array.dtype)), count + 1)
+    return jax.device_put(keys[:count].reshape(array.shape), sharding)
+
+
+def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
+    if program.tree is None:
+        expected, names = len(program.arrays), [a.name for a in program.arrays]
+        leaves = list(values)
+    else:
+        expected = len(program.tree.children())
+        names = parameter_names(program.fn, expected)
+        leaves, tree = jax.tree.flatten(values)
+        if len(values) == expected and tree != program.tree:
+            raise ProgramError(
+                f"The values form another tree than the arguments: {shown(tree, 120)} and"
+                f" {shown(program.tree, 120)}. Give them in the same containers."
+            )
+    if len(values) != expected:
+        some = ", ".join(names[:_MOST_NAMES])
+        if expected > _MOST_NAMES:
+            some += f" and {expected - _MOST_NAMES} more"
+        trees = len(values) == len(program.arrays) != expected
+        each = "one each, in the containers that the arguments have" if trees else "one each"
+        raise ProgramError(
+            f"The program takes {plural(expected, 'argument')} ({some}) and"
+            f" {plural(len(values), 'value')} {'was' if len(values) == 1 else 'were'} given. Give"
+            f" {each}, or none for made-up values."
+        )
+    return leaves
+
+
+def _check(array: ArraySpec, value: Any) -> None:
+    try:
+        given = value if hasattr(value, "dtype") and hasattr(value, "shape") else np.asarray(value)
+        kind = given.dtype
+        if not isinstance(given, jax.Array):
+            kind = jax.dtypes.canonicalize_dtype(kind)
+        found = ArraySpec(array.name, tuple(given.shape), None, dtype_name(kind))
+    except (TypeError, ValueError):
+        raise ProgramError(
+            f"{array.name} takes an array, {array.short}; got {shown(value)}."
+        ) from None
+    if found.shape != array.shape or found.dtype != array.dtype:
+        raise ProgramError(
+            f"{array.name} is {array.short} in the program and {found.short} in the values. Give"
+            " an array of that shape and type."
+        )
+
+
+_REMEDY = "Give it a smaller shape, or take sv.compile, which needs no values."
+
+
+class Inputs:
+    """The arguments of one run: values that a person gave, or examples.
+
+    Args:
+        program: what takes them.
+        mesh: the jax mesh they go to.
+        leaves: the values that were given, checked; None for examples.
+        positive: the positions of arguments whose examples are above 0.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        mesh: Mesh,
+        leaves: list[Any] | None,
+        positive: Sequence[int] = (),
+    ) -> None:
+        self.program, self.mesh, self.leaves = program, mesh, leaves
+        self.donated = donated_leaves(program)
+        self.positive = positive
+
+    @property
+    def bytes_in_place(self) -> int:
+        """Bytes on each device of given values that lie where they should, and stay there."""
+        there = 0
+        for position, leaf in enumerate(self.leaves or ()):
+            layout = self.program.requests[position].layout
+            if layout is not None and self._lies(leaf, position):
+                there += layout.bytes_per_device
+        return there
+
+    def no_room(self, here: bool, free: int | None) -> str | None:
+        """The sentence for values that cannot be made up on this host; None where they can.
+
+        Each array is made on the host, block by block, and then copied to its devices.
+
+        Args:
+            here: whether the devices are simulated: their memory is that of the host.
+            free: bytes that the host has free; None where it does not say.
+        """
+        if self.leaves is not None or free is None or not self.program.arrays:
+            return None
+        largest = max(self.program.arrays, key=lambda array: array.bytes)
+        layouts = [request.layout for request in self.program.requests if request.layout]
+        placed = sum(layout.bytes_per_device for layout in layouts) * self.program.mesh.size
+        needed = largest.bytes + (placed if here else 0)
+        if needed <= free:
+            return None
+        return (
+            f"Making up values takes {bytes_text(needed)} on this machine, which has"
+            f" {bytes_text(free)} free; the largest array is {largest.name}, {largest.short}, with"
+            f" {bytes_text(largest.bytes)}. Nothing was made. {_REMEDY}"
+        )
+
+    def place_all(self) -> list[jax.Array]:
+        """Every argument on its devices."""
+        return jax.block_until_ready([self._place(i) for i in range(len(self.program.arrays))])
+
+    def replace_donated(self, placed: list[jax.Array]) -> None:
+        """Puts new arrays in place of those that the last run used up."""
+        for position in self.donated:
+            placed[position] = jax.block_until_ready(self._place(position))
+
+    def whole(self, mesh: Mesh) -> list[jax.Array]:
+        """Every argument as a whole, on the one device of a mesh of size 1."""
+        placed = []
+        for position, array in enumerate(self.program.arrays):
+            spec = PartitionSpec()
+            sharding = NamedSharding(mesh, spec, memory_kind=array.memory_kind)
+            if self.leaves is None:
+                placed.append(self._example(position, sharding))
+            else:
+                placed.append(jax.device_put(self.leaves[position], sharding))
+        return placed
+
+    def _example(self, position: int, sharding: NamedSharding) -> jax.Array:
+        array = self.program.arrays[position]
+        try:
+            return example(array, sharding, position, position in self.positive)
+        except MemoryError:
+            raise ProgramError(
+                f"{array.name}, {array.short}, takes {bytes_text(array.bytes)} in all, and this"
+                f" machine has no room to make it up. {_REMEDY}"
+            ) from None
+
+    def _place(self, position: int) -> jax.Array:
+        sharding = self._sharding(position)
+        if self.leaves is None:
+            return self._example(position, sharding)
+        # What is donated is used up, and must not be the array of the person who gave it.
+        alias = False if position in self.donated else None
+        return jax.device_put(self.leaves[position], sharding, may_alias=alias)
+
+    def _sharding(self, position: int) -> NamedSharding:
+        spec = placed_spec(self.program.requests[position].spec or Spec())
+        kind = self.program.arrays[position].memory_kind
+        return NamedSharding(self.mesh, spec.to_jax(), memory_kind=kind)
+
+    def _lies(self, leaf: Any, position: int) -> bool:
+        if not isinstance(leaf, jax.Array) or position in self.donated:
+            return False
+        return leaf.sharding.is_equivalent_to(self._sharding(position), leaf.ndim)

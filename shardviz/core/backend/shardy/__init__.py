@@ -1,0 +1,1 @@
+"""The propagated stage: Shardy's own passes, read into a Plan."""

@@ -1,0 +1,119 @@
+"""Numbers and lists in words: bytes, times, plurals, names, and the nearest name to a typo."""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+from collections.abc import Iterable
+
+MOST_COMPARED = 1000  # names; a slip of the pen is not worth a second
+
+
+def shown(value: object, limit: int = 60) -> str:
+    """`value` as it may stand in a message: one line, printable, at most `limit` characters.
+
+    >>> shown("a\\x00b"), shown("x" * 100, 10)
+    ("'a\\\\x00b'", "'xxxxxxxx…")
+    """
+    if isinstance(value, int) and value.bit_length() > 1000:  # Python may refuse to print it
+        return f"a number of about {int(value.bit_length() * 0.30103) + 1:,} digits"
+    try:
+        text = repr(value)
+    except Exception as error:  # noqa: BLE001  a foreign __repr__ may raise anything
+        text = f"<{type(value).__name__} whose repr raises {type(error).__name__}>"
+    text = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text)
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
+    """Values as a phrase: `'a', 'b' and 'c'`; long lists are cut and counted.
+
+    >>> listed(["a", "b", "c"])
+    "'a', 'b' and 'c'"
+    """
+    parts = [shown(v) for v in values]
+    if len(parts) > limit:
+        return ", ".join(parts[:limit]) + f" {word} {len(parts) - limit} more"
+    if len(parts) < 2:
+        return "".join(parts)
+    return ", ".join(parts[:-1]) + f" {word} {parts[-1]}"
+
+
+def nearest(name: object, known: Iterable[str]) -> str | None:
+    """The known name closest in spelling to `name`, or None where nothing is close.
+
+    >>> nearest("embded", ["embed", "mlp"])
+    'embed'
+    """
+    if not isinstance(name, str):
+        return None
+    some = [str(k) for k in itertools.islice(known, MOST_COMPARED)]
+    close = difflib.get_close_matches(name[:200], some, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+def suggestion(name: object, known: Iterable[str]) -> str:
+    """` Did you mean 'embed'?`, or the names there are, or nothing; made to be appended.
+
+    >>> suggestion("embded", ["embed", "mlp"])
+    " Did you mean 'embed'?"
+    """
+    names = [str(k) for k in known]
+    close = nearest(name, names)
+    if close is not None:
+        return f" Did you mean {shown(close)}?"
+    return f" Known: {listed(names)}." if names else ""
+
+
+def plural(count: int, noun: str, form: str | None = None) -> str:
+    """`1 device`, `2 devices`, `2 replicas`.
+
+    >>> plural(1, "device"), plural(2, "device"), plural(2, "axis", "axes")
+    ('1 device', '2 devices', '2 axes')
+    """
+    return f"{count:,} {noun if count == 1 else form or noun + 's'}"
+
+
+def bytes_text(count: int) -> str:
+    """Bytes in binary units, as people read them.
+
+    >>> bytes_text(0), bytes_text(1536), bytes_text(2 << 20), bytes_text(5 << 40)
+    ('0 B', '1.5 KiB', '2 MiB', '5 TiB')
+    """
+    value, units = float(count), ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"]
+    while abs(value) >= 1024 and len(units) > 1:
+        value /= 1024
+        units.pop(0)
+    return f"{value:.1f}".removesuffix(".0") + f" {units[0]}"
+
+
+def seconds_text(seconds: float | None) -> str:
+    """Seconds in the unit that reads best.
+
+    >>> seconds_text(0.0123), seconds_text(2.5), seconds_text(3e-5), seconds_text(None)
+    ('12 ms', '2.5 s', '30 µs', '–')
+    >>> seconds_text(4.2e-7), seconds_text(0.0)
+    ('420 ns', '0 ns')
+    """
+    if seconds is None:
+        return "–"
+    if seconds < 1e-6:
+        return f"{seconds * 1e9:.0f} ns"
+    if seconds < 1e-3:
+        return f"{seconds * 1e6:.0f} µs"
+    if seconds < 1:
+        return f"{seconds * 1e3:.0f} ms"
+    return f"{seconds:.1f} s"
+
+
+def count_text(count: float) -> str:
+    """A large count with a letter for its thousands.
+
+    >>> count_text(950), count_text(12_500), count_text(3.2e9)
+    ('950', '12.5 k', '3.2 G')
+    """
+    value, units = float(count), ["", " k", " M", " G", " T", " P"]
+    while abs(value) >= 1000 and len(units) > 1:
+        value /= 1000
+        units.pop(0)
+    return f"{value:.1f}".rstrip("0").rstrip(".") + units[0]

@@ -1,0 +1,1 @@
+"""Chips and their published figures, topologies, and the links between devices. Pure."""

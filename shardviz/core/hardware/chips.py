@@ -1,0 +1,454 @@
+"""Chips whose figures are published: TPUs of Google, GPUs of NVIDIA, each with its source.
+
+Nothing here is measured and nothing is guessed: a figure that nobody publishes is None. Rates are
+per chip and one way, in bytes or operations a second; the figures of a device (jax's word for
+what a program runs on, which may be half a chip) are those of the chip, divided.
+
+They are the fields of `gpu_device_info` in XLA's `GpuTargetConfigProto`, as OpenXLA publishes them
+for its own compiler in `xla/backends/gpu/target_config/specs` (`a100_sxm_80`, `h100_sxm`, `h200`
+and `b200.txtpb`): what the driver of such a GPU reports. Sizes are in bytes.
+
+Each figure names its source; `chip.py` says what the figures mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from shardviz.core.errors import TargetError
+from shardviz.core.format import shown, suggestion
+
+SOURCES: Mapping[str, str] = {
+    "book-tpus": "How to Scale Your Model, part 2, https://jax-ml.github.io/scaling-book/tpus",
+    "book-gpus": "How to Scale Your Model, part 12, https://jax-ml.github.io/scaling-book/gpus",
+    "google-v3": "Google Cloud, TPU v3, https://cloud.google.com/tpu/docs/v3",
+    "google-v4": "Google Cloud, TPU v4, https://cloud.google.com/tpu/docs/v4",
+    "google-v5e": "Google Cloud, TPU v5e, https://cloud.google.com/tpu/docs/v5e",
+    "google-v5p": "Google Cloud, TPU v5p, https://cloud.google.com/tpu/docs/v5p",
+    "google-v6e": "Google Cloud, TPU v6e, https://cloud.google.com/tpu/docs/v6e",
+    "google-7x": "Google Cloud, TPU7x (Ironwood), https://cloud.google.com/tpu/docs/tpu7x",
+    "google-v2": "Google Cloud, TPU v2, https://cloud.google.com/tpu/docs/v2",
+    "nvidia-a100": "NVIDIA A100 data sheet, https://www.nvidia.com/en-us/data-center/a100",
+    "nvidia-h100": "NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100",
+    "nvidia-h200": "NVIDIA H200 data sheet, https://www.nvidia.com/en-us/data-center/h200",
+    "nvidia-b200": "NVIDIA Blackwell architecture technical brief,"
+    " https://resources.nvidia.com/en-us-blackwell-architecture",
+    "nvidia-dgx-a100": "NVIDIA DGX A100 data sheet, https://www.nvidia.com/en-us/data-center/dgx-a100",
+    "xla": "OpenXLA, xla/backends/gpu/target_config/specs, https://github.com/openxla/xla",
+}
+
+
+@dataclass(frozen=True)
+class Chip:
+    """One kind of chip, with its published figures.
+
+    Attributes:
+        name: as it is typed: `v5e`, `h100`.
+        platform: `"tpu"` or `"gpu"`.
+        title: as people call it: `TPU v5e`.
+        kinds: what jax calls its devices: `device.device_kind`.
+        axes: the axes of its torus; 0 for a GPU, whose hosts are joined by switches.
+        host_shape: the chips of one host along each axis: `(2, 2, 1)`; of a GPU host, `(8,)`.
+        pod: the chips along each axis of the largest machine; `()` where there is no limit.
+        pod_chips: how many chips that machine has; None where there is no limit.
+        devices: how many devices jax makes of one chip.
+        config: libtpu's name of the configuration in which it does, where it has several.
+        hbm_bytes: memory of the chip, in bytes.
+        hbm_bandwidth: bytes a second between memory and cores.
+        peak_bf16, peak_int8, peak_fp32: operations a second; dense, without sparsity.
+        link_bandwidth: bytes a second, one way: of one ICI link of a TPU, of all the NVLinks of a
+            GPU together.
+        network_bandwidth: bytes a second, one way, of one chip's share of the data-center
+            network: what joins slices, and the hosts of GPUs.
+        wrap: how an axis closes to a ring: `"cube"`: where every axis is a multiple of 4;
+            `"full"`: where the axis is as long as the pod's; `""`: never.
+        gpu: for a GPU, the fields of XLA's `gpu_device_info` that describe it to the compiler.
+        cited: field to the key of its source in `SOURCES`.
+        notes: what a person should know about the figures.
+
+    >>> from shardviz.core.hardware.chips import find_chip
+    >>> chip = find_chip("v5e")
+    >>> chip.title, chip.hbm_bytes >> 30, chip.source("hbm_bytes")[:20]
+    ('TPU v5e', 16, 'How to Scale Your Mo')
+    """
+
+    name: str
+    platform: str
+    title: str
+    axes: int = 0
+    host_shape: tuple[int, ...] = (2, 2, 1)
+    pod: tuple[int, ...] = ()
+    pod_chips: int | None = None
+    devices: int = 1
+    config: str = ""
+    hbm_bytes: int | None = None
+    hbm_bandwidth: float | None = None
+    peak_bf16: float | None = None
+    peak_int8: float | None = None
+    peak_fp32: float | None = None
+    link_bandwidth: float | None = None
+    network_bandwidth: float | None = None
+    wrap: str = ""
+    kinds: tuple[str, ...] = ()
+    gpu: Mapping[str, int | float | str] = field(default_factory=dict, hash=False)
+    cited: Mapping[str, str] = field(default_factory=dict, hash=False, repr=False)
+    notes: tuple[str, ...] = ()
+
+    @property
+    def links(self) -> int:
+        """ICI links of one chip: two an axis; 0 for a GPU."""
+        return 2 * self.axes
+
+    @property
+    def device_bytes(self) -> int | None:
+        """Memory of one device: the chip's, shared evenly among its devices."""
+        return None if self.hbm_bytes is None else self.hbm_bytes // self.devices
+
+    def source(self, figure: str) -> str:
+        """Where a figure is published; `""` where it is not.
+
+        >>> from shardviz.core.hardware.chips import find_chip
+        >>> find_chip("h100").source("peak_fp32")
+        'NVIDIA H100 data sheet, https://www.nvidia.com/en-us/data-center/h100'
+        """
+        return SOURCES.get(self.cited.get(figure, ""), "")
+
+    def peak(self, dtype: str) -> float | None:
+        """Operations a second that matrices of one type may reach; None where not published.
+
+        On a TPU float32 goes through the matrix unit as bfloat16, jax's default precision, so
+        bfloat16's figure bounds it too.
+
+        >>> from shardviz.core.hardware.chips import find_chip
+        >>> find_chip("v5p").peak("int8") / find_chip("v5p").peak("float32")
+        2.0
+        """
+        if dtype in ("int8", "uint8"):
+            return self.peak_int8 or self.peak_bf16
+        return self.peak_bf16
+
+    def wraps(self, shape: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which axes of a slice of this shape close to a ring.
+
+        The rule is the scaling book's, part 2: TPU v4, v5p and 7x join cubes of 4x4x4 chips by
+        optical switches, which also close the rings; v5e and v6e close an axis of the pod's full
+        16 chips.
+
+        >>> from shardviz.core.hardware.chips import find_chip
+        >>> find_chip("v5p").wraps((4, 4, 8)), find_chip("v5e").wraps((8, 16))
+        ((True, True, True), (False, True))
+        """
+        if self.wrap == "cube":
+            return (all(size % 4 == 0 for size in shape),) * len(shape)
+        if self.wrap == "full":
+            return tuple(n == full for n, full in zip(shape, self.pod, strict=True))
+        return (False,) * len(shape)
+
+    def __str__(self) -> str:
+        return self.title
+
+
+# The same for every GPU here.
+_COMMON: Mapping[str, int | float | str] = {
+    "threads_per_block_limit": 1024,
+    "threads_per_warp": 32,
+    "shared_memory_per_block": 49152,
+    "threads_per_core_limit": 2048,
+    "block_dim_limit_x": 2147483647,
+    "block_dim_limit_y": 65535,
+    "block_dim_limit_z": 65535,
+    "registers_per_core_limit": 65536,
+    "registers_per_block_limit": 65536,
+}
+
+GPU_FIGURES: Mapping[str, Mapping[str, int | float | str]] = {
+    "a100": {
+        **_COMMON,
+        "shared_memory_per_core": 167936,
+        "shared_memory_per_block_optin": 166912,
+        "core_count": 108,
+        "fpus_per_core": 64,
+        "memory_bandwidth": 2039040000000,
+        "l2_cache_size": 41943040,
+        "clock_rate_ghz": 1.41,
+        "device_memory_size": 85100068864,
+        "compute_major": 8,
+        "compute_minor": 0,
+        "feature_extension": "NONE",
+        "device_description_str": "NVIDIA A100-SXM4-80GB",
+    },
+    "h100": {
+        **_COMMON,
+        "shared_memory_per_core": 233472,
+        "shared_memory_per_block_optin": 232448,
+        "core_count": 132,
+        "fpus_per_core": 128,
+        "memory_bandwidth": 3352320000000,
+        "l2_cache_size": 52428800,
+        "clock_rate_ghz": 1.98,
+        "device_memory_size": 84942979072,
+        "compute_major": 9,
+        "compute_minor": 0,
+        "feature_extension": "ACCELERATED_FEATURES",
+        "device_description_str": "NVIDIA H100 80GB HBM3",
+    },
+    "h200": {
+        **_COMMON,
+        "shared_memory_per_core": 233472,
+        "shared_memory_per_block_optin": 232448,
+        "core_count": 132,
+        "fpus_per_core": 128,
+        "memory_bandwidth": 4800000000000,
+        "l2_cache_size": 52428800,
+        "clock_rate_ghz": 1.98,
+        "device_memory_size": 151397597184,
+        "compute_major": 9,
+        "compute_minor": 0,
+        "feature_extension": "ACCELERATED_FEATURES",
+        "device_description_str": "NVIDIA H200 141GB HBM3e",
+    },
+    "b200": {
+        **_COMMON,
+        "shared_memory_per_core": 233472,
+        "shared_memory_per_block_optin": 232448,
+        "core_count": 148,
+        "fpus_per_core": 128,
+        "memory_bandwidth": 7672320000000,
+        "l2_cache_size": 132644864,
+        "clock_rate_ghz": 1.965,
+        "device_memory_size": 191514411008,
+        "compute_major": 10,
+        "compute_minor": 0,
+        "feature_extension": "ACCELERATED_FEATURES",
+        "device_description_str": "NVIDIA B200",
+    },
+}
+
+
+def _tpu(name: str, title: str, cited: str, **figures) -> Chip:
+    """A TPU; `cited` says `field=source` for every figure."""
+    return Chip(name, "tpu", title, cited=_cited(cited), **figures)
+
+
+def _gpu(name: str, title: str, cited: str, **figures) -> Chip:
+    gpu = GPU_FIGURES[name]
+    figures["hbm_bytes"] = int(gpu["device_memory_size"])
+    known = _cited("hbm_bytes=xla " + cited)
+    return Chip(name, "gpu", title, host_shape=(8,), gpu=gpu, cited=known, **figures)
+
+
+def _cited(text: str) -> dict[str, str]:
+    return dict(pair.split("=") for pair in text.split())
+
+
+_CORES = "jax sees its two cores as two devices; the memory and the rates of the chip are shared."
+_MEGACORE = "jax joins the two cores of a chip to one device, which is called a megacore."
+
+_CHIPS = (
+    _tpu(
+        "v2",
+        "TPU v2",
+        "pod=google-v2 pod_chips=google-v2",
+        kinds=("TPU v2",),
+        axes=2,
+        pod=(16, 16),
+        pod_chips=256,
+        devices=2,
+        wrap="full",
+        notes=(_CORES, "Google's page for TPU v2 publishes no rates."),
+    ),
+    _tpu(
+        "v3",
+        "TPU v3",
+        "hbm_bytes=google-v3 hbm_bandwidth=google-v3 peak_bf16=google-v3 link_bandwidth=book-tpus"
+        " pod=google-v3 pod_chips=google-v3",
+        kinds=("TPU v3",),
+        axes=2,
+        pod=(32, 32),
+        pod_chips=1024,
+        devices=2,
+        hbm_bytes=32 << 30,
+        hbm_bandwidth=900e9,
+        peak_bf16=123e12,
+        link_bandwidth=1e11,
+        wrap="full",
+        notes=(_CORES,),
+    ),
+    _tpu(
+        "v4",
+        "TPU v4",
+        "hbm_bytes=google-v4 hbm_bandwidth=google-v4 peak_bf16=google-v4 peak_int8=google-v4"
+        " link_bandwidth=book-tpus network_bandwidth=book-tpus pod=book-tpus pod_chips=book-tpus",
+        kinds=("TPU v4",),
+        axes=3,
+        pod=(16, 16, 16),
+        pod_chips=4096,
+        config="megacore",
+        hbm_bytes=32 << 30,
+        hbm_bandwidth=1200e9,
+        peak_bf16=275e12,
+        peak_int8=275e12,
+        link_bandwidth=4.5e10,
+        network_bandwidth=6.25e9,  # 2.5e10 a host of 4 chips
+        wrap="cube",
+        notes=(_MEGACORE,),
+    ),
+    _tpu(
+        "v5e",
+        "TPU v5e",
+        "hbm_bytes=book-tpus hbm_bandwidth=google-v5e peak_bf16=google-v5e peak_int8=google-v5e"
+        " link_bandwidth=google-v5e network_bandwidth=google-v6e pod=google-v5e"
+        " pod_chips=google-v5e",
+        kinds=("TPU v5 lite", "TPU v5e"),
+        axes=2,
+        pod=(16, 16),
+        pod_chips=256,
+        hbm_bytes=16 << 30,
+        hbm_bandwidth=819e9,
+        peak_bf16=197e12,
+        peak_int8=393e12,
+        link_bandwidth=5e10,  # 400 GB/s both ways, over 4 links
+        network_bandwidth=3.125e9,  # 2 x 100 Gbit/s a host of 8 chips
+        wrap="full",
+        notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
+    ),
+    _tpu(
+        "v5p",
+        "TPU v5p",
+        "hbm_bytes=google-v5p hbm_bandwidth=google-7x peak_bf16=google-v5p peak_int8=book-tpus"
+        " link_bandwidth=google-v5p network_bandwidth=google-v5p pod=book-tpus pod_chips=book-tpus",
+        kinds=("TPU v5", "TPU v5p"),
+        axes=3,
+        pod=(16, 20, 28),
+        pod_chips=8960,
+        hbm_bytes=95 << 30,
+        hbm_bandwidth=2765e9,
+        peak_bf16=459e12,
+        peak_int8=918e12,
+        link_bandwidth=1e11,  # 1200 GB/s both ways, over 6 links
+        network_bandwidth=6.25e9,  # 50 Gbit/s a chip
+        wrap="cube",
+    ),
+    _tpu(
+        "v6e",
+        "TPU v6e (Trillium)",
+        "hbm_bytes=google-7x hbm_bandwidth=google-7x peak_bf16=google-v6e peak_int8=google-v6e"
+        " link_bandwidth=google-v6e network_bandwidth=google-7x pod=google-v6e"
+        " pod_chips=google-v6e",
+        kinds=("TPU v6 lite", "TPU v6e"),
+        axes=2,
+        pod=(16, 16),
+        pod_chips=256,
+        hbm_bytes=32 << 30,
+        hbm_bandwidth=1638e9,
+        peak_bf16=918e12,
+        peak_int8=1836e12,
+        link_bandwidth=1e11,  # 800 GB/s both ways, over 4 links
+        network_bandwidth=1.25e10,  # 100 Gbit/s a chip
+        wrap="full",
+        notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
+    ),
+    _tpu(
+        "7x",
+        "TPU7x (Ironwood)",
+        "hbm_bytes=google-7x hbm_bandwidth=google-7x peak_bf16=google-7x link_bandwidth=google-7x"
+        " network_bandwidth=google-7x pod_chips=google-7x",
+        kinds=("TPU7x",),
+        axes=3,
+        pod_chips=9216,
+        devices=2,
+        hbm_bytes=192 << 30,
+        hbm_bandwidth=7380e9,
+        peak_bf16=2307e12,
+        link_bandwidth=1e11,  # 1200 GB/s both ways, over 6 links
+        network_bandwidth=1.25e10,  # 100 Gbit/s a chip
+        wrap="cube",
+        notes=(_CORES, "Google publishes 4614 TFLOP/s for FP8, and nothing for int8."),
+    ),
+    _gpu(
+        "a100",
+        "NVIDIA A100 80GB SXM",
+        "hbm_bandwidth=nvidia-a100 peak_bf16=nvidia-a100 peak_int8=nvidia-a100"
+        " peak_fp32=nvidia-a100 link_bandwidth=book-gpus network_bandwidth=nvidia-dgx-a100",
+        kinds=("NVIDIA A100-SXM4-80GB",),
+        hbm_bandwidth=2039e9,
+        peak_bf16=312e12,
+        peak_int8=624e12,
+        peak_fp32=19.5e12,
+        link_bandwidth=300e9,
+        network_bandwidth=25e9,  # one adapter of 200 Gbit/s a GPU
+    ),
+    _gpu(
+        "h100",
+        "NVIDIA H100 SXM",
+        "hbm_bandwidth=nvidia-h100 peak_bf16=nvidia-h100 peak_int8=nvidia-h100"
+        " peak_fp32=nvidia-h100 link_bandwidth=book-gpus network_bandwidth=book-gpus",
+        kinds=("NVIDIA H100 80GB HBM3",),
+        hbm_bandwidth=3350e9,
+        peak_bf16=989.4e12,
+        peak_int8=1978.9e12,
+        peak_fp32=67e12,
+        link_bandwidth=450e9,
+        network_bandwidth=50e9,  # one adapter of 400 Gbit/s a GPU
+    ),
+    _gpu(
+        "h200",
+        "NVIDIA H200 SXM",
+        "hbm_bandwidth=nvidia-h200 peak_bf16=nvidia-h200 peak_int8=nvidia-h200"
+        " peak_fp32=nvidia-h200 link_bandwidth=book-gpus network_bandwidth=book-gpus",
+        kinds=("NVIDIA H200", "NVIDIA H200 141GB HBM3e"),
+        hbm_bandwidth=4800e9,
+        peak_bf16=989.4e12,
+        peak_int8=1978.9e12,
+        peak_fp32=67e12,
+        link_bandwidth=450e9,
+        network_bandwidth=50e9,
+    ),
+    _gpu(
+        "b200",
+        "NVIDIA B200 (HGX)",
+        "hbm_bandwidth=book-gpus peak_bf16=nvidia-b200 peak_int8=nvidia-b200"
+        " peak_fp32=nvidia-b200 link_bandwidth=book-gpus network_bandwidth=book-gpus",
+        kinds=("NVIDIA B200",),
+        hbm_bandwidth=8000e9,
+        peak_bf16=2250e12,
+        peak_int8=4500e12,
+        peak_fp32=80e12,
+        link_bandwidth=900e9,
+        network_bandwidth=50e9,
+    ),
+)
+CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _CHIPS}
+_ALIASES = {"v7x": "7x", "tpu7x": "7x", "ironwood": "7x", "trillium": "v6e", "v5litepod": "v5e"}
+
+
+def find_chip(name: str, platform: str = "") -> Chip:
+    """A chip by the name that is typed, in any case; `trillium` and `ironwood` too.
+
+    Args:
+        name: such as `v5e` or `h100`.
+        platform: `"tpu"` or `"gpu"`, where only those are meant.
+
+    Raises:
+        TargetError: where no such chip is known, with the nearest name.
+
+    >>> find_chip("Ironwood").name
+    '7x'
+    """
+    key = str(name).lower()
+    chip = CHIPS.get(_ALIASES.get(key, key))
+    known = [c.name for c in _CHIPS if platform in ("", c.platform)]
+    if chip is None or chip.name not in known:
+        kind = {"tpu": "TPU", "gpu": "GPU"}.get(platform, "chip")
+        raise TargetError(f"No figures of a {kind} {shown(name)} here.{suggestion(key, known)}")
+    return chip
+
+
+def chip_of_kind(device_kind: str) -> Chip | None:
+    """The chip of a device as jax names its kind; None for one without figures here.
+
+    >>> chip_of_kind("TPU v5 lite").name, chip_of_kind("cpu")
+    ('v5e', None)
+    """
+    return next((chip for chip in _CHIPS if device_kind in chip.kinds), None)

@@ -1,0 +1,414 @@
+"""Topology: a described slice of TPUs or cluster of GPUs, and where every device of it sits.
+
+The order is libtpu's own, found by asking it (`tests/layout/test_topology.py` still does):
+processes one after another, x fastest; in a process its chips, x fastest; in a chip its cores.
+Ids count the cores of a whole slice, x fastest, and begin anew at 100,000 times the number of the
+slice, from 1, where there are several.
+
+Described, not attached: no device and no jax is needed. Devices stand in the order, with the ids,
+coordinates, processes and slices that libtpu gives them (`jax.experimental.topologies`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import TargetError
+from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.hardware.chips import CHIPS, Chip, find_chip
+from shardviz.core.layout.parse import check_size
+
+MAX_CHIPS = 1 << 18  # over all slices
+EXAMPLES = (
+    "tpu:v5e:4x4",
+    "tpu:v5p:8x8x16",
+    "tpu:v6e:16x16",
+    "tpu:v4:2x2x4",
+    "tpu:7x:4x4x4",
+    "tpu:v5e:4x4*2",
+    "gpu:h100:2x8",
+)
+_HOW = "Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or gpu:h100:2x8."
+_TEXT = re.compile(
+    r"(?P<platform>[^:]+):(?P<chip>[^:]+):(?P<shape>[^:*]+)(?:\*(?P<slices>[^:*]+))?"
+)
+Shape = tuple[int, ...]
+
+
+def read_topology(text: Any) -> tuple[Chip, Shape, int]:
+    """Chip, shape and number of slices of what a person typed; nothing is evaluated.
+
+    Raises:
+        TargetError: with what could not be read, and how it is written.
+
+    >>> chip, shape, slices = read_topology("tpu:v5e:4x4*2")
+    >>> chip.name, shape, slices
+    ('v5e', (4, 4), 2)
+    """
+    if not isinstance(text, str) or len(text) > 100:
+        raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
+    platform = match["platform"].strip().lower()
+    if platform not in ("tpu", "gpu"):
+        hint = suggestion(platform, ("tpu", "gpu"))
+        raise TargetError(f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint} {_HOW}")
+    chip = find_chip(match["chip"].strip(), platform)
+    shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
+    return chip, shape, _number(match["slices"] or "1", text)
+
+
+def _number(text: str, whole: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text.strip()):
+        raise TargetError(
+            f"Cannot read {shown(text.strip())} in {shown(whole)} as a whole number. {_HOW}"
+        )
+    return int(text)
+
+
+def checked_shape(chip: Chip, shape: Any, slices: Any) -> tuple[Shape, int]:
+    """The shape and number of slices, if chips of this kind are built so.
+
+    A slice loses trailing axes of one chip that its torus has not; one of a 3-D torus written
+    with two axes is one layer.
+
+    Raises:
+        TargetError: otherwise, with the nearest shape that is.
+    """
+    if not isinstance(chip, Chip) or not isinstance(shape, (tuple, list)):
+        raise TargetError(f"A topology is made of a Chip and a tuple of sizes. {_HOW}")
+    sizes = tuple(check_size(n, "A size of a topology", TargetError) for n in shape)
+    slices = check_size(slices, "The number of slices", TargetError)
+    if min((*sizes, slices)) < 1:
+        raise TargetError(f"The sizes of a topology start at 1; got {_times(sizes)}. {_HOW}")
+    if chip.platform == "gpu":
+        _check_cluster(chip, sizes, slices)
+    else:
+        sizes = _fitted_slice(chip, sizes)
+        _check_host(chip, sizes)
+        _check_pod(chip, sizes)
+    if math.prod(sizes) * slices > MAX_CHIPS:
+        raise TargetError(
+            f"At most {MAX_CHIPS:,} chips are described; got"
+            f" {shown(math.prod(sizes) * slices)}. Take fewer slices or a smaller shape."
+        )
+    return sizes, slices
+
+
+def _times(sizes: Shape) -> str:
+    return "x".join(shown(n, 20) for n in sizes)
+
+
+def _check_cluster(chip: Chip, shape: Shape, slices: int) -> None:
+    name, most = f"gpu:{chip.name}", math.prod(chip.host_shape)
+    if len(shape) != 2:
+        raise TargetError(
+            f"A cluster of GPUs is written HOSTSxGPUS; got {plural(len(shape), 'size')}."
+            f" Write {name}:2x{most}."
+        )
+    if slices != 1:
+        raise TargetError(
+            f"GPUs have no slices: one network joins all hosts. Write {name}:"
+            f"{shape[0] * slices}x{shape[1]} for {plural(shape[0] * slices, 'host')}."
+        )
+    if shape[1] > most:
+        hosts = -(-math.prod(shape) // most)
+        raise TargetError(
+            f"NVLink joins at most {most} GPUs of {chip.title} on one host; got {shape[1]:,}."
+            f" Write more hosts: {name}:{hosts}x{most}."
+        )
+
+
+def _fitted_slice(chip: Chip, shape: Shape) -> Shape:
+    given = shape
+    while len(shape) > chip.axes and shape[-1] == 1:
+        shape = shape[:-1]
+    if chip.axes == 3 and len(shape) == 2:
+        shape = (*shape, 1)
+    if len(shape) != chip.axes:
+        raise TargetError(
+            f"A slice of {chip.title} has {chip.axes} axes; got {_times(given)}."
+            f" Write it as tpu:{chip.name}:{_times((4,) * chip.axes)}."
+        )
+    return shape
+
+
+def _check_host(chip: Chip, shape: Shape) -> None:
+    if math.prod(shape) == 1 or not any(n % 2 for n in shape[:2]):
+        return
+    even = tuple(n + n % 2 if i < 2 else n for i, n in enumerate(shape))
+    raise TargetError(
+        f"A host holds 2x2 chips, so the first two axes of a slice are even; got"
+        f" {_times(shape)}. The next larger slice is tpu:{chip.name}:{_times(even)}."
+    )
+
+
+def _check_pod(chip: Chip, shape: Shape) -> None:
+    most = chip.pod_chips
+    too_long = chip.axes == 2 and any(n > full for n, full in zip(shape, chip.pod, strict=True))
+    if most is None or (math.prod(shape) <= most and not too_long):
+        return
+    whole = chip.pod or (16, 16, 32)
+    pod = f", {_times(chip.pod)}" if chip.pod else ""
+    raise TargetError(
+        f"The largest machine of {chip.title} has {most:,} chips{pod}; got {_times(shape)}."
+        f" The network joins several slices: tpu:{chip.name}:{_times(whole)}*2."
+    )
+
+
+FIRST_ID = 100_000  # of the first of several slices, and the step from one to the next
+
+
+@dataclass(frozen=True)
+class DeviceCoordinates:
+    """One row a device; arrays are read-only.
+
+    Attributes:
+        ids: int64 `[devices]`.
+        coords: int64 `[devices, 3]`.
+        cores: int64 `[devices]`.
+        processes: int64 `[devices]`.
+        slices: int64 `[devices]`.
+    """
+
+    ids: np.ndarray
+    coords: np.ndarray
+    cores: np.ndarray
+    processes: np.ndarray
+    slices: np.ndarray
+
+    def __post_init__(self) -> None:
+        for array in vars(self).values():
+            array.flags.writeable = False
+
+
+def tpu_coordinates(
+    shape: tuple[int, ...], host_shape: tuple[int, ...], cores: int, slices: int
+) -> DeviceCoordinates:
+    """The devices of some slices of TPUs.
+
+    Args:
+        shape: chips along each axis of a slice.
+        host_shape: chips of a host along each axis.
+        cores: devices a chip.
+        slices: how many slices.
+    """
+    x, y, z = (*shape, 1, 1)[:3]
+    a, b, c = (*host_shape, 1, 1)[:3]
+    grid = np.indices((slices, z // c, y // b, x // a, c, b, a, cores), dtype=np.int64)
+    which, hz, hy, hx, dz, dy, dx, core = grid.reshape(8, -1)
+    cx, cy, cz = hx * a + dx, hy * b + dy, hz * c + dz
+    first = FIRST_ID * (which + 1) if slices > 1 else 0
+    ids = first + core + cores * (cx + x * (cy + y * cz))
+    hosts = (z // c) * (y // b) * (x // a)
+    process = which * hosts + (hz * (y // b) + hy) * (x // a) + hx
+    return DeviceCoordinates(
+        ids, np.stack([cx, cy, cz], axis=1), core.copy(), process, which.copy()
+    )
+
+
+def gpu_coordinates(shape: tuple[int, ...]) -> DeviceCoordinates:
+    """The devices of a cluster of GPUs: host by host; coordinates are GPU, host, 0."""
+    hosts, gpus = shape
+    host, gpu = np.indices((hosts, gpus), dtype=np.int64).reshape(2, -1)
+    zeros = np.zeros_like(host)
+    coords = np.stack([gpu, host, zeros], axis=1)
+    return DeviceCoordinates(
+        np.arange(hosts * gpus), coords, zeros.copy(), host.copy(), zeros.copy()
+    )
+
+
+@dataclass(frozen=True, repr=False, eq=True)
+class Topology(Displayed):
+    """A slice of TPUs or a cluster of GPUs; write one as `Topology.parse("tpu:v5e:4x4")`.
+
+    Attributes:
+        chip: the kind of chip.
+        shape: chips along each axis of one slice; of GPUs, hosts and GPUs a host.
+        slices: how many slices of that shape there are, joined by the data-center network.
+
+    Raises:
+        TargetError: for a shape that such chips are not built in.
+
+    >>> topology = Topology.parse("tpu:v5e:4x4*2")
+    >>> topology.size, topology.hosts, topology.coords[2].tolist()
+    (32, 8, [0, 1, 0])
+    """
+
+    chip: Chip
+    shape: tuple[int, ...]
+    slices: int = 1
+
+    def __post_init__(self) -> None:
+        shape, slices = checked_shape(self.chip, self.shape, self.slices)
+        object.__setattr__(self, "shape", shape)
+        object.__setattr__(self, "slices", slices)
+
+    @classmethod
+    def parse(cls, text: str) -> Topology:
+        """A topology from what a person typed; nothing is evaluated.
+
+        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` behind it for
+        N slices, and `gpu:NAME:HOSTSxGPUS`.
+
+        Raises:
+            TargetError: with what could not be read, and how it is written.
+
+        >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
+        'tpu:7x:4x4x4'
+        """
+        return cls(*read_topology(text))
+
+    @property
+    def devices(self) -> int:
+        """How many devices jax sees: chips times the devices of a chip."""
+        return self.chips * self.chip.devices
+
+    size = devices
+
+    @property
+    def chips(self) -> int:
+        """How many chips, over all slices."""
+        return math.prod(self.shape) * self.slices
+
+    @property
+    def host_shape(self) -> tuple[int, ...]:
+        """The chips of one host along each axis: a host of TPUs has 2x2, a lone chip its own."""
+        if self.chip.platform == "gpu":
+            return (1, self.shape[1])
+        return (
+            (1,) * len(self.shape) if math.prod(self.shape) == 1 else (2, 2, 1)[: len(self.shape)]
+        )
+
+    @property
+    def hosts(self) -> int:
+        """How many hosts, each with one process of jax."""
+        return self.chips // math.prod(self.host_shape)
+
+    @cached_property
+    def wraps(self) -> tuple[bool, ...]:
+        """Which axes of a slice close to a ring."""
+        return self.chip.wraps(self.shape) if self.chip.axes else (False,) * len(self.shape)
+
+    @cached_property
+    def _places(self) -> DeviceCoordinates:
+        if self.chip.platform == "gpu":
+            return gpu_coordinates(self.shape)
+        return tpu_coordinates(self.shape, self.host_shape, self.chip.devices, self.slices)
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """int64 `[devices]`: the id of each device, in jax's order of devices."""
+        return self._places.ids
+
+    @property
+    def coords(self) -> np.ndarray:
+        """int64 `[devices, 3]`: x, y and z of the chip; of a GPU: its number, its host, 0.
+
+        >>> Topology.parse("gpu:h100:2x8").coords[9].tolist()
+        [1, 1, 0]
+        """
+        return self._places.coords
+
+    @property
+    def cores(self) -> np.ndarray:
+        """int64 `[devices]`: which device of its chip each one is."""
+        return self._places.cores
+
+    @property
+    def process_indices(self) -> np.ndarray:
+        """int64 `[devices]`: the host of each device, counted over all slices."""
+        return self._places.processes
+
+    @property
+    def slice_indices(self) -> np.ndarray:
+        """int64 `[devices]`: the slice of each device."""
+        return self._places.slices
+
+    @property
+    def jax_options(self) -> Mapping[str, Any]:
+        """What `jax.experimental.topologies.get_topology_desc` calls it, as keyword arguments.
+
+        A GPU's takes `target_config` beside these.
+
+        >>> Topology.parse("tpu:v5e:4x4*2").jax_options
+        {'platform': 'tpu', 'topology_name': 'v5e:4x4', 'num_slices': 2}
+        """
+        shape = "x".join(map(str, self.shape))
+        if self.chip.platform == "gpu":
+            return {"platform": "cuda", "topology": f"1x{shape}"}
+        options: dict[str, Any] = {"platform": "tpu"}
+        options["topology_name"] = (
+            f"{'tpu' if self.chip.name == '7x' else ''}{self.chip.name}:{shape}"
+        )
+        if self.slices > 1:
+            options["num_slices"] = self.slices
+        if self.chip.config:
+            options["chip_config_name"] = self.chip.config
+        if math.prod(self.shape) == 1:
+            options["chips_per_host_bounds"] = (1, 1, 1)
+        return options
+
+    @property
+    def title(self) -> str:
+        """What people call it.
+
+        >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
+        ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
+        """
+        slices = f" × {self.slices} slices" if self.slices > 1 else ""
+        return f"{self.chip.title} {'×'.join(map(str, self.shape))}{slices}"
+
+    def words(self) -> str:
+        """What it is, in one sentence.
+
+        >>> Topology.parse("tpu:v5p:4x4x8").words()
+        '128 chips of TPU v5p as 4×4×8 on 32 hosts; every axis closes to a ring.'
+        """
+        shape = "×".join(map(str, self.shape))
+        if self.chip.platform == "gpu":
+            return (
+                f"{plural(self.chips, 'GPU')} ({self.chip.title}) on {plural(self.hosts, 'host')}"
+                f" of {self.shape[1]}: NVLink inside a host, the network between hosts."
+            )
+        slices = f"{self.slices} slices of " if self.slices > 1 else ""
+        count = math.prod(self.shape)
+        devices = f", {plural(self.devices, 'device')} in all," if self.chip.devices > 1 else ""
+        return (
+            f"{slices}{plural(count, 'chip')} of {self.chip.title} as {shape}{devices} on"
+            f" {plural(self.hosts, 'host')}; {_rings(self.wraps)}."
+        )
+
+    def __str__(self) -> str:
+        slices = f"*{self.slices}" if self.slices > 1 else ""
+        return f"{self.chip.platform}:{self.chip.name}:{'x'.join(map(str, self.shape))}{slices}"
+
+    def __repr__(self) -> str:
+        return f"Topology({str(self)!r})"
+
+
+def _rings(wraps: tuple[bool, ...]) -> str:
+    if all(wraps):
+        return "every axis closes to a ring"
+    if not any(wraps):
+        return "no axis closes to a ring"
+    closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
+    return f"only {' and '.join(closed)} closes to a ring"
+
+
+def topology_names() -> tuple[str, ...]:
+    """Every kind of chip, as a topology begins: `tpu:v5e`, `gpu:h100`.
+
+    >>> topology_names()[3]
+    'tpu:v5e'
+    """
+    return tuple(f"{chip.platform}:{chip.name}" for chip in CHIPS.values())

@@ -1,0 +1,255 @@
+"""Collectives in the text of a compiled module. Pure: text in, values out; knows no jax.
+
+A line filter finds the few lines with a collective; only these, and the lines that name them, are
+read. Text of jax 0.10 and 0.12 for CPU, GPU and TPU is kept in `tests/program/hlo`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+from functools import cached_property, partial
+from typing import NamedTuple
+
+from shardviz.core.hlo.module import HEAD, SHAPE, Loops, Module, shape_bytes, without_layout
+from shardviz.core.hlo.rematerialization import Rematerialization
+from shardviz.core.hlo.replica_groups import (
+    Groups,
+    Replicas,
+    read_pairs,
+    read_replicas,
+    replicas_of,
+)
+from shardviz.core.hlo.slices import Crossing, branch_of, find_crossings, slices_of
+from shardviz.core.hlo.sources import Sources, instruction_source
+from shardviz.core.program.report import Collective
+
+_OPCODE = re.compile(
+    r" (all-gather|all-reduce|reduce-scatter|all-to-all|ragged-all-to-all"
+    r"|collective-permute|collective-broadcast)(-start)?\("
+)
+_COMMENT = re.compile(r"/\*.*?\*/")
+_GROUPS = re.compile(
+    r"replica_groups=(\{\{[\d,{} ]*\}\}|\{\}|\[[\d,]+\](?:<=\[[\d,]+\](?:T\([\d,]+\))?)?"
+    r"|mesh\[.*?\}(?=[,\s]|$))"
+)
+_PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{} ]*\}\})")
+_CHAIN = re.compile(r'\bchannel_id=(\d+).*\bchain_id="(\d+)"')
+_ASYNC = re.compile(r" async-start\(.*\bcalls=%?([\w.\-]+)")
+_NOT_ASYNC = '"is_sync":true'
+
+
+class _Found(NamedTuple):
+    kind: str
+    started: bool
+    name: str
+    shape: str
+    line: str
+    start: int
+
+
+def read_collectives(
+    text: str,
+    axis_names: Sequence[str],
+    axis_sizes: Sequence[int],
+    device_ids: Sequence[int] = (),
+) -> tuple[Collective, ...]:
+    """Every collective of a compiled module, each counted once, in the order of the text.
+
+    Args:
+        text: what `compiled.as_text()` gave, or a dump of a compiler pass.
+        axis_names, axis_sizes: the mesh the module was compiled for, in its order.
+        device_ids: the devices of the mesh, in its order; needed for several slices of TPUs, whose
+            text is that of one slice.
+
+    >>> line = "  %r = f32[16,32]{1,0} all-reduce(%p), replica_groups={{0,1},{2,3}}, to_apply=%add"
+    >>> found, = read_collectives(line, ("data", "model"), (2, 2))
+    >>> found.kind, found.mesh_axes, found.bytes_per_device, found.group_size
+    ('all-reduce', ('model',), 2048, 2)
+    """
+    reader = _CollectiveReader(Module(text), axis_names, axis_sizes, device_ids)
+    found = [(f.start, reader.collective(f)) for f in reader.each_once(_find(text))]
+    if crossings := find_crossings(text):
+        found += [(c.start, reader.crossing(c)) for c in crossings]
+        found.sort(key=lambda pair: pair[0])
+    return tuple(collective for _, collective in found)
+
+
+def _find(text: str) -> list[_Found]:
+    found = []
+    for match in _OPCODE.finditer(text):
+        start = text.rfind("\n", 0, match.start()) + 1
+        head = HEAD.match(text, start, match.start() + 1)
+        if head is None or '"' in (shape := text[head.end() : match.start()]):
+            continue  # the word stands in some string, not where the operation does
+        end = text.find("\n", match.end())
+        line = text[start : end if end >= 0 else len(text)]
+        shape = _COMMENT.sub("", shape)
+        found.append(_Found(match[1], match[2] is not None, head[2], shape, line, start))
+    return found
+
+
+class _CollectiveReader:
+    """Reads the collectives of one module."""
+
+    def __init__(
+        self, module: Module, names: Sequence[str], sizes: Sequence[int], ids: Sequence[int]
+    ) -> None:
+        self.module = module
+        self.sources = Sources(module.text)
+        self.loops = Loops(module)
+        self.rematerialised = Rematerialization(module)
+        self.names, self.sizes = names, sizes
+        self.slices = slices_of(module.text, ids)
+        self.by_slice: dict[int, Groups] = {}
+        self.replicas: dict[tuple[str, str], Replicas] = {}
+
+    def each_once(self, found: list[_Found]) -> list[_Found]:
+        """TPU's compiler cuts a collective into pieces and fuses each with some other work; the
+        pieces bear one channel and one chain. The first of them stands for all."""
+        seen: set[tuple[str, ...]] = set()
+        result = []
+        for one in found:
+            chain = self._chain(one)
+            if not chain or chain not in seen:
+                result.append(one)
+            seen.add(chain)
+        return self._of_all_slices(result) if self.slices else result
+
+    def _of_all_slices(self, found: list[_Found]) -> list[_Found]:
+        """A permutation that the compiler wrote for each slice by itself stands once; where it
+        moves nothing inside of any, the send between slices is all there is of it."""
+        result, first = [], {}
+        for one in found:
+            branch = branch_of(self.module, self.module.computation_at(one.start))
+            pairs = _PAIRS.search(one.line)
+            if branch is None or self.slices is None or one.kind != "collective-permute":
+                result.append(one)
+                continue
+            if branch[0] not in first:
+                first[branch[0]] = one
+                result.append(one)
+            start = first[branch[0]].start
+            here = self.slices.spread(read_pairs(pairs[1]) if pairs else (), branch[1])
+            self.by_slice[start] = self.by_slice.get(start, ()) + here
+        still = {s for s, pairs in self.by_slice.items() if all(a == b for a, b in pairs)}
+        return [one for one in result if one.start not in still]
+
+    def _chain(self, found: _Found) -> tuple[str, ...]:
+        if "chain_id=" not in found.line or (match := _CHAIN.search(found.line)) is None:
+            return ()
+        return found.kind, match[1], match[2], self._host(self.module.computation_at(found.start))
+
+    def _host(self, computation: str) -> str:
+        """The computation that calls a fusion."""
+        for _ in range(4):
+            sites = [c for c in self.module.calls.get(computation, []) if c.attribute == "calls"]
+            if not sites:
+                break
+            computation = self.module.computation_at(sites[0].start)
+        return computation
+
+    def collective(self, found: _Found) -> Collective:
+        computation = self.module.computation_at(found.start)
+        kind, shape = found.kind, self.result_shape(found)
+        replicas, size = self.replicas_of(found), shape_bytes(shape)
+        if kind == "all-reduce" and computation.startswith("all-reduce-scatter"):
+            # TPU's form of a reduce-scatter: an all-reduce fused with the slice that each device
+            # keeps, so the result of the inner all-reduce has the shape of the operand.
+            kind = "reduce-scatter"
+        elif kind == "reduce-scatter":
+            size *= replicas.size or math.prod(self.sizes)
+        turns = self.loops.turns(computation)
+        remade = self.rematerialised.why(found.start) if kind == "all-gather" else ""
+        place = instruction_source(self.module, self.sources, found.start, kind, computation)
+        return Collective(
+            kind=kind,
+            mesh_axes=replicas.axes,
+            bytes_per_device=size,
+            op=place.op,
+            source=place.source,
+            groups=replicas.groups,
+            is_async=self.is_async(found, computation),
+            in_loop=turns.in_loop,
+            name=found.name,
+            shape=without_layout(shape),
+            trips=turns.trips,
+            stack=place.stack,
+            group_size=replicas.size,
+            cause=remade,
+            rematerialises=bool(remade),
+        )
+
+    def replicas_of(self, found: _Found) -> Replicas:
+        paired = found.kind == "collective-permute"
+        if found.start in self.by_slice:
+            return replicas_of(self.by_slice[found.start], paired, self.names, self.sizes)
+        match = (_PAIRS if paired else _GROUPS).search(found.line)
+        key = ("pairs" if paired else "groups", match[1] if match else "")
+        if key not in self.replicas:
+            read = partial(read_replicas, key[1], paired, self.names, self.sizes)
+            slices = self.slices
+            self.replicas[key] = read(slices.size, slices.spread) if slices else read()
+        return self.replicas[key]
+
+    def crossing(self, found: Crossing) -> Collective:
+        """A collective between slices, which the hosts carry out."""
+        computation = self.module.computation_at(found.start)
+        groups = self.slices.crossing(found.target) if self.slices else ()
+        paired = found.kind == "collective-permute"
+        replicas = replicas_of(groups, paired, self.names, self.sizes)
+        sums = found.kind in ("all-reduce", "reduce-scatter")
+        size = shape_bytes(found.shape)
+        if found.kind == "reduce-scatter":
+            size *= replicas.size or math.prod(self.sizes)
+        turns = self.loops.turns(computation)
+        at = found.sends if sums else found.start
+        place = instruction_source(self.module, self.sources, at, found.kind, computation)
+        return Collective(
+            kind=found.kind,
+            mesh_axes=replicas.axes,
+            bytes_per_device=size,
+            op=place.op,
+            source=place.source,
+            groups=replicas.groups,
+            is_async=True,
+            in_loop=turns.in_loop,
+            name=found.name,
+            shape=without_layout(found.shape),
+            trips=turns.trips,
+            stack=place.stack,
+            group_size=replicas.size,
+            between_slices=True,
+        )
+
+    def is_async(self, found: _Found, computation: str) -> bool:
+        """Whether other work can run meanwhile. GPU's compiler makes pairs of all collectives and
+        marks those that are waited for at once."""
+        if found.started:
+            return _NOT_ASYNC not in found.line
+        return self._wrappers.get(computation, False) or "chain_id=" in found.line
+
+    @cached_property
+    def _wrappers(self) -> dict[str, bool]:
+        """Computation that a generic `async-start` wraps, to whether it is asynchronous."""
+        if " async-start(" not in self.module.text:
+            return {}
+        return {
+            match[1]: _NOT_ASYNC not in self.module.line_at(self.module.line_start(match.start()))
+            for match in _ASYNC.finditer(self.module.text)
+        }
+
+    def result_shape(self, found: _Found) -> str:
+        """The shape of the result. A start's own shape holds operands and contexts too."""
+        if not found.started:
+            return found.shape
+        text = self.module.text
+        done = text.find(f"{found.kind}-done(%{found.name})", found.start)
+        if done >= 0:
+            line = text[self.module.line_start(done) : done]
+            return _COMMENT.sub("", line.partition(" = ")[2])
+        if found.kind == "all-reduce":
+            return found.shape
+        parts = [m[0] for m in SHAPE.finditer(found.shape) if m[0] != "u32[]"]
+        return ", ".join(parts[len(parts) // 2 :])

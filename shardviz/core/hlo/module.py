@@ -1,0 +1,398 @@
+"""The text of a compiled module by line: computations, instructions, shapes, loops.
+
+Nothing is parsed in full. Positions in the text stand for instructions, and only the lines that
+somebody asks for are read. Pure.
+
+XLA writes the turns on a loop where it knows them (`known_trip_count`), which it works out after
+partitioning. Before that, and where a compiler keeps none, they follow from the loop itself where
+it is plain: a number that starts at a constant, grows by a constant and is held against a constant.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from bisect import bisect_right
+from collections import defaultdict
+from functools import cached_property
+from typing import NamedTuple
+
+SHAPE = re.compile(r"\b([a-z]\w*)\[([^\]]*)\]")
+
+_BITS = {"pred": 8, "token": 0, "opaque": 0, "bf16": 16, "c64": 64, "c128": 128}
+_WIDTH = re.compile(r"[a-z]+(\d+)")
+_LAYOUT = re.compile(r"\{[^{}]*\}")
+
+
+def shape_bytes(shape: str) -> int:
+    """Bytes of a shape as XLA writes it; tuples are summed, sub-byte types packed.
+
+    >>> shape_bytes("(f32[8,16]{1,0}, bf16[4])"), shape_bytes("s4[3]"), shape_bytes("pred[]")
+    (520, 2, 1)
+    """
+    return sum((element_count(dims) * _bits(kind) + 7) // 8 for kind, dims in SHAPE.findall(shape))
+
+
+def element_count(dims: str) -> int:
+    """How many numbers a shape of these dimensions holds; a bound `<=10` counts in full.
+
+    >>> count("8, 16"), count("<=10"), count("")
+    (128, 10, 1)
+    """
+    return math.prod(int(d.strip().lstrip("<=")) for d in dims.split(",") if d.strip())
+
+
+def without_layout(shape: str) -> str:
+    """The shape without the order of its dimensions in memory.
+
+    >>> without_layout("bf16[8,128]{1,0:T(8,128)(2,1)S(1)}")
+    'bf16[8,128]'
+    """
+    return _LAYOUT.sub("", shape).strip()
+
+
+def _bits(kind: str) -> int:
+    if kind in _BITS:
+        return _BITS[kind]
+    width = _WIDTH.match(kind)  # s32, u4, f8e4m3fn, f4e2m1fn …: the width follows the letters
+    return int(width[1]) if width else 0
+
+
+HEAD = re.compile(r"\s*(?:ROOT )?(%?([\w.\-]+)) = ")
+
+_COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$", re.M)
+_CALLED = re.compile(r"=%([\w.\-]+)")
+_BRANCHES = re.compile(r"_computations=\{([^}]*)\}")  # branch_ of a conditional, called_ of others
+_OPERAND = re.compile(r"%([\w.\-]+)(?:#(\d+))?")
+_OPCODE = re.compile(r" ([a-z][\w\-]*)\(")
+
+
+class ComputationCall(NamedTuple):
+    """One place where a computation is named by an instruction.
+
+    Attributes:
+        attribute: `body`, `condition`, `calls`, `to_apply`, `branch` …
+        start: where the line of the instruction starts.
+    """
+
+    attribute: str
+    start: int
+
+
+class Operand(NamedTuple):
+    """What an instruction reads: a value, or one element of a tuple, `%param.1#0`."""
+
+    name: str
+    element: int | None
+
+
+class Module:
+    """One module's text."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+    @cached_property
+    def _heads(self) -> tuple[list[int], list[str]]:
+        starts, names = [], []
+        # Few lines end with a brace: looked for first, since a pattern would try every line.
+        end = self.text.find(" {\n")
+        while end >= 0:
+            start = self.line_start(end)
+            if head := _COMPUTATION.match(self.text, start):
+                starts.append(start)
+                names.append(head[1])
+            end = self.text.find(" {\n", end + 1)
+        return starts, names
+
+    def computation_at(self, position: int) -> str:
+        """The computation that a position of the text stands in, or `""`."""
+        starts, names = self._heads
+        at = bisect_right(starts, position) - 1
+        return names[at] if at >= 0 else ""
+
+    def span_at(self, position: int) -> tuple[int, int]:
+        """Where the computation around a position starts and ends."""
+        starts, _ = self._heads
+        at = bisect_right(starts, position)
+        return (starts[at - 1] if at else 0, starts[at] if at < len(starts) else len(self.text))
+
+    @cached_property
+    def starts(self) -> dict[str, int]:
+        """Computation to where its head stands."""
+        starts, names = self._heads
+        return dict(zip(names, starts, strict=True))
+
+    @cached_property
+    def calls(self) -> dict[str, list[ComputationCall]]:
+        """Computation to the instructions that name it."""
+        found: dict[str, list[ComputationCall]] = defaultdict(list)
+        for match in _CALLED.finditer(self.text):
+            if match[1] in self.starts:
+                before = self.text[max(match.start() - 40, 0) : match.start()]
+                word = before.rpartition(" ")[2]
+                found[match[1]].append(ComputationCall(word, self.line_start(match.start())))
+        for match in _BRANCHES.finditer(self.text):
+            for name, _ in _OPERAND.findall(match[1]):
+                found[name].append(ComputationCall("branch", self.line_start(match.start())))
+        return dict(found)
+
+    def line_start(self, position: int) -> int:
+        """Where the line around a position starts."""
+        return self.text.rfind("\n", 0, position) + 1
+
+    def line_at(self, start: int) -> str:
+        """The line that starts there."""
+        end = self.text.find("\n", start)
+        return self.text[start : end if end >= 0 else len(self.text)]
+
+    def definition(self, name: str, position: int) -> str:
+        """The line that makes `name` in the computation around a position, or `""`."""
+        begin, end = self.span_at(position)
+        at = self.text.find(f"%{name} = ", begin, end)
+        return self.line_at(self.line_start(at)) if at >= 0 else ""
+
+    def root(self, computation: str) -> str:
+        """The line of a computation's result, or `""`."""
+        begin = self.starts.get(computation)
+        if begin is None:
+            return ""
+        at = self.text.find("\n  ROOT ", begin, self.span_at(begin)[1])
+        return self.line_at(at + 1) if at >= 0 else ""
+
+    def users(self, start: int, limit: int = 2) -> list[int]:
+        """Where the first lines start that read what the line at `start` makes."""
+        head = HEAD.match(self.text, start)
+        if head is None:
+            return []
+        return self.mentions(head[1], head.end(), self.span_at(start)[1], limit)
+
+    def mentions(self, name: str, begin: int, end: int, limit: int = 2) -> list[int]:
+        """Where the first lines start that name something, between two positions."""
+        starts: list[int] = []
+        at = self.text.find(name, begin, end)
+        while at >= 0 and len(starts) < limit:
+            if self.text[at + len(name) : at + len(name) + 1] in (",", ")", " ", "#"):
+                starts.append(self.line_start(at))
+            at = self.text.find(name, at + 1, end)
+        return starts
+
+
+def opcode(line: str) -> str:
+    """The operation of an instruction's line.
+
+    >>> opcode("  %a.1 = f32[4]{0:T(256)} add(%b, %c), metadata={op_name=\\"f(x)\\"}")
+    'add'
+    """
+    head = HEAD.match(line)
+    found = _OPCODE.search(line, head.end() - 1) if head else None
+    return found[1] if found else ""
+
+
+def operands(line: str) -> list[Operand]:
+    """What an instruction reads, in order.
+
+    >>> operands("  %t = (s32[], f32[4]{0}) tuple(%i, /*index=1*/%p.1#3), sharding={replicated}")
+    [Operand(name='i', element=None), Operand(name='p.1', element=3)]
+    """
+    head = HEAD.match(line)
+    found = _OPCODE.search(line, head.end() - 1) if head else None
+    if found is None:
+        return []
+    inside = line[found.end() : _closing(line, found.end())]
+    return [Operand(n, int(e) if e else None) for n, e in _OPERAND.findall(inside)]
+
+
+def _closing(line: str, begin: int) -> int:
+    """Where the parenthesis closes that was opened before `begin`."""
+    at = line.find(")", begin)
+    while at >= 0 and line.count("(", begin, at) > line.count(")", begin, at):
+        at = line.find(")", at + 1)
+    return at if at >= 0 else len(line)
+
+
+_KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_WHILE = re.compile(r"\b(body|condition)=%?([\w.\-]+)")
+_INDEX = re.compile(r"\bindex=(\d+)")
+_CONSTANT = re.compile(r" constant\((-?\d+)\)")
+_DIRECTION = re.compile(r"\bdirection=([A-Z]{2})")
+_SAME = ("copy", "bitcast", "convert", "reshape", "opt-barrier")
+_FLIPPED = {"LT": "GT", "LE": "GE", "GT": "LT", "GE": "LE", "NE": "NE"}
+_DEEPEST = 12
+
+
+class ExecutionCount(NamedTuple):
+    """How often a computation runs.
+
+    Attributes:
+        in_loop: whether it is reached from a loop.
+        trips: how often it runs; None where a loop does not say.
+    """
+
+    in_loop: bool
+    trips: int | None
+
+
+class Loops:
+    """The loops of a module, worked out where somebody asks."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._known: dict[str, ExecutionCount] = {}
+        self._while_trips: dict[int, int | None] = {}
+        self._any = " while(" in module.text
+
+    def turns(self, computation: str) -> ExecutionCount:
+        """How often a computation runs.
+
+        >>> Loops(Module("")).turns("main")
+        Turns(in_loop=False, trips=1)
+        """
+        if not self._any:
+            return ExecutionCount(False, 1)
+        if computation not in self._known:
+            self._known[computation] = ExecutionCount(False, 1)  # what calls itself ends here
+            self._known[computation] = self._from_calls(computation)
+        return self._known[computation]
+
+    def _from_calls(self, computation: str) -> ExecutionCount:
+        sites = _distinct(self._module.calls.get(computation, []))
+        if not sites:
+            return ExecutionCount(False, 1)
+        each = [self._of_call(site) for site in sites]
+        if not any(t.in_loop for t in each):
+            return ExecutionCount(False, 1)
+        trips = [t.trips for t in each]
+        total = None if None in trips else sum(t or 0 for t in trips)
+        return ExecutionCount(True, total)
+
+    def _of_call(self, site: ComputationCall) -> ExecutionCount:
+        caller = self.turns(self._module.computation_at(site.start))
+        if site.attribute not in ("body", "condition"):
+            return caller
+        trips = self._trips(site.start)
+        if trips is None or caller.trips is None:
+            return ExecutionCount(True, None)
+        # The condition is asked once more, to end the loop.
+        return ExecutionCount(True, caller.trips * (trips + (site.attribute == "condition")))
+
+    def _trips(self, start: int) -> int | None:
+        if start not in self._while_trips:
+            line = self._module.line_at(start)
+            known = _KNOWN.search(line)
+            self._while_trips[start] = int(known[1]) if known else self._counted(line, start)
+        return self._while_trips[start]
+
+    def _counted(self, line: str, start: int) -> int | None:
+        """The turns of a plain loop: `for (i = first; i < last; i += step)`."""
+        parts = dict(_WHILE.findall(line))
+        root = self._module.root(parts.get("condition", ""))
+        direction = _DIRECTION.search(root)
+        if direction is None or opcode(root) != "compare":
+            return None
+        at = self._module.starts[parts["condition"]]
+        sides = [self._traced(o, at) for o in operands(root)]
+        if len(sides) != 2 or any(s is None for s in sides):
+            return None
+        for (index, bound), way in (
+            (sides, direction[1]),
+            (sides[::-1], _FLIPPED.get(direction[1], "")),
+        ):
+            step = self._step(index, parts.get("body", ""))
+            first, last = self._initial(index, start), self._value(bound, at, start)
+            if step and first is not None and last is not None:
+                return _turns_between(first, last, step, way)
+        return None
+
+    def _traced(self, operand: Operand, at: int, depth: int = 0) -> tuple[str, int] | None:
+        """`("constant", value)`, or `("element", index)` of what the computation is given."""
+        line = self._module.definition(operand.name, at)
+        kind, reads = opcode(line), operands(line)
+        if depth > _DEEPEST or not kind:
+            return None
+        if kind == "parameter" and operand.element is not None:
+            return "element", operand.element
+        if kind == "constant":
+            value = _CONSTANT.search(line)
+            return ("constant", int(value[1])) if value else None
+        if kind == "tuple" and operand.element is not None and operand.element < len(reads):
+            return self._traced(reads[operand.element], at, depth + 1)
+        if kind == "get-tuple-element" and reads:
+            index = _INDEX.search(line)
+            whole = Operand(reads[0].name, int(index[1])) if index else reads[0]
+            return self._traced(whole, at, depth + 1)
+        if kind in _SAME and len(reads) == 1:
+            element = operand.element if reads[0].element is None else reads[0].element
+            inner = Operand(reads[0].name, element)
+            return self._traced(inner, at, depth + 1)
+        return None
+
+    def _step(self, index: tuple[str, int] | None, body: str) -> int | None:
+        """By how much each turn adds to an element, where it is a constant."""
+        line = self._element(index, body)
+        if opcode(line) != "add":
+            return None
+        found = [self._traced(o, self._module.starts[body]) for o in operands(line)]
+        steps = [f[1] for f in found if f is not None and f[0] == "constant"]
+        return steps[0] if index in found and len(steps) == 1 else None
+
+    def _element(self, index: tuple[str, int] | None, body: str) -> str:
+        """The line that makes one element of what a body hands on."""
+        root = self._module.root(body)
+        reads = operands(root) if opcode(root) == "tuple" else []
+        if index is None or index[0] != "element" or index[1] >= len(reads):
+            return ""
+        return self._module.definition(reads[index[1]].name, self._module.starts[body])
+
+    def _initial(self, index: tuple[str, int] | None, start: int, depth: int = 0) -> int | None:
+        """What an element is before the first turn of the loop at `start`."""
+        if index is None or index[0] != "element":
+            return None
+        given = operands(self._module.line_at(start))
+        if len(given) != 1:
+            return None
+        found = self._traced(Operand(given[0].name, index[1]), start)
+        return self._outside(found, start, depth)
+
+    def _value(
+        self, found: tuple[str, int] | None, at: int, start: int, depth: int = 0
+    ) -> int | None:
+        """A constant, or an element that the loop at `start` hands on as it was given."""
+        if found is None or found[0] == "constant" or depth > _DEEPEST:
+            return found[1] if found and found[0] == "constant" else None
+        body = dict(_WHILE.findall(self._module.line_at(start))).get("body", "")
+        root = self._module.root(body)
+        reads = operands(root) if opcode(root) == "tuple" else []
+        if found[1] >= len(reads):
+            return None
+        handed = self._traced(reads[found[1]], self._module.starts[body])
+        return self._initial(found, start, depth + 1) if handed == found else None
+
+    def _outside(self, found: tuple[str, int] | None, start: int, depth: int) -> int | None:
+        if found is None or found[0] == "constant":
+            return found[1] if found else None
+        caller = self._module.computation_at(start)
+        sites = [c for c in self._module.calls.get(caller, []) if c.attribute == "body"]
+        return self._value(found, start, sites[0].start, depth + 1) if len(sites) == 1 else None
+
+
+def _turns_between(first: int, last: int, step: int, way: str) -> int | None:
+    """How many turns until the condition no longer holds; None for loops that do not end so.
+
+    >>> [_turns_between(*case) for case in ((0, 6, 1, "LT"), (0, 6, 4, "LE"), (5, 0, -1, "GE"))]
+    [6, 2, 6]
+    """
+    gap = last - first
+    if way in ("LE", "GE"):
+        gap += 1 if way == "LE" else -1
+    if way == "NE":
+        return gap // step if gap % step == 0 and gap // step >= 0 else None
+    if way not in _FLIPPED or (step > 0) != (way in ("LT", "LE")):
+        return None
+    return max(0, -(-gap // step))
+
+
+def _distinct(sites: list[ComputationCall]) -> list[ComputationCall]:
+    """Every call once: an asynchronous one names its computation at its start, updates and done."""
+    wrapped = [s for s in sites if s.attribute == "calls"]
+    return wrapped[:1] + [s for s in sites if s.attribute != "calls"]

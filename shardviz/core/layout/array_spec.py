@@ -1,0 +1,302 @@
+"""ArraySpec: an array that need not exist: its name, shape and dtype, how it asks to be split."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import islice
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import LayoutError, RuleError
+from shardviz.core.format import listed, plural, shown, suggestion
+from shardviz.core.layout.parse import Cursor, check_name, check_size, is_word, quoted
+from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained, rank_problem
+
+MAX_DIM = 1 << 48
+MAX_ELEMENTS = 1 << 60
+
+# Bits an element. The narrow floats are those of ml_dtypes, by name so that it need not be there.
+_WHOLE_BITS = (2, 4, 8, 16, 32, 64)
+_FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
+DTYPE_BITS: dict[str, int] = {f"{k}{bits}": bits for k in ("int", "uint") for bits in _WHOLE_BITS}
+DTYPE_BITS |= {"bool": 8, "float16": 16, "bfloat16": 16, "float32": 32, "float64": 64}
+DTYPE_BITS |= {"complex64": 64, "complex128": 128, "float4_e2m1fn": 4}
+DTYPE_BITS |= {f"float8_{form}": 8 for form in _FLOAT8}
+_SHORT = {"bf16": "bfloat16", "pred": "bool", "c64": "complex64", "c128": "complex128"}
+_SHORT |= {f"f{b}": f"float{b}" for b in (16, 32, 64)}
+_SHORT |= {f"{s}{b}": f"{n}{b}" for s, n in (("s", "int"), ("i", "int"), ("u", "uint"))
+           for b in _WHOLE_BITS}  # fmt: skip
+_PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}  # as jax has them
+_TO_SHORT = {"bfloat16": "bf16", "bool": "bool"} | {
+    n: s for s, n in _SHORT.items() if s[0] in "fiuc"
+}
+
+
+@dataclass(frozen=True, repr=False)
+class ArraySpec(Displayed):
+    """An array by description; build one with `shardviz.array`.
+
+    Attributes:
+        name: what the array is called, in pictures and sentences.
+        shape: its global shape, in elements.
+        logical: one logical axis name a dimension (None for an unnamed one), or None.
+        dtype: the name of its element type, such as `"bfloat16"`.
+        spec: a PartitionSpec given outright, which wins over any rules; or None.
+        memory_kind: which memory of a device holds it, as jax names it (`"pinned_host"`); None for
+            the device's own.
+
+    Raises:
+        LayoutError: for a shape or dtype that no array has.
+        RuleError: for logical names that do not fit the shape.
+
+    >>> ArraySpec("w", (512, 2048), "embed mlp", "bfloat16").bytes
+    2097152
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    logical: tuple[str | None, ...] | None = None
+    dtype: str = "float32"
+    spec: Spec | None = None
+    memory_kind: str | None = None
+
+    def __post_init__(self) -> None:
+        put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
+        put("name", check_name(self.name, "an array", LayoutError))
+        put("shape", read_shape(self.shape))
+        put("dtype", dtype_name(self.dtype))
+        if self.logical is not None:
+            put("logical", read_names(self.logical))
+            if len(self.logical) != len(self.shape):  # type: ignore[arg-type]
+                raise RuleError(
+                    f"{self.name} has {plural(len(self.shape), 'dimension')} and"
+                    f" {plural(len(self.logical or ()), 'logical name')}. Give one name a"
+                    " dimension; write _ for a dimension without one."
+                )
+        if isinstance(self.spec, str):
+            put("spec", Spec.parse(self.spec))
+        if self.spec is not None and (problem := rank_problem(self.spec, len(self.shape))):
+            raise LayoutError(problem)
+        if self.memory_kind is not None:
+            check_name(self.memory_kind, "a memory kind", LayoutError)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions."""
+        return len(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """The size of the whole array, in bytes."""
+        return size_in_bytes(math.prod(self.shape), self.dtype)
+
+    @property
+    def short(self) -> str:
+        """Type and shape as people write them: `bf16[512, 2048]`."""
+        return f"{_TO_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]"
+
+    def replace(self, **changes: Any) -> ArraySpec:
+        """A copy with some fields changed, checked anew."""
+        return replace(self, **changes)
+
+    def renamed(self, name: str) -> ArraySpec:
+        """A copy under another name; nothing else is checked anew.
+
+        Raises:
+            LayoutError: for a name that no array can have.
+        """
+        copy = object.__new__(ArraySpec)
+        copy.__dict__.update(self.__dict__, name=check_name(name, "an array", LayoutError))
+        return copy
+
+    def __repr__(self) -> str:
+        names = f", {format_names(self.logical)!r}" if self.logical is not None else ""
+        spec = f", spec={self.spec}" if self.spec is not None else ""
+        kind = f", memory_kind={self.memory_kind!r}" if self.memory_kind is not None else ""
+        return f"ArraySpec({self.name!r}, {self.shape}{names}, dtype={self.dtype!r}{spec}{kind})"
+
+
+def size_in_bytes(elements: int, dtype: str) -> int:
+    """Bytes that `elements` of `dtype` take, packed.
+
+    >>> size_in_bytes(3, "int4"), size_in_bytes(3, "float32")
+    (2, 12)
+    """
+    return (elements * _bits(dtype) + 7) // 8
+
+
+def _bits(dtype: str) -> int:
+    # Random keys (`key<fry>`) are two or four 32-bit words; threefry's two is the default.
+    return 64 if dtype.startswith("key<") else DTYPE_BITS[dtype]
+
+
+@lru_cache(maxsize=256)
+def _dtype_from_text(text: str) -> str:
+    name = _SHORT.get(text.strip().lower(), text.strip())
+    if name in DTYPE_BITS or re.fullmatch(r"key<[a-z_0-9]+>", name):
+        return name
+    raise LayoutError(
+        f"No element type is called {shown(text)}.{suggestion(text, [*DTYPE_BITS, *_SHORT])}"
+    )
+
+
+def dtype_name(dtype: Any) -> str:
+    """The name of an element type, from its name, a short form, numpy's or jax's own.
+
+    Raises:
+        LayoutError: for anything that is none.
+
+    >>> import numpy as np
+    >>> dtype_name("bf16"), dtype_name(np.float32), dtype_name(np.dtype("int8"))
+    ('bfloat16', 'float32', 'int8')
+    """
+    if isinstance(dtype, str):
+        return _dtype_from_text(dtype)
+    if isinstance(dtype, type) and dtype in _PYTHON:
+        return _PYTHON[dtype]
+    carried = getattr(dtype, "dtype", None)  # jnp.bfloat16 carries its own
+    inner = carried if hasattr(carried, "itemsize") else dtype
+    name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
+    if not isinstance(name, str):
+        raise LayoutError(f"An element type has a name such as 'bfloat16'; got {shown(dtype)}.")
+    return _dtype_from_text(name)
+
+
+def read_shape(shape: Any) -> tuple[int, ...]:
+    """A shape from a tuple, one number, or typed text such as `512, 2048` or `(512, 2048)`.
+
+    Raises:
+        LayoutError: for sizes that are negative, huge, or no whole numbers.
+
+    >>> read_shape("(512, 2_048)"), read_shape("8x4"), read_shape(()), read_shape("")
+    ((512, 2048), (8, 4), (), ())
+    """
+    if type(shape) is tuple and _is_plain(shape):
+        return shape
+    if isinstance(shape, str):
+        shape = _shape_from_text(shape)
+    elif isinstance(shape, (bytes, dict, set)):
+        raise LayoutError(f"A shape is a tuple of sizes; got {shown(shape)}.")
+    elif not isinstance(shape, Iterable):
+        shape = (shape,)
+    some = tuple(islice(shape, MAX_RANK + 1))  # it may be endless
+    sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in some)
+    if len(sizes) > MAX_RANK:
+        raise LayoutError(f"An array has at most {MAX_RANK} dimensions; got more.")
+    for dim, size in enumerate(sizes):
+        if size < 0:
+            raise LayoutError(f"Dimension {dim} has size {shown(size, 30)}; sizes are 0 or more.")
+        if size > MAX_DIM:
+            raise LayoutError(
+                f"Dimension {dim} has {shown(size, 30)} elements; at most {MAX_DIM:,} are planned"
+                " for here."
+            )
+    if math.prod(sizes) > MAX_ELEMENTS:
+        digits = sum(math.log10(s) for s in sizes)
+        raise LayoutError(
+            f"The array has about 10^{digits:.0f} elements; at most {MAX_ELEMENTS:.1e} are"
+            " planned for here."
+        )
+    return sizes
+
+
+def _is_plain(shape: tuple) -> bool:
+    """Whether it is a shape as it stands: what layouts of edits are asked for, time and again."""
+    for size in shape:
+        if type(size) is not int or not 0 <= size <= MAX_DIM:
+            return False
+    return len(shape) <= MAX_RANK and math.prod(shape) <= MAX_ELEMENTS
+
+
+def _shape_from_text(text: str) -> list[int]:
+    if len(text) > 2000:
+        raise LayoutError(f"A shape is short text such as 512, 2048; got {len(text):,} letters.")
+    inner = text.strip()
+    for left, right in (("(", ")"), ("[", "]")):
+        if inner.startswith(left) and inner.endswith(right):
+            inner = inner[1:-1].strip()
+    inner = re.sub(r"(?<=[0-9])\s*[x×*]\s*(?=[0-9])", ",", inner)
+    parts = [p.strip() for p in inner.split(",")] if inner else []
+    if parts and parts[-1] == "":
+        parts.pop()
+    sizes = []
+    for part in parts:
+        if not re.fullmatch(r"[+-]?[0-9](_?[0-9]){0,30}", part):
+            raise LayoutError(
+                f"A size must be a whole number; got {shown(part)}. Write a shape as 512, 2048."
+            )
+        sizes.append(int(part))
+    return sizes
+
+
+_UNNAMED = ("None", "_", "-")
+_DOT = "·"  # stands between names where they are shown, so it may be pasted back
+
+
+def read_names(names: Any) -> tuple[str | None, ...]:
+    """Logical axis names, from a sequence or typed text such as `embed mlp` or `embed, _, mlp`.
+
+    `None`, `_` and `-` stand for a dimension without a name. jax's `UNCONSTRAINED` stays itself.
+
+    Raises:
+        RuleError: for entries that are no names.
+
+    >>> read_names("embed, _, mlp"), read_names(["embed", None])
+    (('embed', None, 'mlp'), ('embed', None))
+    """
+    if isinstance(names, str):
+        return _names_from_text(names)
+    if isinstance(names, (bytes, dict, set)) or not isinstance(names, Iterable):
+        raise RuleError(f"Logical names are text or a tuple of names; got {shown(names)}.")
+    entries = tuple(islice(names, MAX_RANK + 1))  # it may be endless
+    if len(entries) > MAX_RANK:
+        raise RuleError(f"An array has at most {MAX_RANK} dimensions; got more names than that.")
+    return tuple(
+        n if n is None or is_unconstrained(n) else check_name(n, "a logical axis", RuleError)
+        for n in entries
+    )
+
+
+def _names_from_text(text: str) -> tuple[str | None, ...]:
+    cursor, names = Cursor(text, RuleError), []
+    closing = ")" if cursor.skip("(") else "]" if cursor.skip("[") else None
+    while not cursor.done and not (closing and cursor.at(closing)):
+        if not cursor.skip(_DOT):
+            bare = cursor.here.kind == "word"
+            name = cursor.name("a logical axis name")
+            names.append(None if bare and name in _UNNAMED else name)
+            cursor.skip(",")
+    if closing and not cursor.skip(closing):
+        raise cursor.complain(f"expected a closing {closing}")
+    if not cursor.done:
+        raise cursor.complain("expected nothing more")
+    return read_names(names)
+
+
+def format_names(names: Iterable[str | None] | None) -> str:
+    """Logical names as one types them: the inverse of `read_names`.
+
+    >>> format_names(("embed", None)), format_names(("two words",))
+    ('embed _', "'two words'")
+    """
+    return " ".join("_" if name is None else _typed_name(str(name)) for name in names or ())
+
+
+def _typed_name(name: str) -> str:
+    return name if is_word(name) and name not in (*_UNNAMED, _DOT) else quoted(name)
+
+
+def unique_names(arrays: Iterable[ArraySpec]) -> None:
+    """Refuses two arrays of one name.
+
+    Raises:
+        LayoutError: naming them.
+    """
+    names = [a.name for a in arrays]
+    twice = sorted({n for n in names if names.count(n) > 1})
+    if twice:
+        raise LayoutError(f"Each array has its own name; {listed(twice)} is used more than once.")

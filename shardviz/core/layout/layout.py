@@ -1,0 +1,440 @@
+"""lay_out() -> Layout: which shard of an array every device holds.
+
+With axes `(a, b)` of sizes `A, B`, a device at mesh coordinates `(i, j)` holds block `i * B + j`:
+along every mesh axis the number grows by a constant stride. All arrays here broadcast to the mesh.
+
+The formula is one mixed-radix number a dimension: with axes `(a, b)` of sizes `A, B`, a device at
+mesh coordinates `(i, j)` holds block `i * B + j`. It is checked against
+`jax.sharding.NamedSharding.devices_indices_map` in `tests/layout`.
+
+Nothing of the size of the mesh is made until it is asked for.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import LayoutError
+from shardviz.core.format import listed, plural, shown
+from shardviz.core.layout.array_spec import dtype_name, read_shape, size_in_bytes
+from shardviz.core.layout.divisibility import Misfit
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import check_size
+from shardviz.core.layout.partition_spec import Spec, rank_problem
+
+#: From this many devices on, doubling what is written beats adding for each device.
+LARGE = 1 << 15
+
+
+def strides(axes: tuple[str, ...], mesh: MeshSpec) -> dict[int, int]:
+    """Mesh position of an axis to the stride of the block number along it; size 1 left out.
+
+    >>> strides(("b", "a"), MeshSpec(("a", "b", "c"), (2, 3, 4)))
+    {0: 1, 1: 2}
+    """
+    found: dict[int, int] = {}
+    stride = 1
+    for axis in reversed(axes):
+        size = mesh.shape[axis]
+        if size > 1:
+            found[mesh.positions[axis]] = stride
+            stride *= size
+    return found
+
+
+def block_numbers(axes: tuple[str, ...], mesh: MeshSpec) -> np.ndarray | None:
+    """int64, of length 1 along axes that do not split; None where nothing does.
+
+    >>> block_numbers(("b", "a"), MeshSpec(("a", "b"), (2, 3))).tolist()
+    [[0, 2, 4], [1, 3, 5]]
+    """
+    lanes = [_lane(mesh, at, stride) for at, stride in strides(axes, mesh).items()]
+    return functools.reduce(operator.add, lanes) if lanes else None
+
+
+def _lane(mesh: MeshSpec, at: int, stride: int) -> np.ndarray:
+    lane = mesh.lane(mesh.axis_names[at])
+    return lane if stride == 1 else lane * stride
+
+
+def write_bounds(
+    starts: np.ndarray, stops: np.ndarray, axes: tuple[str, ...], step: int, mesh: MeshSpec
+) -> None:
+    """Writes `number * step` and `number * step + step` into two arrays in mesh shape."""
+    if len(axes) > 1 and mesh.size >= LARGE:
+        along = [0] * len(mesh.axis_sizes)
+        for at, stride in strides(axes, mesh).items():
+            along[at] = stride * step
+        _write_progression(starts, along)
+        np.add(starts, step, out=stops)
+        return
+    number = block_numbers(axes, mesh) if axes else None
+    first = 0 if number is None else number * step
+    starts[...] = first
+    stops[...] = first + step
+
+
+def _write_progression(out: np.ndarray, along: list[int]) -> None:
+    """Fills `out` with the sum of `along[axis] * index`, doubling along one axis after the other.
+
+    Each doubling is one long addition of one number, where numpy is near a bare copy; adding rows
+    to columns is four times slower.
+    """
+    out[(0,) * out.ndim] = 0
+    before: tuple[slice, ...] = (slice(0, 1),) * out.ndim
+    for axis in reversed(range(out.ndim)):
+        lead, done = before[:axis], 1
+        while done < out.shape[axis]:
+            more = min(done, out.shape[axis] - done)
+            written, wanted = out[(*lead, slice(0, more))], out[(*lead, slice(done, done + more))]
+            np.add(written, along[axis] * done, out=wanted)
+            done += more
+
+
+def checked_window(window: Any, mesh: MeshSpec) -> tuple[slice, ...]:
+    """A window on a mesh, one slice an axis with both ends given.
+
+    Raises:
+        LayoutError: for anything that is none.
+    """
+    try:
+        cuts = [slice(*w.indices(n)) for w, n in zip(window, mesh.axis_sizes, strict=True)]
+    except (AttributeError, TypeError, ValueError):
+        cuts = []
+    if len(cuts) != len(mesh.axis_sizes) or any(cut.step < 1 for cut in cuts):
+        raise LayoutError(
+            f"A window is a tuple of slices going up, one a mesh axis ({mesh}); got"
+            f" {shown(window)}."
+        )
+    return tuple(cuts)
+
+
+def check_manual(spec: Spec, mesh: MeshSpec) -> None:
+    """Refuses a Manual axis beside an axis that splits nothing, as NamedSharding does.
+
+    Raises:
+        LayoutError: naming both.
+    """
+    # NamedSharding fails here in an assertion: it knows no devices that are replicas of each
+    # other beside devices that a shard_map keeps apart.
+    kinds = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+    manual = [n for n, size in mesh.shape.items() if size > 1 and kinds[n] == "Manual"]
+    idle = [n for n, size in mesh.shape.items() if size > 1 and n not in spec.axes]
+    if manual and idle:
+        raise LayoutError(
+            f"Mesh axis {shown(manual[0])} is Manual: what a device holds along it is up to the"
+            " code inside shard_map. JAX lays out an array over such a mesh only if every axis"
+            f" splits a dimension, and {shown(idle[0])} splits none. Make {listed(manual)} Auto or"
+            " Explicit."
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Layout(Displayed):
+    """Where every byte of one array lives. Made by `shardviz.layout`.
+
+    Attributes:
+        shape: the global shape, in elements.
+        dtype: the name of the element type.
+        mesh: the mesh it is laid out on.
+        spec: the spec it was asked for; None where the boxes were read off another sharding.
+        block_counts: into how many blocks each dimension is cut.
+        shard_shape: the shape of every device's block.
+
+    >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
+    >>> layout.shard_shape, layout.replicas, layout.box(3)
+    ((2, 2), 1, (slice(2, 4, None), slice(2, 4, None)))
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    mesh: MeshSpec
+    spec: Spec | None
+    block_counts: tuple[int, ...]
+    shard_shape: tuple[int, ...]
+    # Per dimension the block number of every device, broadcastable to the mesh shape; None: all 0.
+    _given_blocks: tuple[np.ndarray | None, ...] | None = None
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the array has."""
+        return len(self.shape)
+
+    @property
+    def device_ids(self) -> np.ndarray:
+        """int64 [devices]: the ids in mesh order."""
+        return self.mesh.device_ids.reshape(-1)
+
+    @cached_property
+    def blocks(self) -> tuple[np.ndarray | None, ...]:
+        """Per dimension the block number of every device; None where the dimension is whole.
+
+        Each array has the rank of the mesh and broadcasts to its shape: axes that do not split
+        the dimension have length 1.
+        """
+        if self._given_blocks is not None:
+            return self._given_blocks
+        assert self.spec is not None
+        dims = self.spec.dims + ((),) * (self.rank - len(self.spec.dims))
+        return tuple(block_numbers(axes, self.mesh) for axes in dims)
+
+    @cached_property
+    def starts(self) -> np.ndarray:
+        """int64 [devices, rank]: the first element of each device's block, in mesh order."""
+        return self._materialised[0]
+
+    @cached_property
+    def stops(self) -> np.ndarray:
+        """int64 [devices, rank]: one past the last element of each device's block."""
+        return self._materialised[1]
+
+    @cached_property
+    def _materialised(self) -> tuple[np.ndarray, np.ndarray]:
+        # Stored dimension-major, so that each dimension is one contiguous pass.
+        boxes = np.empty((2, self.rank, self.mesh.size), np.int64)
+        self._write(*boxes.reshape(2, self.rank, *self.mesh.axis_sizes))
+        boxes.flags.writeable = False
+        return boxes[0].T, boxes[1].T
+
+    def write_boxes(self, starts: np.ndarray, stops: np.ndarray) -> None:
+        """Writes every box into arrays of yours, int64 [devices, rank].
+
+        Fastest where each dimension is contiguous (Fortran order), as `starts` itself is.
+
+        Raises:
+            LayoutError: if they have another shape.
+        """
+        wanted = (self.mesh.size, self.rank)
+        given = tuple(getattr(a, "shape", None) or shown(a) for a in (starts, stops))
+        if given != (wanted, wanted):
+            raise LayoutError(
+                f"The boxes need two arrays of shape {wanted}; got {given[0]} and {given[1]}."
+            )
+        # Splitting the device axis into mesh axes is always a view, whatever the strides.
+        in_mesh = (self.rank, *self.mesh.axis_sizes)
+        self._write(starts.T.reshape(in_mesh), stops.T.reshape(in_mesh))
+
+    def _write(self, starts: np.ndarray, stops: np.ndarray) -> None:
+        """Writes every box into arrays [rank, *mesh]."""
+        dims = () if self.spec is None else self.spec.dims
+        for dim, step in enumerate(self.shard_shape):
+            if self.spec is not None:
+                axes = dims[dim] if dim < len(dims) else ()
+                write_bounds(starts[dim], stops[dim], axes, step, self.mesh)
+            else:
+                block = self.blocks[dim]
+                first = 0 if block is None else block * step
+                starts[dim] = first
+                stops[dim] = first + step
+
+    def viewport(self, window: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Starts and stops of a part of the mesh: int64 [*window, rank], at a cost of its size.
+
+        Args:
+            window: one slice a mesh axis.
+
+        Raises:
+            LayoutError: for a window that is no tuple of slices.
+        """
+        window = checked_window(window, self.mesh)
+        cells = self.mesh.device_ids[window].shape
+        starts = np.zeros((*cells, self.rank), np.int64)
+        for dim, block in enumerate(self.blocks):
+            if block is not None:
+                cut = tuple(
+                    slice(None) if n == 1 else w for n, w in zip(block.shape, window, strict=False)
+                )
+                starts[..., dim] = block[cut] * self.shard_shape[dim]
+        return starts, starts + np.asarray(self.shard_shape, np.int64)
+
+    def box(self, device_id: int) -> tuple[slice, ...]:
+        """The box of one device, one slice a dimension with both ends given.
+
+        Raises:
+            MeshError: if the mesh has no such device.
+        """
+        numbers = self._numbers_at(self.mesh.coordinates(device_id))
+        steps = self.shard_shape
+        return tuple(
+            slice(n * step, (n + 1) * step) for n, step in zip(numbers, steps, strict=True)
+        )
+
+    def _numbers_at(self, coords: tuple[int, ...]) -> list[int]:
+        """The block number in each dimension at mesh coordinates."""
+        if self.spec is None:
+            return [0 if b is None else int(b[coords]) for b in self.blocks]
+        mesh, numbers = self.mesh, [0] * self.rank
+        for dim, axes in enumerate(self.spec.dims):
+            for axis in axes:
+                at = mesh.positions[axis]
+                numbers[dim] = numbers[dim] * mesh.axis_sizes[at] + coords[at]
+        return numbers
+
+    def indices(self) -> dict[int, tuple[slice, ...]]:
+        """Device id to its slices, as JAX writes them: `slice(None)` for a whole dimension.
+
+        Equal to `NamedSharding.devices_indices_map`, with ids for devices.
+        """
+        columns: list[list[slice]] = []
+        for dim, count in enumerate(self.block_counts):
+            if count == 1:
+                columns.append([slice(None)] * self.mesh.size)
+                continue
+            step = self.shard_shape[dim]
+            cuts = [slice(i * step, (i + 1) * step) for i in range(count)]
+            columns.append([cuts[i] for i in self._block_column(dim)])
+        rows = zip(*columns, strict=True) if columns else [()] * self.mesh.size
+        return dict(zip(self.device_ids.tolist(), rows, strict=True))
+
+    def _block_column(self, dim: int) -> list[int]:
+        block = self.blocks[dim]
+        if block is None:
+            return [0] * self.mesh.size
+        return np.broadcast_to(block, self.mesh.device_ids.shape).reshape(-1).tolist()
+
+    @property
+    def num_blocks(self) -> int:
+        """Into how many blocks the array is cut, whether or not a device holds each."""
+        return math.prod(self.block_counts)
+
+    @cached_property
+    def groups(self) -> np.ndarray:
+        """int64 [devices]: the row-major number of the block each device holds, in mesh order."""
+        number = np.zeros((1,) * len(self.mesh.axis_sizes), np.int64)
+        for count, block in zip(self.block_counts, self.blocks, strict=True):
+            number = number * count + (0 if block is None else block)
+        groups = np.broadcast_to(number, self.mesh.device_ids.shape).reshape(-1)
+        groups.flags.writeable = False
+        return groups
+
+    @property
+    def group_strides(self) -> tuple[int, ...] | None:
+        """Per mesh axis, how much `groups` grows with a step along it; None for read-off boxes.
+
+        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes: a few
+        numbers that say as much as one a device.
+        """
+        if self.spec is None:
+            return None
+        strides = dict.fromkeys(self.mesh.axis_names, 0)
+        step = 1
+        for axes in reversed(self.spec.dims + ((),) * (self.rank - len(self.spec.dims))):
+            for axis in reversed(axes):
+                strides[axis] = step
+                step *= self.mesh.shape[axis]
+        return tuple(strides.values())
+
+    @property
+    def replicas(self) -> int:
+        """How many devices hold each block."""
+        return max(1, self.mesh.size // self.num_blocks)
+
+    @cached_property
+    def replica_indices(self) -> np.ndarray:
+        """int64 [devices]: the how-manieth holder of its block a device is, in mesh order."""
+        order = np.argsort(self.groups, kind="stable")
+        sorted_groups = self.groups[order]
+        first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
+        sizes = np.diff(np.r_[first, len(order)])
+        ranks = np.empty(len(order), np.int64)
+        ranks[order] = np.arange(len(order)) - np.repeat(first, sizes)
+        return ranks
+
+    def holders(self, group: int) -> np.ndarray:
+        """int64: the ids of the devices that hold one block, in mesh order.
+
+        Raises:
+            LayoutError: for a block number that is no whole number.
+        """
+        return self.device_ids[self.groups == check_size(group, "A block number", LayoutError)]
+
+    @property
+    def bytes_per_device(self) -> int:
+        """What the array takes on each device, in bytes."""
+        return size_in_bytes(math.prod(self.shard_shape), self.dtype)
+
+    def __repr__(self) -> str:
+        spec = "boxes of another sharding" if self.spec is None else str(self.spec)
+        return (
+            f"Layout({self.dtype}{list(self.shape)} as {spec} on {self.mesh}:"
+            f" {plural(self.num_blocks, 'block')} of {list(self.shard_shape)},"
+            f" {plural(self.replicas, 'replica')})"
+        )
+
+
+def lay_out(
+    shape: Sequence[int] | str, spec: Spec, mesh: MeshSpec, dtype: object = "float32"
+) -> Layout:
+    """The Layout of an array of `shape` split as `spec` says over `mesh`.
+
+    An UNCONSTRAINED dimension is shown whole, as JAX does: the compiler has yet to decide.
+
+    Raises:
+        LayoutError: if the spec is longer than the shape, a dimension does not divide, or the
+            mesh has a Manual axis and some axis splits no dimension.
+        SpecError: if the spec names axes that the mesh lacks, or one twice.
+    """
+    sizes = read_shape(shape)
+    dtype = dtype_name(dtype)
+    if problem := rank_problem(spec, len(sizes)):
+        raise LayoutError(problem)
+    spec.check(mesh)
+    if "Manual" in mesh.axis_types:
+        check_manual(spec, mesh)
+    counts, shard = [1] * len(sizes), list(sizes)
+    for dim, axes in enumerate(spec.dims):
+        if not axes:
+            continue
+        parts = math.prod([mesh.shape[a] for a in axes])
+        counts[dim] = parts
+        shard[dim], left = divmod(sizes[dim], parts)
+        if left:
+            free = tuple(a for a in mesh.axis_names if a not in spec.axes)
+            misfit = Misfit.find(sizes[dim], axes, mesh, free)
+            assert misfit is not None
+            raise LayoutError(f"Dimension {dim}: {misfit.sentence()}")
+    return Layout(sizes, dtype, mesh, spec, tuple(counts), tuple(shard))
+
+
+def layout_from_indices(
+    shape: Sequence[int],
+    dtype: object,
+    indices: Mapping[int, tuple[slice, ...]],
+    mesh: MeshSpec | None = None,
+) -> Layout:
+    """A Layout read off any map from device id to slices, such as any jax Sharding gives.
+
+    Raises:
+        LayoutError: if the blocks are not all of one shape.
+
+    >>> layout_from_boxes((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
+    (slice(2, 4, None),)
+    """
+    sizes, ids = read_shape(shape), list(indices)
+    bounds = np.array(
+        [[s.indices(n)[:2] for s, n in zip(indices[i], sizes, strict=True)] for i in ids], np.int64
+    ).reshape(len(ids), len(sizes), 2)
+    lengths = bounds[..., 1] - bounds[..., 0]
+    if len(ids) and (lengths != lengths[0]).any():
+        raise LayoutError(
+            f"The blocks of this sharding differ in shape: {shown(lengths.tolist())}."
+        )
+    shard = tuple(int(n) for n in (lengths[0] if len(ids) else sizes))
+    if mesh is None:
+        mesh = MeshSpec(("device",), (len(ids),), (), np.array(ids), concrete=True)
+    blocks = tuple(
+        (bounds[:, d, 0] // step).reshape(mesh.device_ids.shape) if step else None
+        for d, step in enumerate(shard)
+    )
+    counts = tuple(1 if not step else -(-n // step) for n, step in zip(sizes, shard, strict=True))
+    blocks = tuple(b if c > 1 else None for b, c in zip(blocks, counts, strict=True))
+    return Layout(sizes, dtype_name(dtype), mesh, None, counts, shard, blocks)

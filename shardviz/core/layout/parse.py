@@ -1,0 +1,209 @@
+"""Parsing what people type: a tokenizer and a cursor for specs, rules, names and shapes.
+
+Nothing here evaluates anything. Every complaint names the position and the text it stumbled on.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.errors import MeshError, ShardvizError
+from shardviz.core.format import shown
+
+MAX_NAME = 100
+
+
+def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError) -> str:
+    """`name` if it can be the name of an axis or array: short, printable text.
+
+    Raises:
+        MeshError: or the given class, otherwise.
+    """
+    if not isinstance(name, str):
+        raise error(f"The name of {what} must be text; got {shown(name)}.")
+    if not name or name != name.strip():
+        raise error(
+            f"The name of {what} must not be empty or have blanks around it; got {shown(name)}."
+        )
+    if len(name) > MAX_NAME:
+        raise error(f"The name of {what} has {len(name):,} letters; at most {MAX_NAME}, please.")
+    if not name.isprintable():
+        raise error(f"The name of {what} has control characters: {shown(name)}. Use plain text.")
+    return str(name)  # a subclass, such as numpy's, shows itself otherwise
+
+
+def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError) -> int:
+    """`size` as an int, if it is a whole number.
+
+    Raises:
+        MeshError: or the given class, otherwise.
+    """
+    if isinstance(size, (bool, np.bool_)):
+        raise error(f"{what} must be a whole number; got {size!r}.")
+    try:
+        return operator.index(size)  # type: ignore[arg-type]
+    except TypeError:
+        raise error(f"{what} must be a whole number; got {shown(size)}.") from None
+
+
+MAX_TEXT = 200_000
+MAX_TOKENS = 50_000
+
+_TOKEN = re.compile(
+    r"""
+    (?P<blank>[ \t\r\n\u00a0]+|\#[^\n]*)
+  | (?P<string>'(?:[^'\\\n]|\\.)*'|"(?:[^"\\\n]|\\.)*")
+  | (?P<arrow>->|=>|→|⇒|:=)
+  | (?P<punct>[(),\[\]{}=:;])
+  | (?P<word>(?:(?!->|=>)[^\s,()\[\]{}=:;'"→⇒#])+)
+    """,
+    re.VERBOSE,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One piece of typed text: its kind, its value, and where it starts (0-based)."""
+
+    kind: str  # "string", "word", "arrow", "punct" or "end"
+    value: str
+    start: int
+
+
+def tokenize(text: str, error: type[ShardvizError]) -> list[Token]:
+    """The tokens of `text`, with one of kind "end" behind them.
+
+    Raises:
+        ShardvizError: of class `error`, for text that is too long or has a stray quote.
+    """
+    if len(text) > MAX_TEXT:
+        raise error(f"The text has {len(text):,} letters; at most {MAX_TEXT:,} are read.")
+    tokens, at = [], 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None:
+            raise error(
+                f"Cannot read {shown(text[at : at + 20])} at position {at + 1}; is a quote missing?"
+            )
+        kind, value = str(match.lastgroup), match.group()
+        if kind == "string":
+            value = re.sub(r"\\(.)", r"\1", value[1:-1])
+        if kind != "blank":
+            tokens.append(Token(kind, value, at))
+        at = match.end()
+        if len(tokens) > MAX_TOKENS:
+            raise error(f"The text has more than {MAX_TOKENS:,} words; shorten it.")
+    tokens.append(Token("end", "", len(text)))
+    return tokens
+
+
+def is_word(text: str) -> bool:
+    """Whether `text` reads as one bare word, and so needs no quotes."""
+    match = _TOKEN.fullmatch(text)
+    return match is not None and match.lastgroup == "word"
+
+
+def quoted(text: str) -> str:
+    """`text` in quotes, as `tokenize` reads it back.
+
+    >>> print(quoted("it's"))
+    'it\\'s'
+    """
+    escaped = text.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"
+
+
+class Cursor:
+    """Walks over tokens, one step at a time, and complains in the words of its subject."""
+
+    def __init__(self, text: str, error: type[ShardvizError]):
+        self.text, self.error = text, error
+        self._tokens = tokenize(text, error)
+        self._at = 0
+
+    @property
+    def here(self) -> Token:
+        return self._tokens[self._at]
+
+    @property
+    def done(self) -> bool:
+        return self.here.kind == "end"
+
+    def peek(self) -> Token:
+        """The token after this one."""
+        return self._tokens[min(self._at + 1, len(self._tokens) - 1)]
+
+    def take(self) -> Token:
+        token = self.here
+        self._at = min(self._at + 1, len(self._tokens) - 1)
+        return token
+
+    def at(self, *values: str) -> bool:
+        """Whether an unquoted token with one of these values stands here."""
+        return self.here.kind != "string" and self.here.kind != "end" and self.here.value in values
+
+    def skip(self, *values: str) -> bool:
+        """Steps over an unquoted token with one of these values, if it stands here."""
+        if self.at(*values):
+            self.take()
+            return True
+        return False
+
+    def name(self, what: str) -> str:
+        """A quoted or bare name.
+
+        Raises:
+            ShardvizError: if something else stands here.
+        """
+        if self.here.kind in ("string", "word"):
+            return self.take().value
+        raise self.complain(f"expected {what}")
+
+    def complain(self, problem: str) -> ShardvizError:
+        """An error that names the place; for the caller to raise."""
+        found = "the end" if self.done else shown(self.here.value)
+        # In a text of several lines the line says more than the position.
+        before = (
+            self.text[: self.here.start].rstrip() if self.done else self.text[: self.here.start]
+        )
+        number, lines = before.count("\n"), self.text.split("\n")
+        if len(lines) > 1:
+            return self.error(
+                f"Cannot read line {number + 1}, {shown(lines[number].strip())}: {problem},"
+                f" found {found}."
+            )
+        return self.error(
+            f"Cannot read {shown(self.text)}: {problem} at position {self.here.start + 1},"
+            f" found {found}."
+        )
+
+
+def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
+    """One entry: None, a name, or names in brackets, as a list that may nest.
+
+    `None` gives `[]`, `x` gives `["x"]`, `(x, (y, z))` gives `["x", ["y", "z"]]`.
+
+    Raises:
+        ShardvizError: of the cursor's class, where no entry stands.
+    """
+    if cursor.here.kind == "word" and cursor.here.value.lower() in ("none", "null"):
+        cursor.take()
+        return []
+    if not cursor.at("(", "["):
+        return [cursor.name(what)]
+    if depth > 8:
+        raise cursor.complain("brackets nest too deeply")
+    closing = ")" if cursor.take().value == "(" else "]"
+    entries: list = []
+    while not cursor.skip(closing):
+        bracketed = cursor.at("(", "[")
+        inner = names_or_none(cursor, what, depth + 1)
+        entries.append(inner[0] if inner and not bracketed else inner)
+        if not cursor.skip(",") and not cursor.at(closing):
+            raise cursor.complain(f"expected a comma or {closing}")
+    return entries

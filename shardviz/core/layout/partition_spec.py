@@ -1,0 +1,318 @@
+"""Spec: the normal form of a PartitionSpec, with a parser that evaluates nothing.
+
+Per dimension a tuple of mesh axes, major to minor. Follows `jax.sharding.PartitionSpec`:
+`('x',)` is `'x'`, `()` is `None`, a spec shorter than the array leaves the rest whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import MissingPackage, SpecError
+from shardviz.core.format import listed, plural, shown, suggestion
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import Cursor, check_name, names_or_none, quoted
+
+MAX_RANK = 64
+_NONE: frozenset = frozenset()
+
+
+@dataclass(frozen=True, repr=False)
+class Spec(Displayed):
+    """Which mesh axes split which dimension of an array.
+
+    Attributes:
+        dims: per dimension the mesh axes that split it, major to minor; `()` for a whole one.
+        unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
+        unreduced: mesh axes over which each device holds a partial sum.
+        reduced: mesh axes over which the value is already summed.
+
+    Raises:
+        SpecError: for entries that are no axis names.
+
+    >>> spec = Spec.parse("x, None, (y, z)")
+    >>> spec.dims
+    (('x',), (), ('y', 'z'))
+    >>> str(spec)
+    "P('x', None, ('y', 'z'))"
+    """
+
+    dims: tuple[tuple[str, ...], ...] = ()
+    unconstrained: frozenset[int] = frozenset()
+    unreduced: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
+
+    @staticmethod
+    def of(*entries: Any, unreduced: Iterable[str] = (), reduced: Iterable[str] = ()) -> Spec:
+        """A Spec from entries written as for jax's `P`: names, tuples of names, None.
+
+        Raises:
+            SpecError: for an entry of another kind.
+
+        >>> Spec.of("x", None, ("y", "z")) == Spec.parse("x, None, (y, z)")
+        True
+        """
+        if len(entries) > MAX_RANK:
+            raise SpecError(f"A spec has at most {MAX_RANK} entries; got {len(entries)}.")
+        free = frozenset(i for i, e in enumerate(entries) if is_unconstrained(e))
+        dims = tuple(() if i in free else _entry(e) for i, e in enumerate(entries))
+        return Spec(dims, free, _axis_set(unreduced, "unreduced"), _axis_set(reduced, "reduced"))
+
+    @staticmethod
+    def trusted(dims: tuple[tuple[str, ...], ...], unconstrained: frozenset[int] = _NONE) -> Spec:
+        """A Spec from parts in normal form, unchecked; several times faster than the class."""
+        made = object.__new__(Spec)
+        parts = made.__dict__
+        parts["dims"], parts["unconstrained"] = dims, unconstrained
+        parts["unreduced"] = parts["reduced"] = _NONE
+        return made
+
+    @staticmethod
+    def parse(text: str) -> Spec:
+        """A Spec from what a person typed; nothing is evaluated.
+
+        Takes `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
+        `unreduced={'x'}`. Empty text is a spec that leaves every dimension whole.
+
+        Raises:
+            SpecError: with the position that could not be read.
+        """
+        return _parse(text)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the spec speaks of; the array may have more."""
+        return len(self.dims)
+
+    @cached_property
+    def axes(self) -> tuple[str, ...]:
+        """Every mesh axis that splits a dimension, in order, repeats included."""
+        return tuple(a for dim in self.dims for a in dim)
+
+    @cached_property
+    def trimmed(self) -> Spec:
+        """Without trailing whole dimensions: equal for equivalent shardings."""
+        rank = len(self.dims)
+        while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
+            rank -= 1
+        return Spec(self.dims[:rank], self.unconstrained, self.unreduced, self.reduced)
+
+    def equivalent(self, other: Spec) -> bool:
+        """Whether both lay out any array alike: `P('x')` and `P('x', None)` do.
+
+        >>> Spec.parse("x").equivalent(Spec.parse("x, None"))
+        True
+        """
+        return self.trimmed == other.trimmed
+
+    def check(self, mesh: MeshSpec) -> None:
+        """Refuses axes that the mesh lacks, repeats, and marks that its axis types forbid.
+
+        Follows the checks of `jax.sharding.NamedSharding`.
+
+        Raises:
+            SpecError: for the first of them.
+        """
+        shape = mesh.shape
+        used: dict[str, int] = {}
+        for dim, axes in enumerate(self.dims):
+            for axis in axes:
+                if axis not in shape:
+                    raise SpecError(
+                        f"Dimension {dim} is to be split over {shown(axis)}, which is no axis of"
+                        f" the mesh ({mesh}).{suggestion(axis, mesh.axis_names)}"
+                    )
+                if axis in used:
+                    raise SpecError(
+                        f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and dimension"
+                        f" {dim}; it can split one. Take it out of one of them."
+                        if used[axis] != dim
+                        else f"Mesh axis {shown(axis)} stands twice in dimension {dim}; once is"
+                        " enough."
+                    )
+                used[axis] = dim
+        if self.unconstrained or self.unreduced or self.reduced:
+            self._check_marks(mesh, used)
+
+    def _check_marks(self, mesh: MeshSpec, used: Mapping[str, int]) -> None:
+        types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
+        if self.unconstrained and "Auto" not in types.values():
+            raise SpecError(
+                "P.UNCONSTRAINED leaves a dimension to the compiler, which needs an Auto mesh"
+                f" axis; this mesh has only {listed(sorted(set(types.values())))} ones."
+            )
+        both = self.unreduced & self.reduced
+        if both:
+            raise SpecError(f"{listed(sorted(both))} cannot be both unreduced and reduced.")
+        for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
+            for axis in sorted(axes):
+                if axis not in types:
+                    raise SpecError(
+                        f"{mark.capitalize()} axis {shown(axis)} is not in the mesh ({mesh})."
+                        f"{suggestion(axis, mesh.axis_names)}"
+                    )
+                if axis in used:
+                    raise SpecError(
+                        f"Axis {shown(axis)} cannot split dimension {used[axis]} and be {mark}."
+                    )
+                if types[axis] != "Explicit":
+                    raise SpecError(
+                        f"Axis {shown(axis)} is {types[axis]}; only Explicit axes can be {mark}."
+                        " Give the mesh Explicit axis types."
+                    )
+
+    def to_jax(self) -> Any:
+        """This spec as a `jax.sharding.PartitionSpec`.
+
+        >>> Spec.parse("x, None, (y, z)").to_jax()
+        P('x', None, ('y', 'z'))
+        """
+        # Kept as cached_property keeps it, without the lock that one takes before Python 3.12.
+        made = self.__dict__.get("_jax")
+        if made is None:
+            made = self.__dict__["_jax"] = self._make_jax()
+        return made
+
+    def _make_jax(self) -> Any:
+        PartitionSpec = _partition_spec()
+        if not self.unconstrained and not self.unreduced and not self.reduced:
+            return PartitionSpec(*self.dims)  # which makes ('x',) into 'x' and () into None
+        entries = [
+            PartitionSpec.UNCONSTRAINED if i in self.unconstrained else (d or None)
+            for i, d in enumerate(self.dims)
+        ]
+        marks = {"unreduced": self.unreduced, "reduced": self.reduced}
+        return PartitionSpec(*entries, **{k: v for k, v in marks.items() if v})
+
+    @property
+    def entry_texts(self) -> tuple[str, ...]:
+        """Each entry as one writes it: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
+        return tuple(
+            "P.UNCONSTRAINED" if i in self.unconstrained else _format_entry(d)
+            for i, d in enumerate(self.dims)
+        )
+
+    def __str__(self) -> str:
+        parts = list(self.entry_texts)
+        for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
+            if axes:
+                parts.append(f"{mark}={{{', '.join(quoted(a) for a in sorted(axes))}}}")
+        return f"P({', '.join(parts)})"
+
+    __repr__ = __str__
+
+
+@cache
+def _partition_spec() -> Any:
+    try:
+        from jax.sharding import PartitionSpec  # the one import of jax on this floor
+    except ImportError as error:
+        raise MissingPackage(
+            "A PartitionSpec needs jax, which is not installed: pip install jax."
+        ) from error
+    return PartitionSpec
+
+
+def is_unconstrained(value: object) -> bool:
+    """Whether `value` is jax's UNCONSTRAINED, told by name so that jax need not be there."""
+    return type(value).__name__ == "UnconstrainedSingleton"
+
+
+def _entry(value: Any) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if isinstance(value, str):
+        return (check_name(value, "a mesh axis", SpecError),)
+    if isinstance(value, (tuple, list)):
+        for axis in value:
+            if isinstance(axis, (tuple, list)):
+                raise SpecError(
+                    f"A tuple in a spec holds names, not tuples; got {shown(value)}. Write the"
+                    " axes of one dimension side by side, major to minor."
+                )
+        return tuple(check_name(axis, "a mesh axis", SpecError) for axis in value)
+    raise SpecError(
+        f"An entry of a spec is a mesh axis, a tuple of them, or None; got {shown(value)}."
+    )
+
+
+def _axis_set(axes: Iterable[str], mark: str) -> frozenset[str]:
+    if isinstance(axes, str):
+        axes = (axes,)
+    return frozenset(check_name(a, f"an axis in {mark}", SpecError) for a in axes)
+
+
+def _format_entry(axes: Sequence[str]) -> str:
+    if not axes:
+        return "None"
+    if len(axes) == 1:
+        return quoted(axes[0])
+    return f"({', '.join(quoted(a) for a in axes)})"
+
+
+def _parse(text: str) -> Spec:
+    if not isinstance(text, str):
+        raise SpecError(f"A spec is typed as text such as P('x', None); got {shown(text)}.")
+    cursor = Cursor(text, SpecError)
+    closing = _skip_opening(cursor)
+    entries: list[Any] = []
+    free: set[int] = set()
+    marks: dict[str, list[str]] = {"unreduced": [], "reduced": []}
+    while not cursor.done and not (closing and cursor.at(")")):
+        word = cursor.here.value
+        if word in marks and cursor.here.kind == "word" and cursor.peek().value == "=":
+            marks[word] = _parse_mark(cursor)
+        elif cursor.here.kind == "word" and word.upper().endswith("UNCONSTRAINED"):
+            cursor.take()
+            free.add(len(entries))
+            entries.append([])
+        else:
+            entries.append(names_or_none(cursor, "a mesh axis, None or a tuple"))
+        if not cursor.skip(",") and not cursor.done and not (closing and cursor.at(")")):
+            raise cursor.complain("expected a comma")
+    if closing and not cursor.skip(")"):
+        raise cursor.complain("expected a closing )")
+    if not cursor.done:
+        raise cursor.complain("expected nothing more")
+    spec = Spec.of(*entries, unreduced=marks["unreduced"], reduced=marks["reduced"])
+    return Spec(spec.dims, frozenset(free), spec.unreduced, spec.reduced)
+
+
+def _skip_opening(cursor: Cursor) -> bool:
+    """Steps over `P(`, `PartitionSpec(`, `jax.P(` …; whether a closing bracket must follow."""
+    if cursor.here.kind == "word" and cursor.peek().value == "(":
+        if cursor.here.value.split(".")[-1] not in ("P", "PartitionSpec", "PS"):
+            raise cursor.complain("expected P( or a list of mesh axes")
+        cursor.take()
+        cursor.take()
+        return True
+    return False
+
+
+def _parse_mark(cursor: Cursor) -> list[str]:
+    cursor.take()
+    cursor.take()
+    if not cursor.skip("{"):
+        return [cursor.name("a mesh axis")]
+    axes = []
+    while not cursor.skip("}"):
+        axes.append(cursor.name("a mesh axis or }"))
+        if not cursor.skip(",") and not cursor.at("}"):
+            raise cursor.complain("expected a comma or }")
+    return axes
+
+
+def rank_problem(spec: Spec, rank: int) -> str | None:
+    """The sentence for a spec longer than the array, or None where it fits."""
+    if spec.rank <= rank:
+        return None
+    parts = list(spec.entry_texts[rank:])
+    extra = " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
+    return (
+        f"The spec {spec} has {plural(spec.rank, 'entry', 'entries')} and the array has"
+        f" {plural(rank, 'dimension')}. Take away {extra}."
+    )

@@ -1,0 +1,429 @@
+"""What became of collectives from one stage to the next, in one sentence. Pure data."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import bytes_text, shown, suggestion
+from shardviz.core.program.matching import Match, elements, match
+from shardviz.core.program.report import Collective
+
+# Who speaks on a stage: how its collectives came to be.
+_SAYS = {
+    "propagated": "Shardy planned",
+    "partitioned": "the partitioner made",
+    "compiled": "the compiler made",
+}
+_GONE = {
+    "partitioned": "the partitioner does without it",
+    "compiled": "the compiler found no need of it",
+}
+_WHY = {
+    "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
+    "all-gather > collective-permute": "each part is used while the next one travels",
+    "all-gather > all-to-all": "only the parts that change hands are sent",
+    "all-gather > all-reduce": "each device adds its part to zeros",
+    "all-reduce > all-gather": "the parts are gathered first and summed on every device",
+    "all-reduce > reduce-scatter, all-gather": "a sum in two steps, with work in between",
+    "reduce-scatter > all-reduce": "every device gets the whole sum and keeps its part",
+    "all-to-all > all-gather": "every device gets all parts, and keeps what it needs",
+    "all-to-all > collective-permute": "the parts are handed round one by one",
+}
+
+
+def phrase(collectives: Sequence[Collective]) -> str:
+    """Collectives as a phrase; equal ones are counted.
+
+    >>> c = Collective("all-reduce", ("data",), 1024)
+    >>> phrase([c]), phrase([c, c])
+    ('an all-reduce of 1 KiB over data', '2 all-reduces of 2 KiB in all over data')
+    """
+    groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
+    for c in collectives:
+        groups.setdefault((c.kind, c.mesh_axes), []).append(c)
+    return _and([_alike(kind, axes, some) for (kind, axes), some in groups.items()])
+
+
+def _alike(kind: str, axes: tuple[str, ...], some: Sequence[Collective]) -> str:
+    size = bytes_text(sum(c.bytes_per_device for c in some))
+    if len(some) == 1:
+        return (
+            f"{'an' if kind[0] in 'aeio' else 'a'} {kind} of {size}{_over(axes)}{_turns(some[0])}"
+        )
+    return f"{len(some)} {kind}s of {size} in all{_over(axes)}"
+
+
+def _over(axes: tuple[str, ...]) -> str:
+    return f" over {_and(list(axes))}" if axes else ""
+
+
+def _turns(c: Collective) -> str:
+    if not c.in_loop:
+        return ""
+    return " in a loop" if c.trips is None else f" in a loop, {c.trips} times"
+
+
+def _and(parts: Sequence[str]) -> str:
+    return ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else "".join(parts)
+
+
+def _at(collectives: Sequence[Collective]) -> str:
+    """` (block.py:31)`, or the two first of several lines."""
+    lines = list(dict.fromkeys(c.source for c in collectives if c.source))
+    more = " …" if len(lines) > 2 else ""
+    return f" ({', '.join(lines[:2])}{more})" if lines else ""
+
+
+def sentence(
+    kind: str,
+    before: Sequence[Collective],
+    after: Sequence[Collective],
+    names: tuple[str, str],
+    twin: bool = False,
+) -> str:
+    """What became of `before`, and why where that is known.
+
+    Args:
+        kind: a kind of `stages.Change`.
+        before, after: the collectives on each side.
+        names: the names of the two stages.
+        twin: whether an equal collective is still there, for one that is gone.
+    """
+    what, at = phrase(before or after), _at(before) or _at(after)
+    if kind in ("kept", "made asynchronous"):
+        return _kept(kind, before[0], after[0], what + at, names)
+    if kind == "combined":
+        return _combined(before, after[0], at)
+    if kind == "hoisted":
+        return _hoisted(before[0], after[0], at)
+    if kind == "split":
+        return _split(before[0], after, what + at)
+    if kind == "removed":
+        gone = _GONE.get(names[1], f"{names[1]} has none")
+        why = "an equal one does its work too" if twin else gone
+        return f"Gone: {what}{at}; {why}."
+    if kind == "added":
+        return f"New: {what}{at}. {after[0].cause or _remade(after)}".rstrip()
+    return _replaced(before, after, at, names)
+
+
+def _kept(
+    kind: str, before: Collective, after: Collective, what: str, names: tuple[str, str]
+) -> str:
+    if kind == "kept":
+        word = "As planned" if names[0] == "propagated" else "Kept"
+        return f"{word}: {what}. {_remade([after])}".rstrip()
+    return (
+        f"Made asynchronous: {what} is started early and waited for later, so that other work"
+        f" can run meanwhile. {_remade([after])}"
+    ).rstrip()
+
+
+def _combined(before: Sequence[Collective], after: Collective, at: str) -> str:
+    one = f"were combined into one of {bytes_text(after.bytes_per_device)}"
+    if all(c.mesh_axes == after.mesh_axes for c in before):
+        words = (
+            f"{len(before)} {after.kind}s{_over(after.mesh_axes)} {one}{at}: one large message"
+            f" takes less time than {len(before)} small ones."
+        )
+    else:
+        words = f"{phrase(before)} {one}{_over(after.mesh_axes)}{at}."
+        words = words[0].upper() + words[1:]
+    if any(c.in_loop for c in before) and not after.in_loop:
+        words += " It was also moved out of its loop."
+    return words + (" It runs asynchronously." if _begins(before, [after]) else "")
+
+
+def _hoisted(before: Collective, after: Collective, at: str) -> str:
+    often = "each turn" if before.trips is None else f"{before.trips} times"
+    what = phrase([after])
+    return f"Moved out of its loop: {what}{at} runs once instead of {often}." + (
+        " It runs asynchronously." if _begins([before], [after]) else ""
+    )
+
+
+def _split(before: Collective, after: Sequence[Collective], what: str) -> str:
+    if any(c.between_slices for c in after):
+        return (
+            f"Split: {what} became {phrase(after)}: what goes from slice to slice is a step of its"
+            " own."
+        )
+    copies = {(c.mesh_axes, c.bytes_per_device) for c in after}
+    if copies == {(before.mesh_axes, before.bytes_per_device)}:
+        return f"Unrolled: {what} stands {len(after)} times, since its loop was unrolled."
+    return f"Split: {what} became {phrase(after)}."
+
+
+def _replaced(
+    before: Sequence[Collective], after: Sequence[Collective], at: str, names: tuple[str, str]
+) -> str:
+    old, new = phrase(before), phrase(after)
+    if names[0] in _SAYS and names[0] == "propagated":
+        verb = _SAYS.get(names[1], f"{names[1]} has")
+        return f"{_SAYS[names[0]]} {old} here{at}; {verb} {new} instead. {_remade(after)}".rstrip()
+    why = _WHY.get(f"{_kinds(before)} > {_kinds(after)}", "") or _type_change(before, after)
+    remade = "It runs asynchronously. " * _begins(before, after) + _remade(after)
+    return (
+        f"{old[0].upper()}{old[1:]}{at} became {new}{': ' + why if why else ''}. {remade}".rstrip()
+    )
+
+
+def _kinds(collectives: Sequence[Collective]) -> str:
+    return ", ".join(dict.fromkeys(c.kind for c in collectives))
+
+
+def _type_change(before: Sequence[Collective], after: Sequence[Collective]) -> str:
+    old, new = ({c.shape.lstrip("(").partition("[")[0] for c in s} for s in (before, after))
+    if _kinds(before) != _kinds(after) or len(old) != 1 or len(new) != 1 or old == new:
+        return ""
+    return f"it sends {new.pop()} instead of {old.pop()}" if all((*old, *new)) else ""
+
+
+def _begins(before: Sequence[Collective], after: Sequence[Collective]) -> bool:
+    return any(c.is_async for c in after) and not any(c.is_async for c in before)
+
+
+def _remade(after: Sequence[Collective]) -> str:
+    if any(c.rematerialises for c in after):
+        return (
+            "It is a full rematerialisation: every device makes the whole array and cuts it anew."
+        )
+    return ""
+
+
+CHANGES = (
+    "kept",
+    "combined",
+    "made asynchronous",
+    "hoisted",
+    "split",
+    "replaced",
+    "removed",
+    "added",
+)
+
+
+@dataclass(frozen=True)
+class CollectiveChange:
+    """What became of one collective, or of several that belong together.
+
+    Attributes:
+        kind: one of CHANGES.
+        before: the collectives on the earlier stage; none where one was added.
+        after: the collectives on the later stage; none where one was removed.
+        words: the same in one sentence, with the reason where it is known.
+
+    >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
+    >>> print(Change("kept", (c,), (c,), "Kept: an all-reduce of 1 KiB over data."))
+    Kept: an all-reduce of 1 KiB over data.
+    """
+
+    kind: str
+    before: tuple[Collective, ...]
+    after: tuple[Collective, ...]
+    words: str
+
+    @property
+    def bytes_per_device(self) -> int:
+        """The bytes of the larger side, each loop counted as often as it runs."""
+        return max(total_bytes(self.before), total_bytes(self.after))
+
+    def __str__(self) -> str:
+        return self.words
+
+
+@dataclass(frozen=True, repr=False)
+class Comparison(Displayed):
+    """The collectives of two stages, matched.
+
+    Attributes:
+        before: the name of the earlier stage.
+        after: the name of the later stage.
+        changes: every collective of both sides in exactly one Change.
+        notes: what else changed, in sentences.
+
+    >>> c = Collective("all-reduce", ("data",), 1024)
+    >>> found = compare([c, c], [c])
+    >>> found.short, found.same, len(found)
+    ('1 kept, 1 removed', False, 2)
+    """
+
+    before: str
+    after: str
+    changes: tuple[CollectiveChange, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether every collective of the one side is on the other, and no more than these."""
+        return all(c.kind == "kept" for c in self.changes)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many changes there are of each kind, in the order of CHANGES."""
+        found = Counter(c.kind for c in self.changes)
+        return {kind: found[kind] for kind in CHANGES if found[kind]}
+
+    @property
+    def short(self) -> str:
+        """The changes in a few words: `2 kept, 3 combined into 1, 1 added`."""
+        if not self.changes:
+            return "no collectives"
+        if self.same and self.before == "propagated":
+            return "as planned"
+        return ", ".join(map(self._counted, self.counts))
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The comparison, one sentence a line; those that changed come first."""
+        changed = sorted(self.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device))
+        head = f"From {self.before} to {self.after}: {self.short}."
+        return (head, *self.notes, *(c.words for c in changed))
+
+    def of(self, kind: str) -> tuple[CollectiveChange, ...]:
+        """The changes of one kind.
+
+        Raises:
+            ProgramError: if there is no such kind.
+        """
+        if kind not in CHANGES:
+            raise ProgramError(f"{shown(kind)} is no kind of change.{suggestion(kind, CHANGES)}")
+        return tuple(c for c in self.changes if c.kind == kind)
+
+    def _counted(self, kind: str) -> str:
+        some = self.of(kind)
+        many, new = (sum(len(side) for side in s) for s in _sides(some))
+        if kind in ("combined", "split", "replaced"):
+            word = "replaced by" if kind == "replaced" else f"{kind} into"
+            return f"{many} {word} {new}"
+        return f"{len(some)} {kind}"
+
+    def __len__(self) -> int:
+        return len(self.changes)
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        return f"Comparison({self.before} → {self.after}: {self.short})"
+
+
+def compare(
+    before: Sequence[Collective],
+    after: Sequence[Collective],
+    names: Sequence[str] = ("partitioned", "compiled"),
+) -> Comparison:
+    """What became of every collective from one stage to another.
+
+    Args:
+        before, after: the collectives of each stage, in the order of the program.
+        names: the names of the two stages; the sentences speak of them.
+
+    Raises:
+        ProgramError: if what was given is no collectives, or no two names.
+
+    >>> small = Collective("all-reduce", ("data",), 1024, shape="f32[256]")
+    >>> large = Collective("all-reduce", ("data",), 2048, shape="(f32[256], f32[256])")
+    >>> print(compare([small, small], [large]).changes[0])
+    2 all-reduces over data were combined into one of 2 KiB: one large message takes less time ...
+    """
+    old, new = _collectives(before), _collectives(after)
+    pair = tuple(names) if not isinstance(names, str) else ()
+    if len(pair) != 2 or not all(isinstance(n, str) and n for n in pair):
+        raise ProgramError(f"A comparison has two names, one a stage; got {shown(names)}.")
+    found = match(old, new)
+    kept = [new[j] for m in found for j in m.after]
+    changes = (_change(m, old, new, kept, (pair[0], pair[1])) for m in found)
+    return Comparison(pair[0], pair[1], tuple(changes))
+
+
+def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tuple[Collective, ...]:
+    """The collectives of a later stage, with what only the earlier one tells of them.
+
+    Whether a gather rematerialises can be seen in the partitioner's text, and in the final one not
+    always. What a collective became inherits the cause, the value of the plan that it is for, and
+    its operation and source line where the compiler lost them.
+
+    Args:
+        before, after: the collectives of two stages, such as `partitioned` and `compiled`.
+
+    >>> gather = Collective("all-gather", ("data",), 1024, rematerialises=True)
+    >>> inherited([gather], [Collective("all-gather", ("data",), 1024)])[0].rematerialises
+    True
+    """
+    result = list(after)
+    for found in match(before, after):
+        for j in found.after:
+            old = [before[i] for i in found.before]
+            if found.kind != "split":  # every step of what was split is for the same
+                old = [c for c in old if c.kind == after[j].kind]
+            result[j] = _with(after[j], old)
+    return tuple(result)
+
+
+def _with(new: Collective, old: Sequence[Collective]) -> Collective:
+    told = [c for c in old if c.rematerialises] or [c for c in old if c.cause]
+    cause = new.cause or (told[0].cause if told else "")
+    values = {c.value for c in old if c.value}
+    placed = [c for c in old if c.source] if not new.source else []
+    if placed:
+        op = new.op if "/" in new.op else placed[0].op
+        new = replace(new, op=op, source=placed[0].source, stack=placed[0].stack)
+    return replace(
+        new,
+        cause=cause,
+        value=new.value or (values.pop() if len(values) == 1 else ""),
+        rematerialises=new.rematerialises or any(c.rematerialises for c in old),
+    )
+
+
+def _collectives(given: Any) -> tuple[Collective, ...]:
+    values = tuple(given) if isinstance(given, Iterable) else (given,)
+    wrong = [v for v in values if not isinstance(v, Collective)]
+    if wrong:
+        raise ProgramError(
+            f"compare takes the collectives of two stages; got {shown(wrong[0])}. Give"
+            " report.partitioned and report.collectives, or plan.collectives."
+        )
+    return values
+
+
+def _change(
+    found: Match,
+    before: Sequence[Collective],
+    after: Sequence[Collective],
+    there: Sequence[Collective],
+    names: tuple[str, str],
+) -> CollectiveChange:
+    old = tuple(before[i] for i in found.before)
+    new = tuple(after[j] for j in found.after)
+    twin = found.kind == "removed" and any(_equal(old[0], c) for c in there)
+    return CollectiveChange(found.kind, old, new, sentence(found.kind, old, new, names, twin))
+
+
+def _equal(one: Collective, other: Collective) -> bool:
+    if (one.kind, one.mesh_axes, one.in_loop) != (other.kind, other.mesh_axes, other.in_loop):
+        return False
+    if one.bytes_per_device == other.bytes_per_device:
+        return True
+    return elements(one) == elements(other) > 0  # the same numbers in another type
+
+
+def _sides(changes: Sequence[CollectiveChange]) -> tuple[list, list]:
+    return [c.before for c in changes], [c.after for c in changes]
+
+
+def total_bytes(collectives: Iterable[Collective]) -> int:
+    """The bytes of collectives on each device, each loop counted as often as it runs.
+
+    A loop of unknown length counts once.
+
+    >>> total_bytes([Collective("all-reduce", ("data",), 1024, in_loop=True, trips=12)])
+    12288
+    """
+    return sum(c.bytes_in_all for c in collectives)

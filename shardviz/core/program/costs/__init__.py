@@ -1,1 +1,0 @@
-"""The least time of every part of a program, from published figures."""

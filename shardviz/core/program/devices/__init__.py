@@ -1,1 +1,0 @@
-"""Devices: attached, simulated, or only described."""

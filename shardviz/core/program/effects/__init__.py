@@ -1,1 +1,0 @@
-"""Effects of a program: what it prints, calls back and mutates, and what each effect allows."""

@@ -1,0 +1,192 @@
+"""op_costs(plan): arithmetic and bytes of every operation of a plan, on each device.
+
+Counted from shapes, specs and sharding rules alone, so it costs no compile. XLA fuses operations
+afterwards: the bytes are those of a program in which every operation reads and writes memory.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.sharding_rule import ShardingRule, parse_sharding_rule
+
+# They move or name what is there already, or are only a frame around other operations.
+_FREE = frozenset(
+    (
+        "constant",
+        "iota",
+        "reshape",
+        "bitcast_convert",
+        "optimization_barrier",
+        "tuple",
+        "get_tuple_element",
+        "while",
+        "case",
+        "if",
+        "call",
+        "custom_call",
+        "composite",
+        "return",
+        "after_all",
+        "create_token",
+    )
+)
+_PRODUCTS = ("dot_general", "dot", "convolution")
+# They touch a part of their first operand only: as many bytes as they give.
+_READ_A_PART = ("slice", "dynamic_slice", "gather")
+# They change a part of their first operand where it stands; what goes there is this operand.
+_WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
+_PART = re.compile(r":\(\d+\)(\d+)$")  # Shardy's part of an axis: data:(1)2
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """What one operation costs on each device, once.
+
+    Attributes:
+        name: the plan's name of its value.
+        opcode: the operation, as StableHLO names it.
+        flops: operations on numbers; None where they are not known.
+        bytes: what it reads and writes, as if nothing were fused.
+        trips: how often it runs; None inside loops of unknown length.
+        dtype: of its operands: the type that the arithmetic is done in.
+        source: the user's file and line.
+        backward: whether it belongs to the backward pass.
+
+    >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).total_flops
+    24000000000.0
+    """
+
+    name: str
+    opcode: str
+    flops: float | None
+    bytes: int
+    trips: int | None = 1
+    dtype: str = ""
+    source: str = ""
+    backward: bool = False
+
+    @property
+    def total_flops(self) -> float | None:
+        """Over all trips; a loop of unknown length counts once."""
+        return None if self.flops is None else self.flops * (self.trips or 1)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product or a convolution, which nothing is fused through."""
+        return self.opcode in _PRODUCTS
+
+
+def op_costs(plan: Plan) -> tuple[OpCost, ...]:
+    """The cost of every operation that computes something, in program order.
+
+    Matrix products and convolutions count two operations for every product; everything else
+    counts one for every number it makes.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(64, 32), dtype="float32", spec=Spec.of("data"))
+    >>> w = PlannedOp("w", "argument", shape=(32, 16), dtype="float32")
+    >>> dot = PlannedOp(
+    ...     "dot_general", "op", "dot_general", shape=(64, 16), dtype="float32",
+    ...     spec=Spec.of("data"), operands=("x", "w"),
+    ...     factors="<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>")
+    >>> op_costs(Plan("f", make_mesh(data=4), (x, w, dot)))[0].flops
+    16384.0
+    """
+    named = plan.by_name
+    costs = []
+    for op in plan.ops:
+        if op.kind != "op" or op.opcode in _FREE or not op.covered:
+            continue
+        reads = [named[name] for name in op.operands if name in named]
+        costs.append(
+            OpCost(
+                op.name,
+                op.opcode,
+                _flops(op, reads, plan.mesh),
+                _moved(op, named, plan.mesh),
+                op.trips if op.trips is not None or "loop" in op.region else 1,
+                reads[0].dtype if reads else op.dtype,
+                op.source,
+                op.backward,
+            )
+        )
+    return tuple(costs)
+
+
+def axis_size(mesh: MeshSpec, axis: str) -> int:
+    """The size of a mesh axis, or of a part of one as Shardy writes it.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> axis_size(make_mesh(data=8), "data"), axis_size(make_mesh(data=8), "data:(1)2")
+    (8, 2)
+    """
+    part = _PART.search(axis)
+    return int(part[1]) if part else mesh.require_axis(axis)
+
+
+def local_shape(op: PlannedOp, mesh: MeshSpec) -> tuple[int, ...]:
+    """The shape of a value on each device; the largest block where they differ."""
+    dims = (*op.spec.dims, *((),) * len(op.shape))
+    return tuple(
+        -(-size // math.prod(axis_size(mesh, a) for a in axes))
+        for size, axes in zip(op.shape, dims, strict=False)
+    )
+
+
+def _moved(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
+    """The bytes that an operation reads and writes on each device."""
+    read = [named.get(name) for name in op.operands]
+    size = [0 if value is None else _local_bytes(value, mesh) for value in read]
+    if op.opcode in _READ_A_PART:
+        return 2 * _local_bytes(op, mesh) + sum(size[1:])
+    part = _WRITE_A_PART.get(op.opcode, len(size))
+    if part < len(size):
+        return size[part] + sum(size[1:])
+    return sum(size) + _local_bytes(op, mesh)
+
+
+def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
+    if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
+        return 0  # tokens and the like take no memory
+    return size_in_bytes(math.prod(local_shape(op, mesh)), op.dtype)
+
+
+def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
+    made = float(math.prod(local_shape(op, mesh)))
+    if op.opcode not in _PRODUCTS:
+        return made
+    rule = parse_sharding_rule(op.factors) if op.factors else None
+    if rule is None or len(reads) < 2 or len(rule.operands) < 2:
+        return None
+    if op.opcode == "convolution":
+        return 2 * made * _kernel(rule, reads[1])
+    return 2 * made * math.prod(_summed(rule, reads, factor, mesh) for factor in rule.reduction)
+
+
+def _summed(rule: ShardingRule, reads: list[PlannedOp], factor: str, mesh: MeshSpec) -> int:
+    """How many products each device sums along a factor: fewer where both operands are split."""
+    split: list[set[str]] = []
+    for operand, read in zip(rule.operands[:2], reads, strict=False):
+        dims = (*read.spec.dims, *((),) * len(operand))
+        held = [axes for names, axes in zip(operand, dims, strict=False) if factor in names]
+        split.append({a for axes in held for a in axes})
+    both = set.intersection(*split)
+    return -(-rule.sizes.get(factor, 1) // math.prod(axis_size(mesh, a) for a in both))
+
+
+def _kernel(rule: ShardingRule, kernel: PlannedOp) -> float:
+    """Products for every number a convolution makes: the kernel without its output features."""
+    data, weights = rule.operands[:2]
+    in_data = {f for names in data for f in names}
+    in_result = {f for t in rule.results for names in t for f in names}
+    features = [f for names in weights for f in names if f in in_result and f not in in_data]
+    return math.prod(kernel.shape) / max(1, math.prod(rule.sizes.get(f, 1) for f in features))

@@ -1,0 +1,75 @@
+"""Plan: the propagated stage, as pure data; knows no jax.
+
+A Plan lists the values of a program in the order in which the program makes them: arguments, then
+the result of every operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from shardviz.core.display import Displayed
+from shardviz.core.format import plural
+from shardviz.core.program.explanation import Explanation, explain_value
+from shardviz.core.program.plan_difference import PlanDiff, plan_difference
+from shardviz.core.program.plan_values import Diagnosis, Record
+
+
+@dataclass(frozen=True, repr=False)
+class Plan(Record, Displayed):
+    """The propagated stage of a program: every value's sharding, its origin, and an estimate.
+
+    Attributes:
+        program, mesh, ops, collectives, error: what a Record holds.
+        trace_s, lower_s, propagate_s: seconds of each stage.
+        notes: what a person should know: what is not covered, what was left out.
+        diagnosis: for a program that Explicit axes refuse, what would be accepted.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.program.plan_values import PlannedOp
+    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> plan.op("x").shape
+    (8,)
+    """
+
+    trace_s: float | None = None
+    lower_s: float | None = None
+    propagate_s: float | None = None
+    notes: tuple[str, ...] = ()
+    diagnosis: Diagnosis | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Seconds it took in all: trace, lower, propagate."""
+        return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
+
+    def why(self, value: Any) -> Explanation:
+        """The story of one value, step by step: what it asked for, and what reached it from where.
+
+        Args:
+            value: its name, number, a PlannedOp, or a collective that it causes.
+
+        Raises:
+            ProgramError: where the plan has no such value.
+        """
+        return explain_value(self, self.op(value))
+
+    def diff(self, other: Plan) -> PlanDiff:
+        """What changes from this plan to another, such as the one after an edit.
+
+        Raises:
+            ProgramError: if `other` is no Plan.
+        """
+        return plan_difference(self, other)
+
+    def replace(self, **changes: Any) -> Plan:
+        """A copy with some fields changed."""
+        return replace(self, **changes)
+
+    def __repr__(self) -> str:
+        if self.error:
+            return f"Plan({self.program}: {self.error})"
+        found = plural(len(self.collectives), "collective")
+        values = plural(len(self.ops), "value")
+        return f"Plan({self.program} on {self.mesh}: {values}, {found} estimated)"

@@ -1,0 +1,272 @@
+"""What a plan holds: its values, where their axes came from, and the propagation steps.
+
+What Shardy said of a value stands on the value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.report import Collective, Failure
+
+#: What the note says of a value to which another one's sharding came without any step.
+TIED = "shard_alike splits it as"
+ORIGINS = ("argument", "constraint", "result", "manual", "op")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a mesh axis on a value came from.
+
+    Attributes:
+        axis: the mesh axis; a part of one as Shardy writes it, `data:(1)2`.
+        kind: one of ORIGINS: who first asked for the axis.
+        name: the argument (`w_in`), the result (`output`), or the constrained value.
+        source: file and line of the constraint, or `""`.
+
+    >>> str(Origin("data", "argument", "x"))
+    'data from argument x'
+    """
+
+    axis: str
+    kind: str
+    name: str
+    source: str = ""
+
+    def __str__(self) -> str:
+        where = f" ({self.source})" if self.source else ""
+        return f"{self.axis} from {self.kind} {self.name}{where}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of the propagation: an axis crossed an operation.
+
+    Attributes:
+        number: when it happened; counts over the whole program from 0.
+        axis: the mesh axis that moved.
+        op: the name of the PlannedOp whose sharding rule it followed.
+        origin: the value it came from, by name.
+        to: the values it reached, by name.
+
+    >>> Step(3, "model", "dot_general", "w_in", ("dot_general",)).to
+    ('dot_general',)
+    """
+
+    number: int
+    axis: str
+    op: str
+    origin: str
+    to: tuple[str, ...]
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedOp:
+    """One value of a program, and what the propagation decided about it.
+
+    Attributes:
+        name: unique in the plan: an argument's name, or the operation's: `dot_general`,
+            `dot_general_1`.
+        kind: `"argument"`, `"op"` or `"result"`.
+        opcode: the operation, as StableHLO names it: `dot_general`; `""` for an argument.
+        op: the operation as jax names it: `jit(f)/transpose(jvp(mlp))/dot_general`.
+        source: the user's file and line, `block.py:31`, or `""`.
+        stack: every frame of the user's code, innermost first, each once.
+        calls: the user's functions around the value by name, outermost first.
+        shape: the global shape.
+        dtype: as numpy names it.
+        spec: the sharding that the propagation settled on; axes that were split into parts keep
+            Shardy's notation, `data:(1)2`.
+        origins: mesh axis to where it came from, for every axis of `spec`.
+        step: the number of the propagation step that brought the last axis; None where no step
+            did: the value was asked for as it is, or is whole.
+        steps: every step that crossed this operation.
+        rule: the operation's sharding rule in words; `""` where it has none.
+        factors: the same rule as Shardy writes it.
+        operands: the names of the values it reads.
+        scope: the functions it stands in, outermost first, as jax names them.
+        region: what it is inside of: `""`, `"loop body"`, `"loop condition"`, `"branch"`,
+            `"manual"`.
+        manual: whether a `shard_map` is around it, however many loops and branches lie between:
+            its shape is that of one device's block.
+        trips: how often it runs, where it stands in loops of known length.
+        backward: whether it belongs to the backward pass.
+        covered: whether the propagation looked into it.
+        note: why it is not covered, or what else a person should know.
+
+    >>> op = PlannedOp("dot_general", "op", shape=(64, 2048), dtype="float32")
+    >>> op
+    PlannedOp(dot_general: float32[64, 2048], P())
+    """
+
+    name: str
+    kind: str
+    opcode: str = ""
+    op: str = ""
+    source: str = ""
+    stack: tuple[str, ...] = ()
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    spec: Spec = field(default_factory=Spec)
+    origins: Mapping[str, Origin] = field(default_factory=dict)
+    step: int | None = None
+    steps: tuple[Step, ...] = ()
+    rule: str = ""
+    factors: str = ""
+    operands: tuple[str, ...] = ()
+    scope: tuple[str, ...] = ()
+    region: str = ""
+    trips: int | None = None
+    backward: bool = False
+    covered: bool = True
+    note: str = ""
+    calls: tuple[str, ...] = ()
+    manual: bool = False
+
+    @staticmethod
+    def trusted(parts: Mapping[str, Any]) -> PlannedOp:
+        """A value from its fields, unchecked; several times faster than the class.
+
+        >>> PlannedOp.trusted({"name": "x", "kind": "argument"}) == PlannedOp("x", "argument")
+        True
+        """
+        made = object.__new__(PlannedOp)
+        object.__setattr__(made, "__dict__", {**_DEFAULTS, **parts})
+        return made
+
+    @property
+    def short(self) -> str:
+        """Type and shape: `float32[64, 2048]`."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}]"
+
+    def __repr__(self) -> str:
+        source = f", {self.source}" if self.source else ""
+        return f"PlannedOp({self.name}: {self.short}, {self.spec}{source})"
+
+
+_DEFAULTS = dict(PlannedOp("", "").__dict__)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One legal answer to a ShardingTypeError.
+
+    Attributes:
+        out_sharding: what to write, as the spec of the result.
+        collectives: what it costs, as an estimate.
+        words: the same in one sentence.
+
+    >>> Choice(Spec.parse("x, None"), (), "Nothing moves.").bytes_per_device
+    0
+    """
+
+    out_sharding: Spec
+    collectives: tuple[Collective, ...]
+    words: str
+
+    @property
+    def bytes_per_device(self) -> int:
+        """The bytes that its collectives are about, on each device."""
+        return sum(c.bytes_per_device for c in self.collectives)
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Why a program whose axes are Explicit was refused, and what would be accepted.
+
+    Attributes:
+        op: the operation that jax could not give a type, such as `dot_general`.
+        source: the user's file and line.
+        problem: what is ambiguous, in one sentence.
+        operands: type and sharding of each operand, as jax writes them.
+        choices: the legal shardings of the result, the cheapest first.
+
+    >>> Diagnosis("dot_general", "f.py:3", "Both sides contract over model.").choices
+    ()
+    """
+
+    op: str
+    source: str
+    problem: str
+    operands: tuple[str, ...] = ()
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, repr=False)
+class Record:
+    """The values of a program on a mesh, in the order in which the program makes them.
+
+    Attributes:
+        program: the name of the program.
+        mesh: the mesh it was planned on.
+        ops: arguments first, then operations in program order, then results.
+        collectives: Shardy's own plan of collectives: an estimate, since XLA's partitioner may
+            choose otherwise. Each names its PlannedOp in `value`.
+        error: None, or why there is no plan.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> record = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> record.op("x").shape
+    (8,)
+    """
+
+    program: str
+    mesh: MeshSpec
+    ops: tuple[PlannedOp, ...] = ()
+    collectives: tuple[Collective, ...] = ()
+    error: Failure | None = field(default=None, kw_only=True)
+
+    @property
+    def ok(self) -> bool:
+        """Whether there is a plan."""
+        return self.error is None
+
+    @cached_property
+    def by_name(self) -> Mapping[str, PlannedOp]:
+        """Name to value."""
+        return {op.name: op for op in self.ops}
+
+    def op(self, value: Any) -> PlannedOp:
+        """One value: by name, by number, by a collective that it causes, or itself.
+
+        Raises:
+            ProgramError: where the plan has no such value, or there is no plan.
+        """
+        if self.error is not None:
+            raise ProgramError(
+                f"There is no plan of {self.program}, so it has no values. {self.error}"
+            )
+        if isinstance(value, PlannedOp) and value in self.ops:
+            return value
+        if isinstance(value, Collective) and value.value in self.by_name:
+            return self.by_name[value.value]
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(self.ops):
+            return self.ops[value]
+        if isinstance(value, str) and value in self.by_name:
+            return self.by_name[value]
+        hint = suggestion(value, self.by_name) if isinstance(value, str) else ""
+        raise ProgramError(
+            f"The plan of {self.program} has {plural(len(self.ops), 'value')}, and none is"
+            f" {shown(value)}.{hint} Name one of plan.ops."
+        )
+
+
+_PART = re.compile(r":\(\d+\)\d+$")
+
+
+@lru_cache(maxsize=4096)
+def parent_axis(axis: str) -> str:
+    """The mesh axis that an axis is a part of, or itself.
+
+    >>> parent("data:(1)2"), parent("data")
+    ('data', 'data')
+    """
+    return _PART.sub("", axis)

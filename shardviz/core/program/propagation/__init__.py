@@ -1,1 +1,0 @@
-"""The Plan: what the compiler would do about every value, explained by its own propagation."""

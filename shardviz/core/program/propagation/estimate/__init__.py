@@ -1,1 +1,0 @@
-"""The estimate: what Shardy would insert, and where that is known to differ."""

@@ -1,1 +1,0 @@
-"""Programs with Explicit axes: their types, and what they would accept."""

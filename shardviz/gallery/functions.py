@@ -1,0 +1,116 @@
+"""The functions of the example programs."""
+
+from __future__ import annotations
+
+import contextlib
+
+import numpy as np
+
+with contextlib.suppress(ModuleNotFoundError):  # the lists of the gallery are read without jax
+    import jax
+    import jax.numpy as jnp
+    from jax.sharding import AxisType, Mesh, NamedSharding
+    from jax.sharding import PartitionSpec as P
+
+
+def matmul(x, w):
+    """(rows, inner) times (inner, columns)."""
+    return jnp.matmul(x, w)
+
+
+def mlp(w_in, w_out, x):
+    """Widens from embed to mlp, applies a GELU, and narrows back."""
+    hidden = jax.nn.gelu(x @ w_in)
+    return hidden @ w_out
+
+
+def mlp_gradient(w_in, w_out, x):
+    """The loss of an MLP and its gradient by both weights."""
+
+    def loss(weights):
+        return jnp.mean(mlp(*weights, x=x) ** 2)
+
+    return jax.value_and_grad(loss)((w_in, w_out))
+
+
+def attention(w_q, w_k, w_v, w_o, x):
+    """Each token looks at itself and at the tokens before it, once a head."""
+    q = jnp.einsum("bse,ehd->bshd", x, w_q)
+    k = jnp.einsum("bse,ehd->bshd", x, w_k)
+    v = jnp.einsum("bse,ehd->bshd", x, w_v)
+    scores = jnp.einsum("bqhd,bkhd->bhqk", q, k) / jnp.sqrt(q.shape[-1])
+    causal = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    weights = jax.nn.softmax(jnp.where(causal, scores, -jnp.inf))
+    mixed = jnp.einsum("bhqk,bkhd->bqhd", weights, v)
+    return jnp.einsum("bqhd,hde->bqe", mixed, w_o)
+
+
+def rms_norm(scale, x):
+    """Divides each token by the root of its mean square."""
+    return scale * x * jax.lax.rsqrt(jnp.mean(x**2, axis=-1, keepdims=True) + 1e-6)
+
+
+def transformer_block(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
+    """One layer of a language model."""
+    x = x + attention(w_q, w_k, w_v, w_o, rms_norm(norm_1, x))
+    return x + mlp(w_in, w_out, rms_norm(norm_2, x))
+
+
+def transformer_gradient(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
+    """The loss of a transformer block and its gradient by every weight."""
+
+    def loss(weights):
+        return jnp.mean(transformer_block(*weights, x=x) ** 2)
+
+    weights = (norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out)
+    return jax.value_and_grad(loss)(weights)
+
+
+def mixture_of_experts(router, w_in, w_out, x):
+    """Each token visits its two best experts; an expert takes no more than it has seats."""
+    batch, length, _ = x.shape
+    experts, picks = router.shape[1], 2
+    seats = 2 * picks * length // experts  # twice an even share of each sequence
+
+    # At full precision: which expert is chosen must not hang on how a sum was rounded.
+    logits = jnp.einsum("bse,en->bsn", x, router, precision="highest")
+    weight, best = jax.lax.top_k(jax.nn.softmax(logits), picks)
+    chosen = jax.nn.one_hot(best.reshape(batch, -1), experts)
+    turn = jnp.cumsum(chosen, axis=1, dtype=int) - 1  # first come, first served
+    seated = chosen[..., None] * jax.nn.one_hot(turn, seats)
+    seated = seated.reshape(batch, length, picks, experts, seats)
+
+    inputs = jnp.einsum("bspnc,bse->nbce", seated, x)  # dispatch
+    hidden = jax.nn.gelu(jnp.einsum("nbce,nef->nbcf", inputs, w_in))
+    outputs = jnp.einsum("nbcf,nfe->nbce", hidden, w_out)
+    return jnp.einsum("bspnc,bsp,nbce->bse", seated, weight, outputs)  # combine
+
+
+def uneven_constraint(x):
+    """Asks for rows over data, however many rows there are."""
+    y = jnp.sin(x)
+    return jax.lax.with_sharding_constraint(y, P("data", None))
+
+
+def swapped_tiles(a, b, c):
+    """Adds two arrays that are cut along the outer dimensions to one cut along the middle."""
+    d = a + b
+    d = jax.lax.with_sharding_constraint(d, P(None, ("data", "model"), None))
+    return c + d
+
+
+def two_orders(x):
+    """Constrains to a mesh of the same eight devices, counted down the columns."""
+    devices = np.array(jax.devices()[:8]).reshape(2, 4).T
+    turned = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    y = jnp.sin(x)
+    return jax.lax.with_sharding_constraint(y, NamedSharding(turned, P("data", "model")))
+
+
+def fsdp_gradient(w_in, w_out, x):
+    """A training step that keeps nothing of the forward pass but its input."""
+
+    def loss(weights):
+        return jnp.mean(jax.checkpoint(mlp)(*weights, x=x) ** 2)
+
+    return jax.value_and_grad(loss)((w_in, w_out))

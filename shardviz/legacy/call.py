@@ -1,0 +1,284 @@
+"""One signature of a function under `sharded_jit`: what is cut how, over how many devices.
+
+Nothing here looks for devices. The function is traced once without any, to see what it returns
+and what its constraints ask for.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, update_wrapper
+from typing import Any
+
+import jax
+
+from shardviz.core.backend.arguments import parameter_names, path_name, program_arrays
+from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import listed, plural, shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.program import Program
+from shardviz.legacy.constraint import ConstraintRequest, constraints_inside, inside, replicated_on
+from shardviz.legacy.partition_trees import (
+    Partition,
+    flat_parts,
+    mesh_over,
+    mesh_sizes,
+    one_prime,
+    spec_over,
+)
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionedSignature:
+    """The arguments of one call, without their values.
+
+    Attributes:
+        statics: the static arguments, by position.
+        total: how many positional arguments there are, static ones among them.
+        tree: how the other arguments form their leaves.
+        structs: shape and dtype of every leaf.
+    """
+
+    statics: tuple[tuple[int, Any], ...]
+    total: int
+    tree: Any
+    structs: tuple[jax.ShapeDtypeStruct, ...]
+
+    @property
+    def key(self) -> Hashable:
+        """What two calls share that are traced alike."""
+        avals = tuple((s.shape, s.dtype, getattr(s, "weak_type", False)) for s in self.structs)
+        return self.statics, self.total, self.tree, avals
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The positions of the arguments that are not static."""
+        taken = dict(self.statics)
+        return tuple(i for i in range(self.total) if i not in taken)
+
+    def merge(self, dynamic: Sequence[Any]) -> tuple[Any, ...]:
+        """All positional arguments, from the ones that are not static."""
+        every = dict(self.statics) | dict(zip(self.positions, dynamic, strict=True))
+        return tuple(every[i] for i in range(self.total))
+
+
+def read_call(
+    fun: Callable[..., Any], args: tuple[Any, ...], static_argnums: tuple[int, ...]
+) -> tuple[PartitionedSignature, list[Any]]:
+    """The signature of a call, and the leaves of the arguments that are not static.
+
+    Raises:
+        ProgramError: for static arguments that are missing or cannot be hashed, and for leaves
+            that are no arrays.
+    """
+    statics = tuple((i, args[i]) for i in _positions(static_argnums, args))
+    for position, value in statics:
+        try:
+            hash(value)
+        except TypeError:
+            raise ProgramError(
+                f"Argument {position} is static, so it must be hashable, and {shown(value)} is"
+                " not. Give a tuple in place of a list, or leave it out of static_argnums."
+            ) from None
+    static = dict(statics)
+    dynamic = tuple(a for i, a in enumerate(args) if i not in static)
+    paths, tree = jax.tree_util.tree_flatten_with_path(dynamic)
+    names = parameter_names(fun, len(args))
+    names = [n for i, n in enumerate(names) if i not in static]
+    structs = [_struct(path_name(names[p[0].idx], p[1:]), leaf) for p, leaf in paths]
+    signature = PartitionedSignature(statics, len(args), tree, tuple(structs))
+    return signature, [leaf for _, leaf in paths]
+
+
+def _positions(static_argnums: tuple[int, ...], args: tuple[Any, ...]) -> list[int]:
+    for number in static_argnums:
+        if not -len(args) <= number < len(args):
+            raise ProgramError(
+                f"static_argnums={static_argnums} makes argument {number} static, and the function"
+                f" was called with {plural(len(args), 'positional argument')}. Pass every static"
+                " argument, by position."
+            )
+    return sorted({n % len(args) for n in static_argnums})
+
+
+def _struct(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    if isinstance(leaf, ArraySpec):
+        return jax.ShapeDtypeStruct(leaf.shape, jax_dtype(leaf.dtype))
+    if isinstance(leaf, jax.ShapeDtypeStruct):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype)
+    try:
+        aval: Any = jax.typeof(leaf)
+        weak = bool(getattr(aval, "weak_type", False))
+        return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=weak)
+    except (TypeError, AttributeError, OverflowError):
+        raise ProgramError(
+            f"{name} is {shown(leaf)}, which is no array or number. Arguments that are not arrays"
+            " or containers of them are static: name their positions in static_argnums."
+        ) from None
+
+
+@dataclass(frozen=True, eq=False)
+class PartitionRequest:
+    """What a person asked `sharded_jit` for.
+
+    Attributes:
+        fun: the function.
+        in_parts, out_parts: prefixes of the trees of arguments and results.
+        count: how many devices they say; None where they leave it to the function.
+    """
+
+    fun: Callable[..., Any]
+    in_parts: Any
+    out_parts: Any
+    count: int | None
+
+
+class PartitionedCall:
+    """A function under `sharded_jit`, traced for one signature.
+
+    Attributes:
+        asking, signature: what it was made from.
+        in_parts, out_parts: one Parts or None a leaf.
+        asked: what stands inside the function.
+        out_tree: how the leaves of the result form it.
+        count: over how many devices it is cut.
+
+    Raises:
+        ProgramError: where trees, counts or ranks do not fit together.
+    """
+
+    def __init__(self, asking: PartitionRequest, signature: PartitionedSignature) -> None:
+        self.asking, self.signature = asking, signature
+        self.in_parts = flat_parts(asking.in_parts, signature.tree, "in_parts")
+        _check(self.in_parts, signature.structs, self.argument_names)
+        dynamic = signature.tree.unflatten(signature.structs)
+        jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*dynamic)
+        self.asked: tuple[ConstraintRequest, ...] = tuple(constraints_inside(jaxpr))
+        self.count = _reconcile(asking.count, self.asked)
+        results, self.out_tree = jax.tree_util.tree_flatten_with_path(shapes)
+        self.out_parts = flat_parts(asking.out_parts, self.out_tree, "out_parts")
+        names = [path_name("output", path) for path, _ in results]
+        _check(self.out_parts, [leaf for _, leaf in results], names)
+
+    @cached_property
+    def fn(self) -> Callable[..., Any]:
+        """The function of the arguments that are not static."""
+        signature, fun = self.signature, self.asking.fun
+
+        def partial(*dynamic: Any) -> Any:
+            with inside():
+                return fun(*signature.merge(dynamic))
+
+        update_wrapper(partial, fun, updated=())
+        names = [n if n.isidentifier() else f"a{i}" for i, n in enumerate(self.parameters)]
+        kind = inspect.Parameter.POSITIONAL_ONLY
+        partial.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [inspect.Parameter(n, kind) for n in names]
+        )
+        return partial
+
+    @property
+    def indirect(self) -> bool:
+        """Whether arguments and results are made whole on their way, since XLA cannot cut all
+        numbers of devices anew (see `whole_on`).
+        """
+        return not one_prime(self.count) and len(set(self._cuts) - {None}) > 1
+
+    @cached_property
+    def body(self) -> Callable[..., Any]:
+        """The function as it is run, traced where the mesh of parts is jax's mesh in context."""
+        if not self.indirect:
+            return self.fn
+
+        def through(*dynamic: Any) -> Any:
+            return jax.tree.map(_replicated, self.fn(*jax.tree.map(_replicated, dynamic)))
+
+        return update_wrapper(through, self.fn)
+
+    @property
+    def parameters(self) -> list[str]:
+        """What the function calls the arguments that are not static."""
+        every = parameter_names(self.asking.fun, self.signature.total)
+        return [every[i] for i in self.signature.positions]
+
+    @property
+    def argument_names(self) -> list[str]:
+        """What the leaves of the arguments are called."""
+        tree = self.signature.tree
+        paths, _ = jax.tree_util.tree_flatten_with_path(tree.unflatten(self.signature.structs))
+        names = self.parameters
+        return [path_name(names[path[0].idx], path[1:]) for path, _ in paths]
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The axis sizes of the mesh that has as many of the parts as one mesh can have."""
+        return mesh_sizes(self.count, self._cuts)[0]
+
+    @property
+    def apart(self) -> tuple[Partition, ...]:
+        """The parts that need a mesh of their own over the same devices."""
+        return mesh_sizes(self.count, self._cuts)[1]
+
+    @property
+    def _cuts(self) -> tuple[Partition, ...]:
+        return (*self.in_parts, *self.out_parts, *(a.parts for a in self.asked))
+
+    def placed(self, cut: Partition) -> tuple[tuple[int, ...], Spec]:
+        """The sizes of the mesh that cuts so, and the spec over it."""
+        spec = spec_over(cut, self.sizes)
+        if spec is not None:
+            return self.sizes, spec
+        sizes = mesh_sizes(self.count, [cut])[0]
+        own = spec_over(cut, sizes)
+        assert own is not None
+        return sizes, own
+
+    def program(self) -> Program:
+        """The Program that asks for the same.
+
+        Raises:
+            ProgramError: where no single mesh has all of its parts.
+        """
+        if self.apart:
+            raise ProgramError(
+                f"No single mesh cuts {self.count:,} devices, in one order, into"
+                f" {listed(self.apart)} and into the other parts of this function, and a Program"
+                " has one mesh. Calling it and to_modern(...) work, over several meshes; or use"
+                " parts whose products divide each other, left to right."
+            )
+        signature = self.signature
+        dynamic = signature.tree.unflatten(signature.structs)
+        arrays, tree, _ = program_arrays(dynamic, self.fn)
+        cut = [
+            a.replace(spec=self.placed(c)[1]) for a, c in zip(arrays, self.in_parts, strict=True)
+        ]
+        specs = self.out_tree.unflatten([self.placed(c)[1] for c in self.out_parts])
+        mesh = mesh_over(self.sizes)
+        return Program(self.body, tuple(cut), mesh, tree=tree, out_specs=specs)
+
+
+def _replicated(x: Any) -> Any:
+    return jax.lax.with_sharding_constraint(x, replicated_on(jax.sharding.get_abstract_mesh()))
+
+
+def _check(cuts: Sequence[Partition], arrays: Sequence[Any], names: Sequence[str]) -> None:
+    for cut, array, name in zip(cuts, arrays, names, strict=True):
+        if cut is not None:
+            cut.check(array.shape, name)
+
+
+def _reconcile(count: int | None, asked: Sequence[ConstraintRequest]) -> int:
+    before = "in_parts, out_parts or num_partitions"
+    for inner in asked:
+        if count is not None and inner.count != count:
+            raise ProgramError(
+                f"{inner.what} asks for {plural(inner.count, 'partition')}, and {before} for"
+                f" {count:,}. All parts in one sharded_jit have the same product: change one of"
+                " them, or write None for what is whole on every device."
+            )
+        count, before = inner.count, inner.what if count is None else before
+    return 1 if count is None else count

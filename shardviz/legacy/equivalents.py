@@ -1,0 +1,197 @@
+"""equivalents(): every way to write down the same layout.
+
+A PartitionSpec over its mesh, pmap's ShardingSpec, sharded_jit's integer parts: three dialects for
+who holds what. Not every layout can be said in each; what cannot is refused in a sentence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from shardviz.core.errors import LayoutError, ShardvizError, SpecError
+from shardviz.core.format import plural
+from shardviz.core.layout.layout import Layout
+from shardviz.legacy.partitions import Parts
+from shardviz.legacy.sharding_spec import (
+    Assignment,
+    Chunked,
+    Dimension,
+    NoSharding,
+    Replicated,
+    ShardedAxis,
+    ShardingSpec,
+)
+from shardviz.legacy.sharding_spec_mesh import from_mesh, to_mesh
+
+
+def equivalents(layout: Layout) -> dict[str, str]:
+    """Every way to write the layout that there is: its dialect to its text.
+
+    ShardingSpec and Parts speak of devices in order. Where the ids of the mesh do not ascend, the
+    order is told behind a `#`.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> found = equivalents(lay_out((8, 4), Spec.parse("y"), make_mesh(x=1, y=2)))
+    >>> for dialect, text in found.items():
+    ...     print(dialect, "·", text)
+    PartitionSpec · P('y')
+    ShardingSpec · ShardingSpec((Chunked(2), NoSharding()), (Replicated(replicas=1),
+        ShardedAxis(axis=0)))
+    Parts · Parts(2, 1)
+    """
+    return _written(layout)[0]
+
+
+def missing_equivalents(layout: Layout) -> dict[str, str]:
+    """The dialects in which the layout cannot be written, each with the sentence why.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> print(missing_equivalents(lay_out((8,), Spec.parse("x"), make_mesh(x=2, y=2)))["Parts"])
+    Integer parts give every device a block of its own, and here 2 blocks lie on 4 devices, 2 on
+    each. Use a PartitionSpec or a ShardingSpec.
+    """
+    return _written(layout)[1]
+
+
+def layout_sharding_spec(layout: Layout) -> ShardingSpec:
+    """The ShardingSpec of a layout, over the devices of its mesh in mesh order.
+
+    Where the layout was read off boxes, the ShardingSpec is read off them too.
+
+    Raises:
+        SpecError: if there is none.
+    """
+    if layout.spec is not None:
+        return from_mesh(layout.mesh, layout.spec, layout.rank)
+    return _read_off(layout)
+
+
+def layout_parts(layout: Layout) -> Parts | None:
+    """The integer parts of a layout; None, as in `sharded_jit`, where all devices hold the whole.
+
+    Raises:
+        SpecError: if there are none.
+    """
+    spec = layout.spec
+    if spec is not None and (spec.unconstrained or spec.unreduced or spec.reduced):
+        raise SpecError(f"{spec} has marks, and integer parts have no word for them.")
+    if layout.num_blocks == 1:
+        return None if layout.mesh.size > 1 else Parts(*layout.block_counts)
+    if layout.num_blocks != layout.mesh.size:
+        raise SpecError(
+            "Integer parts give every device a block of its own, and here"
+            f" {plural(layout.num_blocks, 'block')} lie on {plural(layout.mesh.size, 'device')},"
+            f" {layout.replicas} on each. Use a PartitionSpec or a ShardingSpec."
+            if layout.num_blocks < layout.mesh.size
+            else f"{plural(layout.num_blocks, 'block')} do not all lie on"
+            f" {plural(layout.mesh.size, 'device')}."
+        )
+    at = np.flatnonzero(layout.groups != np.arange(layout.mesh.size))
+    if at.size:
+        raise SpecError(
+            "Integer parts give the first device the first block, the second the next, and so on;"
+            f" here device {layout.device_ids[at[0]]}, number {at[0]} in the mesh, holds block"
+            f" {layout.groups[at[0]]}. Order the mesh axes as the dimensions they cut."
+        )
+    return Parts(*layout.block_counts)
+
+
+def _written(layout: Layout) -> tuple[dict[str, str], dict[str, str]]:
+    order = _order(layout)
+    ways: dict[str, Callable[[], str]] = {
+        "PartitionSpec": lambda: _partition_spec(layout),
+        "ShardingSpec": lambda: f"{layout_sharding_spec(layout)}{order}",
+        "Parts": lambda: f"{layout_parts(layout)}{order}",
+    }
+    said: dict[str, str] = {}
+    refused: dict[str, str] = {}
+    for dialect, write in ways.items():
+        try:
+            said[dialect] = write()
+        except ShardvizError as error:
+            refused[dialect] = str(error)
+    return said, refused
+
+
+def _partition_spec(layout: Layout) -> str:
+    if layout.spec is not None:
+        return str(layout.spec)
+    mesh, spec = to_mesh(_read_off(layout), layout.shape)
+    return f"{spec}  # over a mesh of {mesh}"
+
+
+def _order(layout: Layout) -> str:
+    ids = layout.device_ids
+    if layout.mesh.ids_are_positions or bool((np.diff(ids) > 0).all()):
+        return ""
+    shown = ", ".join(map(str, ids[:16].tolist()))
+    return f"  # devices in the order {shown}{', …' if ids.size > 16 else ''}"
+
+
+def _read_off(layout: Layout) -> ShardingSpec:
+    """The ShardingSpec behind blocks that nobody named: digits of the device number, found anew.
+
+    With device number `n` in mixed radix, the block number of every dimension is linear in the
+    digits. From the minor end on, the longest run of equal steps is one digit.
+    """
+    grid = layout.mesh.axis_sizes
+    columns = [
+        np.zeros(grid, np.int64) if b is None else np.broadcast_to(b, grid) for b in layout.blocks
+    ]
+    blocks = np.stack([c.reshape(-1) for c in columns], axis=1) if columns else None
+    if blocks is None or not blocks.any():
+        whole = (NoSharding(),) * layout.rank
+        return ShardingSpec(whole, (Replicated(layout.mesh.size),))
+    digits: list[tuple[int, np.ndarray]] = []  # size and step, minor first
+    while len(blocks) > 1:
+        step = blocks[1] - blocks[0]
+        even = (blocks - blocks[0] == np.arange(len(blocks))[:, None] * step).all(axis=1)
+        run = len(even) if even.all() else int(np.argmin(even))
+        runs = blocks[: len(blocks) // run * run].reshape(-1, run, layout.rank)
+        if len(blocks) % run or (runs != runs[:, :1] + (runs[:1] - runs[:1, :1])).any():
+            raise _no_grid()
+        digits.append((run, step))
+        blocks = runs[:, 0]
+    if blocks[0].any():
+        raise _no_grid()
+    return _from_digits(layout, digits[::-1])
+
+
+def _from_digits(layout: Layout, digits: list[tuple[int, np.ndarray]]) -> ShardingSpec:
+    # Per dimension the digits that cut it, major first: position among `digits` and size.
+    cuts: list[list[tuple[int, int]]] = []
+    for dim, count in enumerate(layout.block_counts):
+        mine = sorted(
+            ((int(step[dim]), at, size) for at, (size, step) in enumerate(digits) if step[dim]),
+            reverse=True,
+        )
+        left = count
+        for step, _, size in mine:
+            if left != step * size:
+                raise _no_grid()
+            left = step
+        if left != 1:
+            raise _no_grid()
+        cuts.append([(at, size) for _, at, size in mine])
+    order = [at for cut in cuts for at, _ in cut]
+    if len(set(order)) != len(order):
+        raise _no_grid()
+    dims: list[Dimension] = [Chunked([s for _, s in cut]) if cut else NoSharding() for cut in cuts]
+    mapping: list[Assignment] = [
+        ShardedAxis(order.index(at)) if at in order else Replicated(size)
+        for at, (size, _) in enumerate(digits)
+    ]
+    return ShardingSpec(tuple(dims), tuple(mapping))
+
+
+def _no_grid() -> LayoutError:
+    return LayoutError(
+        "The devices hold their blocks in an order that no grid of device axes makes, which"
+        " PartitionSpec and ShardingSpec both need."
+    )

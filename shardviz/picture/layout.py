@@ -1,0 +1,414 @@
+"""Layouts: the blocks of an array, each with its devices; as a picture and as text.
+
+A page shows two dimensions. Further dimensions that are split are steps: all of them side by side,
+or one of them when somebody asks for it with `at`. Dimensions that are whole need no step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.format import bytes_text, plural
+from shardviz.core.layout.array_spec import ArraySpec, format_names
+from shardviz.core.layout.layout import Layout
+from shardviz.picture.blocks import (
+    View,
+    block_numbers,
+    bounds_text,
+    dimension_text,
+    holders_of,
+    view_of,
+)
+from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
+from shardviz.picture.ids import ids_text
+from shardviz.picture.mesh import array_title, check_drawable
+from shardviz.picture.page import label_span, moved, page, text_width
+from shardviz.picture.picture import (
+    DEVICES,
+    Label,
+    Picture,
+    Slot,
+    Template,
+    index_template,
+    make_tiles,
+)
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits, wrapped
+
+WIDEST, HIGHEST, STRIP = 430.0, 250.0, 54.0  # points that an array takes before cells need more
+AREA = 240_000.0  # square points that all blocks share, before they are as small as can be read
+ASPECTS = (0.45, 4.5)  # width over height; more extreme arrays are drawn at these
+MOST_LETTERS = 22
+MOST_ACROSS = 32
+
+
+def draw_layout_array(
+    layout: Layout,
+    dims: Any = None,
+    at: Any = None,
+    name: str = "",
+    logical: Sequence[str | None] | None = None,
+    title: str | None = None,
+) -> Picture:
+    """The blocks of an array, each with the devices that hold it.
+
+    Args:
+        dims: the two dimensions to show; the first two that are split where None.
+        at: which block of the other dimensions; see `blocks.view_of`. None shows all.
+        name: what the array is called.
+        logical: its logical axis names, for the captions.
+        title: `""` for none.
+
+    Raises:
+        LayoutError: for dimensions that the array lacks.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> layout = lay_out((512, 2048), Spec.parse("None, model"), make_mesh(data=4, model=2))
+    >>> draw_layout_array(layout).tiles.label(1).splitlines()
+    ['1 · 3 · 5 · 7', '4 replicas']
+    """
+    check_drawable(layout)
+    view = view_of(layout, dims, at)
+    blocks = block_numbers(layout, view)
+    offsets, ids = holders_of(layout, blocks)
+    counts = [layout.block_counts[d] for d in view.axes]
+    ends = (ids[: offsets[1]], ids[offsets[-2] :])
+    cell, to_scale = _cell(layout, view, [ids_text(v, MOST_LETTERS) for v in ends])
+    shown = tuple(range(len(counts)))
+    grid = arrange(counts or [1], cell, 0.0, shown or (0,), block_gap=_block_gap(cell))
+    labels, left, top = _labels(layout, view, grid)
+    corners = grid.corners() + np.array([[left], [top]])
+    letters = max(6, int((cell[0] - 8) / 6.4))
+    copies = f"\n{plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
+    tiles = make_tiles(
+        corners[0],
+        corners[1],
+        cell[0],
+        cell[1],
+        blocks,
+        device=np.where(np.diff(offsets) == 1, _first(ids, offsets), -1),
+        text=(Slot(DEVICES, limit=letters), copies),
+        hint=_hint(layout, name),
+        offsets=offsets,
+        holders=ids,
+    )
+    captions = [dimension_text(layout, d, logical) for d in (*view.steps, *view.dims)]
+    spec = "" if layout.spec is None else f"  {layout.spec}"
+    return page(
+        tiles,
+        [*moved(labels, left, top), *_caption(captions, left + grid.width / 2, top + grid.height)],
+        title=f"{array_title(layout, name)}{spec}" if title is None else title,
+        notes=_notes(layout, view, ids, to_scale),
+        size=(left + grid.width, top + grid.height + 18),
+        alt=_alt(layout, name),
+        groups=max(layout.num_blocks, 1),
+        facts=_facts(layout, view, to_scale),
+    )
+
+
+def _first(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    return ids[np.minimum(offsets[:-1], max(len(ids) - 1, 0))] if len(ids) else offsets[:-1] * 0 - 1
+
+
+def _hint(layout: Layout, name: str) -> Template:
+    word = "devices " if layout.replicas > 1 else "device "
+    bounds = index_template(layout.block_counts, layout.shard_shape)
+    copies = f" · {plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
+    size = bytes_text(layout.bytes_per_device)
+    return (name or "block ", *bounds, f" · {size}\n{word}", Slot(DEVICES), copies)
+
+
+def _block_gap(cell: tuple[float, float]) -> float:
+    return min(18.0, max(3.0, 0.5 * min(cell)))
+
+
+def _cell(layout: Layout, view: View, samples: list[str]) -> tuple[tuple[float, float], bool]:
+    """The size of a block on the page, and whether it is true to proportion."""
+    sizes = [max(1, layout.shape[d]) for d in view.dims]
+    counts = [layout.block_counts[d] for d in view.dims]
+    number = math.prod(layout.block_counts[d] for d in view.axes)
+    slices = number / math.prod(counts)
+    width, height = _extent(sizes)
+    smaller = min(1.0, max(0.4, 1.3 * slices**-0.5))
+    wide = smaller * width / (counts[-1] if counts else 1)
+    high = smaller * height / (counts[0] if len(counts) == 2 else 1)
+    least = _least(number, counts, layout.replicas, samples)
+    cell = _within(max(wide, least[0]), max(high, least[1]), least, number)
+    if len(sizes) < 2:
+        return cell, True
+    true = (sizes[1] / counts[1]) / (sizes[0] / counts[0])
+    return cell, abs(cell[0] / cell[1] / true - 1) < 0.1
+
+
+def _extent(sizes: list[int]) -> tuple[float, float]:
+    """The width and height of an array of one, two or no dimensions, were there no blocks."""
+    if len(sizes) < 2:
+        return (WIDEST, STRIP) if sizes else (150.0, STRIP)
+    aspect = min(max(sizes[1] / sizes[0], ASPECTS[0]), ASPECTS[1])
+    width = min(WIDEST, HIGHEST * aspect)
+    return width, width / aspect
+
+
+def _within(
+    wide: float, high: float, least: tuple[float, float], number: int
+) -> tuple[float, float]:
+    """A block no larger than lets all of them share AREA, down to the least size."""
+    if wide * high * number > AREA:
+        wide = max(least[0], min(wide, AREA / number / high))
+    if wide * high * number > AREA:
+        high = max(least[1], min(high, AREA / number / wide))
+    return wide, high
+
+
+def _least(
+    number: int, counts: list[int], replicas: int, samples: list[str]
+) -> tuple[float, float]:
+    """The least width and height of a block at which it can still be read."""
+    if number > 262144:
+        return 1.2, 1.2
+    if number > 16384:
+        return 2.6, 2.6
+    if number > 4096:
+        return 4.6, 4.6
+    if number > 1024:
+        return 9.0, 9.0
+    need = max(text_width(s, 8.5, bold=True) for s in samples) + 10
+    # A long row is folded, so no row has many more blocks than a page of them all would; but the
+    # rows of an array of two dimensions stay whole as long as their blocks can be told apart.
+    across = counts[-1] if counts else 1
+    if len(counts) < 2 or across > MOST_ACROSS:
+        across = min(across, math.sqrt(1.7 * number))
+    if number > 64:
+        return min(max(need, 20.0), max(20.0, 900.0 / across)), 14.0
+    return min(max(need, 28.0), max(28.0, 900.0 / across)), 34.0 if replicas > 1 else 22.0
+
+
+def _labels(layout: Layout, view: View, grid: Grid) -> tuple[list[Label], float, float]:
+    """Ticks and headers around a grid at the origin, and the room they take: left and top."""
+    if not view.axes:
+        return [], 0.0, 0.0
+
+    def words(level: Level, entry: int) -> tuple[str, str]:
+        first = entry * level.span
+        last = min(first + level.span, level.size) - 1
+        dim = view.axes[level.axis]
+        return f"dim {dim}", bounds_text(layout, dim, first, last)
+
+    ticked = frozenset(range(len(view.axes) - len(view.dims), len(view.axes)))
+    steps = [layout.shard_shape[view.axes[i]] for i in range(len(view.axes))]
+    room = tick_margin(grid, ticked, steps)
+    around = headers(grid, words, room, ticked)
+    labels = [*around.labels, *ticks(grid, ticked, steps)]
+    return labels, around.left, around.top
+
+
+def _caption(texts: list[str], middle: float, y: float) -> list[Label]:
+    """One line below the array, in its middle; from the left edge on where it is wider."""
+    if not texts:
+        return []
+    label = Label(middle, y + 12, " · ".join(texts), "middle", "note")
+    if label_span(label)[0] < 0:
+        label = Label(0.0, y + 12, label.text, "start", "note")
+    return [label]
+
+
+def _notes(layout: Layout, view: View, ids: np.ndarray, to_scale: bool) -> list[str]:
+    notes = []
+    if view.at and view.steps:
+        where = ", ".join(
+            f"dim {d} {bounds_text(layout, d, n, n)}, block {n + 1} of {layout.block_counts[d]}"
+            for d, n in zip(view.steps, view.at, strict=True)
+        )
+        away = np.setdiff1d(layout.device_ids, ids)
+        notes.append(f"shown: {where}")
+        if len(away):
+            notes.append(f"devices of other blocks: {ids_text(away)}")
+    if not to_scale:
+        notes.append("not to scale")
+    return notes
+
+
+def _alt(layout: Layout, name: str) -> str:
+    spec = "boxes of another sharding" if layout.spec is None else str(layout.spec)
+    head = (
+        f"Array {array_title(layout, name)} as {spec} on {layout.mesh}:"
+        f" {plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)},"
+        f" {plural(layout.replicas, 'replica')}, {bytes_text(layout.bytes_per_device)} a device."
+    )
+    if layout.num_blocks > 8:
+        return head
+    bounds = index_template(layout.block_counts, layout.shard_shape)
+    texts = []
+    for group in range(layout.num_blocks):
+        where = "".join(p if isinstance(p, str) else p.word(group) for p in bounds)
+        texts.append(f"{where} on {ids_text(layout.holders(group))}")
+    return f"{head} {'; '.join(texts)}."
+
+
+def _facts(layout: Layout, view: View, to_scale: bool) -> dict[str, Any]:
+    chosen = (None,) * len(view.steps) if view.at is None else view.at
+    return {
+        "kind": "array",
+        "dims": list(view.dims),
+        "steps": [
+            {"dim": d, "count": layout.block_counts[d], "at": n}
+            for d, n in zip(view.steps, chosen, strict=True)
+        ],
+        "toScale": to_scale,
+    }
+
+
+def draw_array_spec(array: ArraySpec, title: str | None = None, problem: str = "") -> Picture:
+    """An array by description, whole: its proportions, type, size and logical names.
+
+    Args:
+        title: `""` for none.
+        problem: a sentence on why it cannot be laid out.
+
+    >>> draw_array_spec(ArraySpec("w", (512, 2048), "embed mlp", "bfloat16")).tiles.label(0)
+    'w\\nbf16[512, 2048] · 2 MiB'
+    """
+    sizes = [max(1, n) for n in array.shape[:2]]
+    aspect = min(max(sizes[-1] / sizes[0], ASPECTS[0]), ASPECTS[1]) if len(sizes) == 2 else 4.0
+    width = min(300.0, 150.0 * aspect)
+    about = f"{array.short} · {bytes_text(array.bytes)}"
+    width = max(width, text_width(about, 8.0) + 20)
+    names = "" if array.logical is None else f"logical axes: {format_names(array.logical)}"
+    spec = "" if array.spec is None else f"asks for {array.spec}"
+    notes: list[str | Label] = [v for v in (names, spec) if v]
+    lines = [v for v in (f"{array.name} {about}", names, spec, problem) if v]
+    tiles = make_tiles(
+        0, 0, width, max(width / aspect, 40.0), text=[f"{array.name}\n{about}"],
+        hint=["\n".join(lines)], radius=3.0,
+    )  # fmt: skip
+    if problem:
+        notes.append(Label(0, 0, problem, "start", "note", "bad"))
+    return page(
+        tiles,
+        [],
+        title=f"array {array.name}" if title is None else title,
+        notes=notes,
+        size=(width, float(tiles.height[0])),
+        alt=". ".join(["Array " + lines[0], *lines[1:]]),
+        facts={"kind": "arraySpec"},
+    )
+
+
+SIDE_BY_SIDE = 17  # letters of ids that stand side by side before they are folded
+
+
+def layout_text(
+    layout: Layout, width: int, name: str = "", logical: Sequence[str | None] | None = None
+) -> str:
+    """A layout: a box a block with the ids that hold it, or a line a block, or ranges.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> layout = lay_out((512, 2048), Spec.parse("None, model"), make_mesh(data=4, model=2))
+    >>> print(layout_text(layout, 80))
+    f32[512, 2048] as P(None, 'model') on data=4, model=2
+    2 blocks of [512, 1024], 2 MiB a device, 4 replicas
+            0:1024          1024:2048
+          ┌───────────────┬───────────────┐
+    0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
+          └───────────────┴───────────────┘
+    dim 0 whole · dim 1 → model
+    """
+    spec = "boxes of another sharding" if layout.spec is None else str(layout.spec)
+    lines = wrapped(f"{array_title(layout, name)} as {spec} on {layout.mesh}", width, "  ")
+    lines += wrapped(
+        f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)},"
+        f" {bytes_text(layout.bytes_per_device)} a device, {plural(layout.replicas, 'replica')}",
+        width,
+        "  ",
+    )
+    view = view_of(layout)
+    body = None
+    if layout.num_blocks <= MOST_CELLS:
+        body = _shard_table(layout, view, width)
+    if body is None:
+        body = _layout_lines(layout, width)
+    captions = [dimension_text(layout, d, logical) for d in range(layout.rank)]
+    return "\n".join([*lines, *body, *wrapped(" · ".join(captions), width)])
+
+
+def _shard_table(layout: Layout, view: View, width: int) -> list[str] | None:
+    """One box for every step through the dimensions that are not shown; None if too large."""
+    offsets, ids = holders_of(layout, block_numbers(layout, view))
+    texts = [_cell_text(ids[a:b]) for a, b in itertools.pairwise(offsets.tolist())]
+    if len(view.dims) == 1 and len(texts) > 1:
+        return _folded_row(layout, view.dims[0], texts, width)
+    for full in (True, False):
+        lines = _steps(layout, view, texts, full)
+        if fits(lines, width):
+            return lines
+    return None
+
+
+def _steps(layout: Layout, view: View, texts: list[str], full: bool) -> list[str]:
+    heads = _heads(layout, view.dims[-1], full) if view.dims else [""]
+    sides = _heads(layout, view.dims[0]) if len(view.dims) == 2 else [""]
+    lines: list[str] = []
+    size = len(heads) * len(sides)
+    steps = itertools.product(*(range(layout.block_counts[d]) for d in view.steps))
+    for number, place in enumerate(steps):
+        where = [f"dim {d} {bounds_text(layout, d, n, n)}"
+                 for d, n in zip(view.steps, place, strict=True)]  # fmt: skip
+        page = texts[number * size : (number + 1) * size]
+        rows = [page[i : i + len(heads)] for i in range(0, size, len(heads))]
+        lines += [", ".join(where)] if where else []
+        lines += bordered(heads, sides, rows, ruled=len(rows) <= 4)
+    return lines
+
+
+def _folded_row(layout: Layout, dim: int, texts: list[str], width: int) -> list[str] | None:
+    """A one-dimensional array, folded like a line of text."""
+    cell = max(map(len, texts)) + 3
+    side = len(bounds_text(layout, dim, len(texts), len(texts)))
+    across = min(len(texts), 16, max(1, (width - side - 2) // cell))
+    while len(texts) % across and across > 8:
+        across -= 1
+    if len(texts) <= across and max(len(h) for h in _heads(layout, dim)) + 3 <= width // across:
+        return bordered(_heads(layout, dim), [""], [texts])
+    starts = range(0, len(texts), across)
+    sides = [bounds_text(layout, dim, s, min(s + across, len(texts)) - 1)[1:-1] for s in starts]
+    lines = bordered([], sides, [texts[s : s + across] for s in starts])
+    return lines if fits(lines, width) else None
+
+
+def _heads(layout: Layout, dim: int, full: bool = True) -> list[str]:
+    """The bounds of every block: `512:1024`, or only `512:` where room is short."""
+    numbers = range(layout.block_counts[dim])
+    if full:
+        return [bounds_text(layout, dim, i, i)[1:-1] for i in numbers]
+    return [f"{i * layout.shard_shape[dim]}:" for i in numbers]
+
+
+def _cell_text(ids: np.ndarray) -> str:
+    short = ids_text(ids, SIDE_BY_SIDE)
+    return ids_text(ids) if short.endswith("devices") else short
+
+
+def _layout_lines(layout: Layout, width: int) -> list[str]:
+    """A line a block while blocks are few, else all ids in the order of the blocks."""
+    blocks = np.arange(layout.num_blocks)
+    offsets, ids = holders_of(layout, blocks)
+    even = len(ids) and (np.diff(offsets) == offsets[1]).all()
+    if even and layout.num_blocks > MOST_LINES:
+        each = "1 device" if offsets[1] == 1 else f"{offsets[1]:,} devices"
+        text = f"device ids, block by block in row-major order, {each} a block: {ids_text(ids)}"
+        return wrapped(text, width, "  ")
+    lines = []
+    for number, place in enumerate(np.ndindex(*layout.block_counts)):
+        held = ids[offsets[number] : offsets[number + 1]]
+        if even or len(held):
+            where = ", ".join(bounds_text(layout, d, n, n)[1:-1] for d, n in enumerate(place))
+            lines += wrapped(f"[{where}] on {ids_text(held)}", width, "  ")
+    return lines

@@ -1,0 +1,430 @@
+"""Meshes: devices as a grid or host by host, coloured by what they hold; as text, too."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.errors import LayoutError, MeshError
+from shardviz.core.format import bytes_text, listed, plural, shown
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
+from shardviz.picture.ids import ids_text
+from shardviz.picture.page import page, text_width
+from shardviz.picture.picture import (
+    DEVICE,
+    PEERS,
+    Frame,
+    Label,
+    Picture,
+    Slot,
+    Template,
+    coordinates,
+    index_template,
+    make_tiles,
+)
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits, wrapped
+from shardviz.picture.topology import draw_position
+
+MOST_BLOCKS = 1 << 20
+
+# Up to so many devices: width and height of a tile and the gap between tiles, in points.
+_SIZES = (
+    (16, (80.0, 38.0), 8.0),
+    (64, (58.0, 32.0), 6.0),
+    (256, (34.0, 20.0), 4.0),
+    (1024, (25.0, 15.0), 3.0),
+    (4096, (11.0, 11.0), 2.0),
+    (16384, (5.6, 5.6), 1.2),
+    (262144, (3.0, 3.0), 0.6),
+    (1 << 62, (1.2, 1.2), 0.2),
+)
+
+
+def draw_mesh(
+    mesh: MeshSpec,
+    by: str = "mesh",
+    colour: str | None = None,
+    title: str | None = None,
+    topology: Any = None,
+    collective: Any = None,
+) -> Picture:
+    """The devices of a mesh.
+
+    Args:
+        by: `"mesh"`: every device at its place in the mesh; `"host"`: host by host;
+            `"position"`: where it sits in a described topology.
+        colour: a mesh axis to colour by; by host where None.
+        title: `""` for none.
+        topology: for `"position"`: a Topology or its text, `"tpu:v5e:4x4"`.
+        collective: for `"position"`: one of a Report or Plan, whose links are drawn.
+
+    Raises:
+        MeshError: for an axis that the mesh lacks, or another `by`.
+        TargetError: where the mesh does not fit the topology.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> draw_mesh(make_mesh(data=4, model=2)).device_ids().tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+    if by == "position":
+        if topology is None:
+            raise MeshError(
+                "Devices stand by 'position' in a topology; got none. Give one, such as"
+                " topology='tpu:v5e:4x4'."
+            )
+        return draw_position(mesh, topology, collective, colour, title)
+    hosts = len(mesh.processes)
+    if colour is None:
+        groups, count = _host_numbers(mesh), hosts
+        legend = [(i, f"host {p}") for i, p in enumerate(mesh.processes)] if hosts > 1 else []
+    else:
+        count = mesh.require_axis(colour)
+        stride = int(np.prod(mesh.axis_sizes[mesh.positions[colour] + 1 :]))
+        groups = np.arange(mesh.size) // stride % count
+        legend = [(i, f"{colour} {i}") for i in range(count)]
+    return _devices(
+        mesh,
+        groups,
+        count,
+        by,
+        title=f"mesh {mesh}" if title is None else title,
+        legend=legend if len(legend) <= 10 else [],
+        alt=_alt(mesh, by),
+        hue="blocks" if count <= 10 else "ramp",
+        facts={"kind": "devices", "by": by},
+    )
+
+
+def draw_layout_devices(
+    layout: Layout, by: str = "mesh", name: str = "", title: str | None = None, legend: bool = True
+) -> Picture:
+    """The devices of a layout, coloured by the block of the array that each holds.
+
+    Args:
+        by: as in `draw_mesh`.
+        name: what the array is called.
+        title: `""` for none.
+        legend: whether to say which colour is which block, where there are at most ten.
+    """
+    check_drawable(layout)
+    bounds = index_template(layout.block_counts, layout.shard_shape)
+    hint: Template = ("\nholds ", name, *bounds, f" · {bytes_text(layout.bytes_per_device)}")
+    columns, corner = {}, ()
+    if layout.replicas > 1:
+        columns["replica"] = layout.replica_indices
+        corner = ("\tr", Slot("replica"))
+        hint += (
+            " · replica ",
+            Slot("replica", plus=1),
+            f" of {layout.replicas}, with ",
+            Slot(PEERS),
+        )
+    entries = []
+    if legend and 1 < layout.num_blocks <= 10:
+        entries = [(g, name + _index_words(layout, g)) for g in range(layout.num_blocks)]
+    what = array_title(layout, name)
+    return _devices(
+        layout.mesh,
+        layout.groups,
+        layout.num_blocks,
+        by,
+        corner=corner,
+        hint=hint,
+        columns=columns,
+        title=f"devices by block of {what}" if title is None else title,
+        legend=entries,
+        alt=_alt(layout.mesh, by)
+        + f" Coloured by block of {what}: {plural(layout.num_blocks, 'block')},"
+        f" {plural(layout.replicas, 'replica')}.",
+        hue="blocks",
+        facts={"kind": "devices", "by": by},
+    )
+
+
+def check_drawable(layout: Layout) -> None:
+    """Refuses a layout of far more blocks than devices, such as one box read off a huge array.
+
+    Raises:
+        LayoutError: with the numbers.
+    """
+    if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
+        raise LayoutError(
+            f"The boxes cut the array into {layout.num_blocks:,} blocks, of which"
+            f" {plural(layout.mesh.size, 'device')} hold a few; at most {MOST_BLOCKS:,} can be"
+            " drawn. Read the boxes from layout.starts and layout.stops."
+        )
+
+
+def array_title(layout: Layout, name: str = "") -> str:
+    """`w bf16[512, 2048]`."""
+    short = ArraySpec("array", layout.shape, None, layout.dtype).short
+    return f"{name} {short}".strip()
+
+
+def _index_words(layout: Layout, group: int) -> str:
+    parts = index_template(layout.block_counts, layout.shard_shape)
+    return "".join(p if isinstance(p, str) else p.word(group) for p in parts)
+
+
+def _devices(
+    mesh: MeshSpec,
+    groups: Any,
+    count: int,
+    by: str,
+    *,
+    corner: Template = (),
+    hint: Template = (),
+    columns: dict[str, Any] | None = None,
+    **more: Any,
+) -> Picture:
+    columns = dict(columns or {})
+    where: Template = (Slot(DEVICE), *corner)
+    about: Template = ("device ", Slot(DEVICE), " · ")
+    about += coordinates(mesh.axis_names, mesh.axis_sizes)
+    if len(mesh.processes) > 1:
+        columns["host"] = mesh.process_indices.reshape(-1)
+        about += (" · host ", Slot("host"))
+    if by == "host":
+        second: Template = coordinates(mesh.axis_names, mesh.axis_sizes)
+        place = _by_host
+    elif by == "mesh":
+        second = ("host ", Slot("host")) if "host" in columns else ()
+        place = _by_mesh
+    else:
+        raise MeshError(f"Devices stand by 'mesh', 'host' or 'position'; got {shown(by)}.")
+    cell, gap = _cell(mesh)
+    corners, labels, frames, size = place(mesh, cell, gap)
+    tiles = make_tiles(
+        corners[0],
+        corners[1],
+        cell[0],
+        cell[1],
+        groups,
+        mesh.device_ids.reshape(-1),
+        text=where + (("\n", *second) if second else ()),
+        hint=about + hint,
+        columns=columns,
+        align="start" if cell[0] > 50 else "middle",
+        radius=min(5.0, cell[0] * 0.12),
+    )
+    return page(tiles, labels, frames=frames, size=size, groups=max(count, 1), **more)
+
+
+def _cell(mesh: MeshSpec) -> tuple[tuple[float, float], float]:
+    _, cell, gap = next(v for v in _SIZES if mesh.size <= v[0])
+    if mesh.size > 1024:
+        return cell, gap
+    longest = max((str(mesh.device_ids.max()), str(mesh.device_ids.min())), key=len)
+    return (max(cell[0], text_width(longest, 7.0) + 5), cell[1]), gap
+
+
+def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The axes of a grid that get a place on the page: those longer than 1, or else one or two.
+
+    >>> shown_axes((1, 4, 1, 2)), shown_axes((1, 4)), shown_axes((64, 1)), shown_axes((1, 1, 1))
+    ((1, 3), (0, 1), (0,), (2,))
+    """
+    long = tuple(i for i, n in enumerate(sizes) if n > 1)
+    if not long:
+        return (len(sizes) - 1,)
+    if len(sizes) == 2 and sizes[long[0]] <= 8:
+        return (0, 1)
+    return long
+
+
+def _by_mesh(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
+    axes = shown_axes(mesh.axis_sizes)
+    grid = arrange(mesh.axis_sizes, cell, gap, axes)
+
+    def words(level: Level, entry: int) -> tuple[str, str]:
+        return mesh.axis_names[level.axis], span_words(level, entry)
+
+    frames = host_frames(mesh, grid.corners(), cell, gap)
+    edge = gap / 2 if frames else 0.0
+    # Rows lower than their labels would bring the first label up to the names of the columns.
+    around = headers(grid, words, (edge, max(edge, 6.0 - cell[1] / 2)))
+    return _settled(grid, around.labels, frames, around.left, around.top, gap)
+
+
+def span_words(level: Level, entry: int) -> str:
+    """`3` for one coordinate, `0–63` for a fold."""
+    first = entry * level.span
+    last = min(first + level.span, level.size) - 1
+    return str(first) if last <= first else f"{first}–{last}"
+
+
+def _settled(
+    grid: Grid, labels: Any, frames: list[Frame], left: float, top: float, gap: float
+) -> tuple:
+    """Everything moved right and down, so that the labels begin at the origin."""
+    edge = gap / 2 if frames else 0.0
+    x, y = left, top
+    corners = grid.corners() + np.array([[x], [y]])
+    moved = [Label(v.x + x, v.y + y, v.text, v.anchor, v.role, v.tone) for v in labels]
+    outlines = [Frame(f.x + x, f.y + y, f.width, f.height, f.label, f.dashed) for f in frames]
+    return corners, moved, outlines, (x + grid.width + edge, y + grid.height + edge)
+
+
+def _host_numbers(mesh: MeshSpec) -> np.ndarray:
+    return np.unique(mesh.process_indices, return_inverse=True)[1].reshape(-1)
+
+
+def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
+    """Each host a small grid of its devices in mesh order; the hosts in a grid of grids."""
+    host = _host_numbers(mesh)
+    order = np.argsort(host, kind="stable")
+    counts = np.bincount(host)
+    rank = np.empty(mesh.size, np.int64)
+    rank[order] = np.arange(mesh.size) - np.repeat(np.cumsum(counts) - counts, counts)
+    most = int(counts.max())
+    across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
+    room = (-(-most // across), across)
+    inner = arrange(room, cell, gap, (0, 1), page=(1e9, 1e9))
+    text = 14.0 if cell[1] >= 15 else 0.0
+    name = text_width(f"host {mesh.processes[-1]}", 9.0) + 6 if text else 0.0
+    block = (max(inner.width + gap, name), inner.height + gap + text)
+    outer = arrange((len(counts),), block, gap + min(6.0, cell[1] * 0.3), (0,))
+    inside = inner.corners()[:, rank] + np.array([[gap / 2], [text + gap / 2]])
+    blocks = outer.corners()
+    labels, frames = [], []
+    # More frames than that are finer than a reader can see; the tooltip has the host.
+    named = zip(blocks.T.tolist(), mesh.processes, strict=True) if len(counts) <= 1024 else ()
+    for (x, y), process in named:
+        frames.append(Frame(x, y + text, block[0], block[1] - text, f"host {process}"))
+        if text:
+            labels.append(Label(x + 2, y + 6, f"host {process}", "start"))
+    return blocks[:, host] + inside, labels, frames, (outer.width, outer.height)
+
+
+def _alt(mesh: MeshSpec, by: str) -> str:
+    hosts = plural(len(mesh.processes), "host")
+    ids = ids_text(mesh.device_ids, 200)
+    stand = "by mesh axes" if by == "mesh" else "host by host"
+    return (
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {stand}."
+        f" Axes {listed(mesh.axis_names)}. Device ids in mesh order: {ids}."
+    )
+
+
+def mesh_text(mesh: MeshSpec, width: int) -> str:
+    """A mesh: a box of ids in mesh order, or the ids in ranges.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> print(mesh_text(make_mesh(data=2, model=2), 80))
+    mesh data=2, model=2 · 4 devices · 1 host
+             model 0   model 1
+           ┌─────────┬─────────┐
+    data 0 │ 0       │ 1       │
+    data 1 │ 2       │ 3       │
+           └─────────┴─────────┘
+    """
+    hosts = plural(len(mesh.processes), "host")
+    lines = wrapped(f"mesh {mesh} · {plural(mesh.size, 'device')} · {hosts}", width, "  ")
+    body = _mesh_tables(mesh, width) if mesh.size <= MOST_CELLS else None
+    if body is None:
+        body = _mesh_rows(mesh, width) + _host_lines(mesh, width)
+    return "\n".join([*lines, *body])
+
+
+def _mesh_tables(mesh: MeshSpec, width: int) -> list[str] | None:
+    """One box for every place on the outer axes; None where they do not fit."""
+    axes = shown_axes(mesh.axis_sizes)
+    if len(axes) == 1:
+        return _folded_table(mesh, width)
+    name, numbers = mesh.axis_names[axes[-1]], range(mesh.axis_sizes[axes[-1]])
+    for heads in ([f"{name} {i}" for i in numbers], [f"{name} 0", *map(str, numbers[1:])]):
+        lines = _tables(mesh, axes, heads)
+        if fits(lines, width):
+            return lines
+    return None
+
+
+def _tables(mesh: MeshSpec, axes: Sequence[int], heads: Sequence[str]) -> list[str]:
+    *outer, down, across = axes
+    sizes, names = mesh.axis_sizes, mesh.axis_names
+    sides = [f"{names[down]} {i}" for i in range(sizes[down])]
+    lines: list[str] = []
+    for place in itertools.product(*(range(sizes[a]) for a in outer)):
+        window: list[int | slice] = [0] * len(sizes)
+        for axis, at in zip(outer, place, strict=True):
+            window[axis] = at
+        window[down] = window[across] = slice(None)
+        ids, hosts = mesh.device_ids[tuple(window)], mesh.process_indices[tuple(window)]
+        if outer:
+            lines.append(", ".join(f"{names[a]} {i}" for a, i in zip(outer, place, strict=True)))
+        cells = [[str(v) for v in row] for row in ids.tolist()]
+        lines += bordered(heads, sides, cells, [_remark(mesh, row) for row in hosts])
+    return lines
+
+
+def _folded_table(mesh: MeshSpec, width: int) -> list[str] | None:
+    """A mesh of one long axis, folded like a line of text."""
+    (axis,) = shown_axes(mesh.axis_sizes)
+    name, ids = mesh.axis_names[axis], mesh.device_ids.reshape(-1)
+    cell = max(len(str(v)) for v in ids.tolist()) + 3
+    room = width - len(f"{name} {mesh.size}–{mesh.size}") - 2 - 14 * (len(mesh.processes) > 1)
+    across = min(mesh.size, 16, max(1, room // cell))
+    while mesh.size % across and across > 8:
+        across -= 1
+    starts = range(0, mesh.size, across)
+    cells = [[str(v) for v in ids[s : s + across].tolist()] for s in starts]
+    hosts = mesh.process_indices.reshape(-1)
+    rows = [hosts[s : s + across] for s in starts]
+    sides = [f"{name} {_span(s, min(s + across, mesh.size) - 1)}" for s in starts]
+    lines = bordered([], sides, cells, [_remark(mesh, r) for r in rows])
+    return lines if fits(lines, width) else None
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}–{last}"
+
+
+def _remark(mesh: MeshSpec, hosts: np.ndarray) -> str:
+    if len(mesh.processes) < 2:
+        return ""
+    own = list(dict.fromkeys(hosts.reshape(-1).tolist()))
+    if len(own) == 1:
+        return f"host {own[0]}"
+    # Where hosts take turns the row says so device by device.
+    inside = hosts.reshape(-1).tolist()
+    return f"hosts {ids_text(inside if inside != sorted(inside) else own)}"
+
+
+def _mesh_rows(mesh: MeshSpec, width: int) -> list[str]:
+    """The ids in ranges: a line for every place on as many outer axes as there is room for."""
+    outer = 0
+    while outer < len(mesh.axis_sizes) - 1:
+        if np.prod(mesh.axis_sizes[: outer + 1]) > MOST_LINES // 2:
+            break
+        outer += 1
+    if not outer:
+        order = f" ({mesh.axis_names[-1]} runs fastest)" if len(mesh.axis_sizes) > 1 else ""
+        return wrapped(f"ids in mesh order{order}: {ids_text(mesh.device_ids)}", width, "  ")
+    lines = []
+    for place in np.ndindex(*mesh.axis_sizes[:outer]):
+        where = ", ".join(f"{n} {i}" for n, i in zip(mesh.axis_names, place, strict=False))
+        lines += wrapped(f"{where}: {ids_text(mesh.device_ids[place])}", width, "  ")
+    return lines
+
+
+def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
+    if len(mesh.processes) < 2:
+        return []
+    hosts = mesh.process_indices.reshape(-1)
+    breaks = np.flatnonzero(np.diff(hosts)) + 1
+    turns = hosts[np.r_[0, breaks]]
+    lengths = np.diff(np.r_[0, breaks, len(hosts)])
+    if len(turns) == len(mesh.processes) and (lengths == lengths[0]).all():
+        text = f"hosts in mesh order: {ids_text(turns)}; {plural(int(lengths[0]), 'device')} each"
+        return wrapped(text, width, "  ")
+    lines = []
+    for process in mesh.processes:
+        mine = mesh.device_ids.reshape(-1)[hosts == process]
+        lines += wrapped(f"host {process}: {ids_text(mine)}", width, "  ")
+    return lines

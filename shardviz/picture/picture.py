@@ -1,0 +1,385 @@
+"""Picture: tiles as arrays, labels, frames, legend and alt text, ready for any painter.
+
+A text inside a tile, or its tooltip, is a tuple of parts: plain words, and slots that are filled
+per tile from a number of that tile. 65,536 tooltips cost as much as one: none is made before
+somebody points at its tile.
+
+Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and not
+objects, so that 65,536 of them cost a frame; a tile's texts are made when somebody asks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.display import Displayed
+from shardviz.picture.ids import ids_text
+
+INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
+RESERVED = (INDEX, GROUP, DEVICE, DEVICES, PEERS)
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A number of a tile, or its word: `words[n]`, `n = value // divide % modulo * times + plus`.
+
+    Coordinates in a mesh, numbers of blocks and the bounds of boxes are all mixed-radix digits
+    of the tile's place or group, so this one formula says them.
+
+    Attributes:
+        of: where the value comes from: `"index"` (the tile's own number), `"group"`, `"device"`,
+            or the name of one of the tiles' columns. `"devices"` is the list of device ids that
+            the tile stands for, and `"peers"` that of the other tiles of its group; these two
+            are written by `ids_text` and know nothing of the formula.
+        modulo: 0 leaves the value as it is.
+        words: what the numbers mean; empty for the number itself.
+        limit: for `"devices"` and `"peers"`, the letters there is room for; 0 for no limit.
+
+    >>> Slot("group", divide=2, modulo=4, times=16).number(7)
+    48
+    """
+
+    of: str
+    divide: int = 1
+    modulo: int = 0
+    times: int = 1
+    plus: int = 0
+    words: tuple[str, ...] = ()
+    limit: int = 0
+
+    def number(self, value: int) -> int:
+        """What the formula makes of `value`."""
+        value //= self.divide
+        if self.modulo:
+            value %= self.modulo
+        return value * self.times + self.plus
+
+    def word(self, value: int) -> str:
+        """The number, or the word it stands for."""
+        number = self.number(value)
+        return self.words[number] if self.words else str(number)
+
+
+Template = tuple[str | Slot, ...]
+
+
+def worded(texts: Iterable[str]) -> Template:
+    """The template of tiles that each have a text of their own.
+
+    >>> worded(["a", "b"])[0].word(1)
+    'b'
+    """
+    return (Slot(INDEX, words=tuple(texts)),)
+
+
+def coordinates(names: Iterable[str], sizes: Iterable[int], joint: str = ", ") -> Template:
+    """`data 1, model 0`: the place of tile number i in a row-major grid.
+
+    >>> [p if isinstance(p, str) else p.word(3) for p in coordinates(["data", "model"], [4, 2])]
+    ['data ', '1', ', ', 'model ', '1']
+    """
+    parts: list[str | Slot] = []
+    pairs = list(zip(names, sizes, strict=True))
+    stride = 1
+    for name, size in reversed(pairs):
+        slot = Slot(INDEX, divide=stride, modulo=size)
+        parts = [f"{name} ", slot, *([joint] if parts else []), *parts]
+        stride *= size
+    return tuple(parts)
+
+
+def index_template(counts: Iterable[int], steps: Iterable[int], of: str = GROUP) -> Template:
+    """`[0:512, 1024:2048]`: the box of a block, from its row-major number.
+
+    >>> [p if isinstance(p, str) else p.word(1) for p in box([1, 2], [512, 1024])]
+    ['[', '0', ':', '512', ', ', '1024', ':', '2048', ']']
+    """
+    parts: list[str | Slot] = []
+    stride = 1
+    for count, step in reversed(list(zip(counts, steps, strict=True))):
+        start = Slot(of, stride, count, step)
+        stop = Slot(of, stride, count, step, step)
+        parts = [start, ":", stop, *([", "] if parts else []), *parts]
+        stride *= count
+    return ("[", *parts, "]")
+
+
+NO_DEVICE = -1
+NO_GROUP, MANY_GROUPS = -1, -2
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Tiles:
+    """Rectangles, one entry an array element.
+
+    Attributes:
+        x, y, width, height: float32 [tiles], in points.
+        group: int32 [tiles]: what the tile's colour says (a block, a host, a verdict).
+        device: int64 [tiles]: the device id a tile stands for, or NO_DEVICE.
+        text: the template of the text inside a tile, drawn where it fits. The first line is the
+            important one; a tab sends the rest of a line to the right edge.
+        hint: the template of the tooltip.
+        columns: name to int64 [tiles], numbers that only templates use.
+        offsets, holders: where a tile stands for a set of devices, their ids: those of tile `i`
+            are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids], or None.
+        align: `"start"` or `"middle"`: how text stands in a tile.
+        radius: of the corners, in points.
+
+    >>> tiles = make_tiles([0, 10], 0, 8, 8, device=[4, 5], text=["four", "five"])
+    >>> len(tiles), tiles.label(1), tiles.device_ids().tolist()
+    (2, 'five', [4, 5])
+    """
+
+    x: np.ndarray
+    y: np.ndarray
+    width: np.ndarray
+    height: np.ndarray
+    group: np.ndarray
+    device: np.ndarray
+    text: Template = ()
+    hint: Template = ()
+    columns: Mapping[str, np.ndarray] = field(default_factory=dict)
+    offsets: np.ndarray | None = None
+    holders: np.ndarray | None = None
+    align: str = "middle"
+    radius: float = 0.0
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"Tiles({len(self):,})"
+
+    def label(self, index: int) -> str:
+        """The text inside tile `index`; `""` where tiles have none."""
+        return self._filled(self.text, index)
+
+    def tooltip(self, index: int) -> str:
+        """The full text of tile `index`."""
+        return self._filled(self.hint, index)
+
+    def devices(self, index: int) -> np.ndarray:
+        """int64: the ids of the devices that tile `index` stands for."""
+        if self.offsets is not None and self.holders is not None:
+            return self.holders[self.offsets[index] : self.offsets[index + 1]]
+        own = self.device[index : index + 1]
+        return own[own != NO_DEVICE]
+
+    def device_ids(self) -> np.ndarray:
+        """int64: every device id that some tile stands for, ascending, once each."""
+        parts = [self.device[self.device != NO_DEVICE]]
+        if self.holders is not None:
+            parts.append(self.holders)
+        return np.unique(np.concatenate(parts))
+
+    def _filled(self, template: Template, index: int) -> str:
+        return "".join(
+            part if isinstance(part, str) else self._slot(part, index) for part in template
+        )
+
+    def _slot(self, slot: Any, index: int) -> str:
+        if slot.of == DEVICES:
+            return ids_text(self.devices(index), slot.limit)
+        if slot.of == PEERS:
+            same = np.flatnonzero(self.group == self.group[index])
+            return ids_text(self.device[same[same != index]], slot.limit)
+        return slot.word(int(self._column(slot.of)[index]) if slot.of != INDEX else index)
+
+    def _column(self, name: str) -> np.ndarray:
+        if name == GROUP:
+            return self.group
+        return self.device if name == DEVICE else self.columns[name]
+
+
+@dataclass(frozen=True)
+class Label:
+    """Text at a point.
+
+    Attributes:
+        x, y: where the text stands; `y` is the middle of its line.
+        anchor: `"start"`, `"middle"` or `"end"`: which end of the text stands at `x`.
+        role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets it.
+        tone: `"ink"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
+
+    >>> Label(0, 8, "data 0", "end").role
+    'axis'
+    """
+
+    x: float
+    y: float
+    text: str
+    anchor: str = "middle"
+    role: str = "axis"
+    tone: str = ""
+
+
+@dataclass(frozen=True)
+class Frame:
+    """A rectangle drawn as an outline around tiles: a host, a slice.
+
+    >>> Frame(0, 0, 20, 10, "host 0").dashed
+    True
+    """
+
+    x: float
+    y: float
+    width: float
+    height: float
+    label: str = ""
+    dashed: bool = True
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Edges:
+    """Straight strokes under the tiles, one entry an array element: the links between chips.
+
+    Attributes:
+        x0, y0, x1, y1: float32 [edges]: both ends, in points.
+        group: int32 [edges]: what the colour says, as of tiles; NO_GROUP for what stands by, and
+            MANY_GROUPS for what belongs to several groups.
+        width: float32 [edges]: in points.
+
+    >>> edges = make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
+    >>> len(edges), edges.x1.tolist(), edges.width.tolist()
+    (2, [8.0, 16.0], [1.0, 1.0])
+    """
+
+    x0: np.ndarray
+    y0: np.ndarray
+    x1: np.ndarray
+    y1: np.ndarray
+    group: np.ndarray
+    width: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.x0)
+
+    def __repr__(self) -> str:
+        return f"Edges({len(self):,})"
+
+
+@dataclass(frozen=True)
+class LegendEntry:
+    """What one group's colour means: a swatch with its top left corner at a point, then text.
+
+    >>> LegendEntry(1, "host 1", x=10).group
+    1
+    """
+
+    group: int
+    text: str
+    x: float = 0.0
+    y: float = 0.0
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Picture(Displayed):
+    """What a value looks like; painters add nothing but ink.
+
+    Attributes:
+        width, height: the size of the whole, in points.
+        tiles: the rectangles.
+        labels: the texts beside them.
+        frames: outlines around sets of tiles.
+        legend: what the colours mean, at most ten entries.
+        alt: the picture in words, for screen readers and for files.
+        hue: `"blocks"` (as many colours as can be told apart, then a ramp), `"ramp"` (order),
+            `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
+        groups: how many groups there are, whether or not a tile shows each.
+        panels: pictures inside this one, each with the point of its top left corner.
+        facts: what a page needs to know beyond ink, as plain JSON data.
+        edges: the strokes under the tiles, or None.
+
+    >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
+    Picture(20×10: One device.)
+    """
+
+    width: float
+    height: float
+    tiles: Tiles
+    labels: tuple[Label, ...] = ()
+    frames: tuple[Frame, ...] = ()
+    legend: tuple[LegendEntry, ...] = ()
+    alt: str = ""
+    hue: str = "blocks"
+    groups: int = 1
+    panels: tuple[tuple[float, float, Picture], ...] = ()
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    edges: Edges | None = None
+
+    def device_ids(self) -> np.ndarray:
+        """int64: every device id in it, ascending, once each."""
+        inside = [picture.device_ids() for _, _, picture in self.panels]
+        return np.unique(np.concatenate([self.tiles.device_ids(), *inside]))
+
+    def __repr__(self) -> str:
+        return f"Picture({self.width:g}×{self.height:g}: {self.alt})"
+
+
+def make_tiles(
+    x: Any,
+    y: Any,
+    width: Any,
+    height: Any,
+    group: Any = 0,
+    device: Any = NO_DEVICE,
+    *,
+    text: Template | Iterable[str] = (),
+    hint: Template | Iterable[str] = (),
+    **more: Any,
+) -> Tiles:
+    """Tiles from anything that broadcasts to one flat length; the arrays become read-only.
+
+    Args:
+        text, hint: a template, or one text a tile (a list).
+        more: further fields of Tiles.
+
+    >>> tiles = make_tiles([0, 10, 20], 0, 8, 8, device=[4, 5, 6], hint=["a", "b", "c"])
+    >>> len(tiles), tiles.tooltip(2), tiles.devices(1).tolist()
+    (3, 'c', [5])
+    """
+    numbers = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in
+                                    (x, y, width, height, group, device)))  # fmt: skip
+    kinds = (np.float32,) * 4 + (np.int32, np.int64)
+    arrays = [_frozen(v.reshape(-1), k) for v, k in zip(numbers, kinds, strict=True)]
+    for name in ("offsets", "holders"):
+        if more.get(name) is not None:
+            more[name] = _frozen(more[name], np.int64)
+    if "columns" in more:
+        more["columns"] = {k: _frozen(v, np.int64) for k, v in more["columns"].items()}
+    return Tiles(*arrays, text=_template(text), hint=_template(hint), **more)
+
+
+def make_edges(
+    x0: Any, y0: Any, x1: Any, y1: Any, group: Any = NO_GROUP, width: Any = 1.0
+) -> Edges:
+    """Edges from anything that broadcasts to one flat length; the arrays become read-only.
+
+    >>> len(make_edges([], [], [], []))
+    0
+    """
+    numbers = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in
+                                    (x0, y0, x1, y1, group, width)))  # fmt: skip
+    kinds = (np.float32,) * 4 + (np.int32, np.float32)
+    return Edges(*(_frozen(v.reshape(-1), k) for v, k in zip(numbers, kinds, strict=True)))
+
+
+def no_tiles() -> Tiles:
+    """No tiles at all, for pictures made of text or of panels."""
+    return make_tiles([], [], [], [], [], [])
+
+
+def _frozen(values: Any, kind: type) -> np.ndarray:
+    array = np.array(values, kind, order="C")
+    array.flags.writeable = False
+    return array
+
+
+def _template(text: Template | Iterable[str]) -> Template:
+    if isinstance(text, tuple):
+        return text
+    return worded(text)

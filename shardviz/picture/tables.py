@@ -1,0 +1,249 @@
+"""Tables: tiles where a row meets a column, bars with numbers, and tables drawn in letters."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from shardviz.picture.page import broken, page, shortened, text_width
+from shardviz.picture.picture import Label, Picture, Tiles, make_tiles, no_tiles
+
+MOST_CELLS = 256
+MOST_LINES = 64
+
+
+def wrapped(text: str, width: int, indent: str = "") -> list[str]:
+    """`text` in lines no wider than `width` where blanks, and slashes of long paths, allow it.
+
+    >>> wrapped("one two three", 8, "  ")
+    ['one two', '  three']
+    >>> wrapped("from jit(step)/transpose(jvp(layer))/dot_general", 24, "  ")
+    ['from', '  jit(step)/', '  transpose(jvp(layer))/', '  dot_general']
+    """
+    lines = textwrap.wrap(
+        text, max(width, 20) if width > 20 else width, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
+    return [part for line in lines for part in _path_lines(line, width, indent)]
+
+
+def _path_lines(line: str, width: int, indent: str) -> list[str]:
+    """A line that a long path makes too long, broken after slashes; addresses stay whole."""
+    found = []
+    while len(line) > width and "://" not in line:
+        at = line.rfind("/", len(indent), width) + 1
+        if at <= len(indent) or not line[at:].strip():
+            break
+        found.append(line[:at])
+        line = indent + line[at:]
+    return [*found, line]
+
+
+def bordered(
+    heads: Sequence[str],
+    sides: Sequence[str],
+    cells: Sequence[Sequence[str]],
+    remarks: Sequence[str] = (),
+    ruled: bool = False,
+) -> list[str]:
+    """A box-drawn table: heads on top, sides on the left, remarks on the right.
+
+    >>> print("\\n".join(boxed(["x 0", "x 1"], ["y 0"], [["7", "8"]])))
+          x 0   x 1
+        ┌─────┬─────┐
+    y 0 │ 7   │ 8   │
+        └─────┴─────┘
+    """
+    columns = list(itertools.zip_longest(heads, *cells, fillvalue=""))
+    widths = [max(len(v) for v in column) for column in columns]
+    left = max([len(s) for s in sides], default=0) + 1 if any(sides) else 0
+
+    def rule(start: str, middle: str, end: str) -> str:
+        return " " * left + start + middle.join("─" * (w + 2) for w in widths) + end
+
+    lines = []
+    if any(heads):
+        inner = " ".join(f" {h:<{w}} " for h, w in zip(heads, widths, strict=False))
+        lines.append((" " * (left + 1) + inner).rstrip())
+    lines.append(rule("┌", "┬", "┐"))
+    for row, (side, texts) in enumerate(zip(sides, cells, strict=True)):
+        if row and ruled:
+            lines.append(rule("├", "┼", "┤"))
+        full = [*texts, *[""] * (len(widths) - len(texts))]
+        inner = "│".join(f" {t:<{w}} " for t, w in zip(full, widths, strict=True))
+        remark = f" {remarks[row]}" if row < len(remarks) and remarks[row] else ""
+        lines.append(f"{side:<{left}}│{inner}│{remark}")
+    return [*lines, rule("└", "┴", "┘")]
+
+
+def fits(lines: Sequence[str], width: int) -> bool:
+    """Whether a box is narrow and short enough to be read.
+
+    >>> fits(["abc"], 3), fits(["abc"], 2)
+    (True, False)
+    """
+    return max(map(len, lines)) <= width and len(lines) <= MOST_LINES
+
+
+ROW, GAP, HEAD = 22.0, 3.0, 16.0
+WIDEST_NAME = 260.0
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A tile where a row meets a column."""
+
+    row: int
+    column: int
+    text: str
+    group: int
+    hint: str
+
+
+def matrix(
+    rows: Sequence[str],
+    columns: Sequence[str],
+    cells: Sequence[Cell],
+    *,
+    remarks: Sequence[str] = (),
+    least: float = 54.0,
+    **more: Any,
+) -> Picture:
+    """A page with the table on it.
+
+    Args:
+        rows, columns: their names.
+        remarks: a text at the right of every row, `""` for none.
+        least: the least width of a column, in points.
+        more: what `page` takes: title, notes, legend, alt, hue, groups.
+
+    >>> matrix(["a"], ["x"], [Cell(0, 0, "yes", 0, "a is x")]).tiles.tooltip(0)
+    'a is x'
+    """
+    left = min(max([text_width(r, 9.0, mono=True) for r in rows], default=0.0), WIDEST_NAME) + 14
+    texts = [*(c.text for c in cells)]
+    width = max([least, *(text_width(t, 9.0, bold=True) + 12 for t in texts)])
+    pitch = width + GAP
+    labels = [
+        Label(left + c * pitch + width / 2, HEAD / 2 - 3, shortened(name, width, 9.0))
+        for c, name in enumerate(columns)
+    ]
+    for row, name in enumerate(rows):
+        y = HEAD + row * (ROW + GAP) + ROW / 2
+        labels.append(Label(0, y, shortened(name, WIDEST_NAME, 9.0, mono=True), "start", "mono"))
+        if row < len(remarks) and remarks[row]:
+            labels.append(Label(left + len(columns) * pitch + 6, y, remarks[row], "start", "note"))
+    tiles = no_tiles()
+    if cells:
+        tiles = make_tiles(
+            [left + c.column * pitch for c in cells],
+            [HEAD + c.row * (ROW + GAP) for c in cells],
+            width,
+            ROW,
+            [c.group for c in cells],
+            text=texts,
+            hint=[c.hint for c in cells],
+            radius=4.0,
+        )
+    size = (left + len(columns) * pitch, HEAD + max(len(rows), 1) * (ROW + GAP))
+    return page(tiles, labels, size=size, **more)
+
+
+LONGEST, THICK, PITCH, LEAST = 150.0, 9.0, 19.0, 2.0
+WIDEST_COLUMN, WIDEST_LAST = 320.0, 620.0
+LINE, MOST_REMARK_LINES = 12.0, 3  # of the words in the last column
+FINE, ODD = 0, 1  # groups: as meant, and worth a look
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One row.
+
+    Attributes:
+        value: what the length of the bar says; None for a row without a bar.
+        text: the value in words, at the bar's end.
+        words: one text a column, at its right.
+        group: FINE or ODD.
+        hint: the tooltip of the bar.
+        tone: of the words, as in Label; of what is `"bad"` no word is left out.
+    """
+
+    value: float | None
+    text: str
+    words: tuple[str, ...]
+    group: int = FINE
+    hint: str = ""
+    tone: str = ""
+
+
+def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
+    """A page of bars, longest where the value is largest.
+
+    Args:
+        rows: in the order to show them.
+        heads: a name for the bars, then one a column of words.
+        more: what `page` takes.
+
+    >>> bars([Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",))], ["bytes", ""]).tiles.width.tolist()
+    [150.0, 75.0]
+    """
+    largest = max([r.value or 0.0 for r in rows], default=0.0) or 1.0
+    lengths = [None if r.value is None else max(LEAST, LONGEST * r.value / largest) for r in rows]
+    ends = [(n or -6.0) + 6 + text_width(r.text, 9.0) for n, r in zip(lengths, rows, strict=True)]
+    starts = _columns(rows, heads, max([60.0, *ends]) + 16)
+    labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
+    y, tops = 16.0 if labels else 0.0, []
+    for row, length in zip(rows, lengths, strict=True):
+        tops.append(y)
+        middle = y + PITCH / 2
+        label = Label((length or -6.0) + 6, middle, row.text, "start", "axis", row.tone or "ink")
+        words, lines = _words(row, starts, middle)
+        labels += [label, *words]
+        y += PITCH + LINE * (lines - 1)
+    tiles = _tiles(rows, lengths, tops)
+    return page(tiles, labels, size=(starts[-1] + 40, y), hue="bars", groups=2, **more)
+
+
+def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], int]:
+    """The words of a row, and how many lines those in the last column take."""
+    labels, lines, tone = [], 1, row.tone or "ink"
+    for x, text in zip(starts[1:], row.words, strict=False):
+        parts = [shortened(text, WIDEST_COLUMN, 9.0)]
+        if x == starts[-1]:
+            most = None if row.tone == "bad" else MOST_REMARK_LINES
+            parts = broken(text, WIDEST_LAST, 9.0, most)
+            lines = max(lines, len(parts))
+        labels += [
+            Label(x, y + LINE * i, part, "start", "axis", tone)
+            for i, part in enumerate(parts)
+            if part
+        ]
+    return labels, lines
+
+
+def _tiles(rows: Sequence[Bar], lengths: Sequence[float | None], tops: Sequence[float]) -> Tiles:
+    drawn = [(i, n) for i, n in enumerate(lengths) if n is not None]
+    if not drawn:
+        return no_tiles()
+    return make_tiles(
+        0,
+        [tops[i] + (PITCH - THICK) / 2 for i, _ in drawn],
+        [n for _, n in drawn],
+        THICK,
+        [rows[i].group for i, _ in drawn],
+        hint=[rows[i].hint or f"{rows[i].text} {' '.join(rows[i].words)}" for i, _ in drawn],
+        radius=3.0,
+    )
+
+
+def _columns(rows: Sequence[Bar], heads: Sequence[str], first: float) -> list[float]:
+    """Where the bars and every column of words begin, in points."""
+    starts = [0.0, first]
+    for column in range(len(heads) - 2):
+        texts = [r.words[column] for r in rows if column < len(r.words)]
+        widest = max([text_width(t, 9.0) for t in [*texts, heads[column + 1]]], default=0.0)
+        starts.append(starts[-1] + min(widest, WIDEST_COLUMN) + 16)
+    return starts[: len(heads)]

@@ -1,0 +1,129 @@
+"""The page: its modules and styles as one, and the saved page that needs no kernel.
+
+Each file imports its neighbours as plain ES modules, so that editors and tsc understand them.
+Here the imports between them go, and what they export stays under its own name. No build step,
+nothing from the network.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+from functools import lru_cache
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import shown
+
+HERE = Path(__file__).parent
+_IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
+
+
+@lru_cache(maxsize=4)
+def bundled_module(entry: str = "explorer") -> str:
+    """The source of one ES module: the entry file and everything it imports, in order.
+
+    >>> source = module("explorer")
+    >>> "import {" in source, source.count("export default") == 1
+    (False, True)
+    """
+    done: dict[str, str] = {}
+    _collect(entry, done)
+    return "\n".join(done.values())
+
+
+def _collect(name: str, done: dict[str, str]) -> None:
+    if name in done:
+        return
+    source = (HERE / f"{name}.js").read_text(encoding="utf-8")
+    for needed in _IMPORT.findall(source):
+        _collect(needed, done)
+    body = _EXPORT.sub("", _IMPORT.sub("", source)).replace("// @ts-check\n", "")
+    done[name] = f"// {name}.js\n{body}"
+
+
+def bundled_styles() -> str:
+    """The style sheet."""
+    return (HERE / "explorer.css").read_text(encoding="utf-8")
+
+
+def page_path(path: Any) -> Path:
+    """Where a page is saved: `.html` is added where there is no ending.
+
+    Raises:
+        ShardvizError: for what is no path.
+
+    >>> page_path("explorer").name
+    'explorer.html'
+    """
+    if not isinstance(path, (str, Path)) or not str(path).strip():
+        raise ShardvizError(
+            f"A page is saved to a path, such as 'explorer.html'; got {shown(path)}."
+        )
+    target = Path(path)
+    return target if target.suffix else target.with_suffix(".html")
+
+
+def saved_page(traits: dict[str, Any], alt: str) -> str:
+    """One HTML file with the view inside: no kernel, no network.
+
+    Args:
+        traits: the synced traits of an Explorer, by name.
+        alt: the same in text, for readers without scripts.
+    """
+    data = json.dumps(_packed({**traits, "offline": True}), separators=(",", ":"))
+    # `<` ends no script element when it is written as an escape.
+    data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+    module = base64.b64encode(bundled_module("explorer").encode()).decode()
+    return _PAGE.format(
+        css=bundled_styles(), data=data, module=module, alt=escape(alt), policy=_POLICY
+    )
+
+
+def _packed(value: Any) -> Any:
+    """JSON has no bytes: they become base64 under a name of their own."""
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+    if isinstance(value, dict):
+        return {k: _packed(v) for k, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_packed(v) for v in value]
+    return value
+
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline' data:"
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<title>shardviz</title>
+<style>
+body {{ margin: 16px; background: Canvas; color-scheme: light dark; }}
+{css}
+</style>
+</head>
+<body>
+<div id="shardviz"></div>
+<noscript><pre>{alt}</pre></noscript>
+<script type="application/json" id="state">{data}</script>
+<script type="module">
+import explorer from "data:text/javascript;base64,{module}";
+const bytes = (text) => {{
+  const raw = atob(text), out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return new DataView(out.buffer);
+}};
+const state = JSON.parse(document.getElementById("state").textContent, (key, value) =>
+  value && typeof value === "object" && "$bytes" in value ? bytes(value.$bytes) : value);
+const model = {{ get: (name) => state[name], on() {{}}, off() {{}} }};
+explorer.render({{ model, el: document.getElementById("shardviz") }});
+</script>
+</body>
+</html>
+"""

@@ -1,0 +1,244 @@
+"""What the menus offer: known programs, targets, and meshes that fit a target.
+
+Devices that are attached are looked up when they are used: asking starts a backend.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from functools import lru_cache
+from typing import Any
+
+from shardviz.core.errors import TargetError
+from shardviz.core.format import plural, shown
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import format_names
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.program.program import Program
+from shardviz.gallery import programs, puzzles
+
+
+def known_names() -> tuple[str, ...]:
+    """Every name that the menu has.
+
+    >>> known_names()[0], "fsdp, gradient" in known_names()
+    ('MLP', True)
+    """
+    return (*programs.names(), *puzzles.names())
+
+
+def is_known(name: Any) -> bool:
+    """Whether the menu has a program of that name.
+
+    >>> is_known("MLP"), is_known("two orders of devices"), is_known("")
+    (True, True, False)
+    """
+    return name in known_names()
+
+
+def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
+    """The program of that name.
+
+    Args:
+        name: as it stands in the menu.
+        mesh: the mesh at hand, which a program of the gallery takes where it has all the axes that
+            the program speaks of. A puzzle keeps its own: on another it is another puzzle.
+
+    Raises:
+        ShardvizError: if there is none.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> here = make_mesh(data=2, model=2)
+    >>> known_program("MLP", here).mesh.size, known_program("fsdp, gradient", here).mesh.size
+    (4, 8)
+    """
+    if name in puzzles.names():
+        return puzzles.get(name)
+    program = programs.get(name)
+    fits = mesh is not None and set(program.mesh.axis_names) <= set(mesh.axis_names)
+    return program.replace(mesh=mesh) if fits else program
+
+
+def known_sources(name: str) -> tuple[str, ...]:
+    """The source of every function that a program of the menu needs, its own last.
+
+    >>> len(known_sources("MLP, gradient")), len(known_sources("fsdp, gradient"))
+    (2, 2)
+    """
+    return (puzzles if name in puzzles.names() else programs).sources(name)
+
+
+def program_options() -> list[dict[str, str]]:
+    """The menu's entries, in two groups.
+
+    >>> sorted({option["group"] for option in program_options()})
+    ['Programs', 'Puzzles']
+    """
+    return [
+        {"value": name, "label": name, "title": shelf.describe(name), "group": group}
+        for group, shelf in (("Programs", programs), ("Puzzles", puzzles))
+        for name in shelf.names()
+    ]
+
+
+_SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
+_PLAIN = ("", "attached", "cpu")
+_DESCRIBED = ("tpu", "gpu")
+EXAMPLES = (
+    "tpu:v5e:4x4",
+    "tpu:v5e:4x4*2",
+    "tpu:v6e:16x16",
+    "tpu:v5p:8x8x16",
+    "tpu:7x:4x4x4",
+    "gpu:h100:2x8",
+    "gpu:b200:8x8",
+)
+HOW = "Write 'attached', 'cpu', 'cpu:64', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or '' for automatic"
+
+
+def checked_target(text: str) -> str:
+    """A target as it is typed, in the form that everybody else reads.
+
+    Raises:
+        TargetError: where there is no such target.
+
+    >>> checked_target(" CPU : 64"), checked_target("TPU:v5e:4x4"), checked_target("")
+    ('cpu:64', 'tpu:v5e:4x4', '')
+    """
+    word = text.strip().lower()
+    if word in (*_PLAIN, *_DESCRIBED):
+        return word
+    if found := _SIMULATED.fullmatch(word):
+        if int(found[1]) < 1:
+            raise TargetError(f"A target has at least 1 device; got {shown(text)}. {HOW}.")
+        return f"cpu:{int(found[1])}"
+    if word.split(":")[0].strip() in _DESCRIBED:
+        return str(Topology.parse(word))
+    raise TargetError(f"No target is called {shown(text)}. {HOW}.")
+
+
+def is_simulated(target: str) -> bool:
+    """Whether it is simulated CPU devices, or may come down to them.
+
+    >>> is_simulated(""), is_simulated("cpu:8"), is_simulated("tpu:v5e:4x4")
+    (True, True, False)
+    """
+    return target == "" or _SIMULATED.fullmatch(target) is not None
+
+
+def topology_of(target: str) -> Topology | None:
+    """The described hardware that a checked target names; None for any other target.
+
+    >>> topology_of("tpu:v5e:4x4").size, topology_of("cpu:8")
+    (16, None)
+    """
+    return _topology(target) if target.startswith(("tpu:", "gpu:")) else None
+
+
+@lru_cache(maxsize=64)
+def _topology(target: str) -> Topology:
+    return Topology.parse(target)
+
+
+def target_title(target: str) -> str:
+    """A checked target as people call it.
+
+    >>> target_title("tpu:v5p:8x8x16"), target_title("gpu:h100:2x8"), target_title("cpu:8")
+    ('TPU v5p 8×8×16', 'NVIDIA H100 SXM 2×8', 'simulated CPU × 8')
+    """
+    topology = topology_of(target)
+    if topology is not None:
+        return topology.title
+    found = _SIMULATED.fullmatch(target)
+    if found:
+        return f"simulated CPU × {int(found[1]):,}" if found[1] else "simulated CPU"
+    return {"": "automatic", "attached": "attached devices"}.get(target, target.upper())
+
+
+def needed_size(mesh: MeshSpec, target: str) -> int | None:
+    """How many devices the mesh should have for this target; None where it fits as it is.
+
+    >>> needed_size(make_mesh(data=8), "tpu:v5e:4x4"), needed_size(make_mesh(data=8), "cpu:64")
+    (16, None)
+    """
+    topology = topology_of(target)
+    if topology is not None:
+        return None if topology.size == mesh.size else topology.size
+    found = _SIMULATED.fullmatch(target)
+    if found and found[1] and int(found[1]) < mesh.size:
+        return int(found[1])
+    return None
+
+
+def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
+    """The mesh with the axes resized to fill the target; None where it does already.
+
+    The last axes keep their sizes as far as they divide, and the first axis takes the rest.
+
+    >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
+    MeshSpec('data=8, model=2')
+    """
+    count = needed_size(mesh, target)
+    if count is None:
+        return None
+    left, sizes = count, []
+    for size in reversed(mesh.axis_sizes[1:]):
+        sizes.append(math.gcd(left, size))
+        left //= sizes[-1]
+    shape = dict(zip(mesh.axis_names, [left, *reversed(sizes)], strict=True))
+    topology = topology_of(target)
+    hosts = topology.hosts if topology is not None else math.gcd(len(mesh.processes), count)
+    return make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
+
+
+@lru_cache(maxsize=1)
+def _described_options() -> list[dict[str, str]]:
+    options = []
+    for text in EXAMPLES:
+        topology = _topology(text)
+        label = f"{target_title(text)} · {topology.size:,}"
+        options.append(
+            {"value": text, "label": label, "title": topology.words(), "group": "Described"}
+        )
+    return options
+
+
+def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
+    """The target menu, and what is to be said about the target that is chosen.
+
+    Args:
+        mesh: the mesh as it stands.
+        target: the target as it stands, checked.
+        error: why what was typed last is none.
+
+    >>> view = target_view(make_mesh(data=4, model=2), "tpu:v5e:4x4")
+    >>> view["note"], view["offer"]
+    ('TPU v5e 4×4 has 16 devices and the mesh has 8.', 'Take data=8, model=2')
+    """
+    here, one = "On this machine", f"simulated CPU × {mesh.size:,}"
+    options = [
+        {"value": "", "label": "automatic", "title": "Attached devices if enough, else simulated."},
+        {"value": "attached", "label": "attached devices", "title": "What this kernel's JAX has."},
+        {"value": "cpu", "label": one, "title": "As many devices as the mesh has, simulated."},
+    ]
+    options = [{**o, "group": here} for o in options] + _described_options()
+    if target not in [o["value"] for o in options]:
+        title = target_title(target)
+        options.insert(3, {"value": target, "label": title, "title": title, "group": here})
+    note = offer = ""
+    count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target)
+    if count is not None and fitting is not None:
+        note = f"{target_title(target)} has {plural(count, 'device')} and the mesh has"
+        note += f" {mesh.size:,}."
+        axes = ", ".join(f"{format_names((n,))}={s}" for n, s in fitting.shape.items())
+        offer = f"Take {axes}"
+    topology = topology_of(target)
+    return {
+        "options": options,
+        "value": target,
+        "error": error,
+        "note": note,
+        "offer": offer,
+        "words": "" if topology is None else topology.words(),
+    }

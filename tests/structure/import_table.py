@@ -1,0 +1,129 @@
+"""Which folder may import what: the table of docs/architecture.md."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tests.structure.imports import COMPUTED, PACKAGE, Import, imports_of, module_name
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the package and what its files may import.
+
+    Attributes:
+        prefix: the modules that belong to it: this one and those below.
+        own: the modules of the package it may import, itself included, by prefix.
+        foreign: the packages beside the standard library.
+        in_call: what of both it may import inside a call only, so that importing it is light.
+        dynamic: whether it may import a module whose name is made at run time.
+    """
+
+    prefix: str
+    own: tuple[str, ...]
+    foreign: tuple[str, ...] = ("numpy",)
+    in_call: tuple[str, ...] = ()
+    dynamic: bool = False
+
+
+_BASE = ("core.errors", "core.format", "core.display")
+_LAYOUT = (*_BASE, "core.layout")
+_HARDWARE = (*_LAYOUT, "core.hardware")
+_PROGRAM = (*_HARDWARE, "core.program")
+_HLO = (*_PROGRAM, "core.hlo")
+_CORE = (*_HLO, "core.backend")
+_WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
+_JAX = ("jax", "jaxlib")
+# The subfolders of core.backend: its own files are below them and import none of them.
+_BACKEND = (
+    "core.backend.shardy",
+    "core.backend.worker",
+    "core.backend.effects",
+    "core.backend.call_cache",
+)
+_LAZY_BACKEND = ("core.backend",)
+
+# The first part whose prefix fits a module is its part.
+PARTS = (
+    Part("core.errors", (), dynamic=True),  # it imports what may be missing, to say so
+    Part("core.format", ("core.format",)),
+    Part("core.display", ()),
+    Part("core.layout", _LAYOUT),
+    Part("core.hardware", _HARDWARE),
+    Part("core.program", _PROGRAM),
+    Part("core.hlo", _HLO),
+    *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes", "loky")) for name in _BACKEND),
+    Part(
+        "core.backend",
+        (*_HLO, "core.backend"),
+        ("numpy", *_JAX, "ml_dtypes"),
+    ),
+    Part("core", ()),
+    Part("legacy", (*_CORE, "picture", "legacy"), ("numpy", *_JAX), (*_LAZY_BACKEND, *_JAX)),
+    Part("picture", (*_HLO, "picture")),
+    Part("gallery.functions", (*_PROGRAM, "gallery"), ("numpy", "jax", "flax")),
+    Part("gallery", (*_PROGRAM, "gallery"), dynamic=True),
+    Part("plots", (*_HLO, "picture", "plots"), ("numpy", "matplotlib")),
+    Part("widgets.session", (*_PROGRAM, "legacy", "gallery", "widgets")),
+    Part(
+        "widgets",
+        (*_CORE, "legacy", "gallery", "picture", "widgets"),
+        ("numpy", *_WIDGETS),
+        _LAZY_BACKEND,
+    ),
+    Part(
+        "api",
+        (*_CORE, "legacy", "picture", "plots", "widgets", "gallery", "api"),
+        in_call=(*_LAZY_BACKEND, "plots", "widgets"),
+        dynamic=True,
+    ),
+    Part("_version", ()),
+    Part("", (*_LAYOUT, "core", "picture", "api"), in_call=("api", "core.backend"), dynamic=True),
+)
+
+# The one import of jax below core.backend, made when somebody asks for jax's own object.
+EXCEPTIONS = {("core/layout/partition_spec.py", "_partition_spec", "jax.sharding")}
+
+
+def part_of(file: str) -> Part:
+    """The part a file belongs to."""
+    name = module_name(file).removeprefix(PACKAGE).removeprefix(".")
+    return next(part for part in PARTS if _below(name, part.prefix))
+
+
+def violations(files: Mapping[str, ast.Module]) -> list[str]:
+    """One sentence for every import that its part may not make."""
+    return [f"{i}: {why}." for i in imports_of(files) if (why := _problem(i))]
+
+
+def _problem(imported: Import) -> str:
+    part = part_of(imported.file)
+    name = part.prefix or PACKAGE
+    if imported.module == COMPUTED:
+        return "" if part.dynamic else f"{name} imports by name only"
+    if (imported.file, imported.inside, imported.module) in EXCEPTIONS:
+        return ""
+    own = imported.top == PACKAGE
+    module = imported.module.removeprefix(PACKAGE).removeprefix(".") if own else imported.module
+    if not imported.inside and any(_below(module, lazy) for lazy in part.in_call):
+        return "it may do so in a call only"
+    if own:
+        return _problem_inside(imported.file, module, part, name)
+    if imported.top in sys.stdlib_module_names or imported.top in part.foreign:
+        return ""
+    return f"beside the standard library {name} may import {', '.join(part.foreign) or 'nothing'}"
+
+
+def _problem_inside(file: str, module: str, part: Part, name: str) -> str:
+    above = part.prefix == "core.backend" and any(_below(module, b) for b in _BACKEND)
+    allowed = any(_below(module, own) for own in part.own)
+    if module == "_version" or (allowed and not above):
+        return ""
+    return f"{name} may import {', '.join(part.own) or 'nothing'} of {PACKAGE}"
+
+
+def _below(name: str, prefix: str) -> bool:
+    return not prefix or name == prefix or name.startswith(prefix + ".")

@@ -1,0 +1,158 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.structure.isolation import REPO, loaded_by, printed, run_python
+
+JAX = ("jax", "jaxlib", "flax")
+WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
+HEAVY = (*JAX, *WIDGETS, "matplotlib", "loky")
+# A backend of this name cannot start, so whatever starts one fails.
+NO_BACKEND = {"JAX_PLATFORMS": "no_such_platform"}
+
+LIGHT_DOORS = """
+import shardviz as sv
+mesh = sv.mesh(data=4, model=2)
+rules = sv.rules(("batch", "data"), ("mlp", "model"))
+resolution = sv.resolve(("embed", "mlp"), rules, mesh=mesh, shape=(512, 2048))
+layout = sv.layout((512, 2048), resolution.spec, mesh)
+audit = sv.audit([("w", (512, 2048), "embed mlp")], rules, mesh)
+for thing in (mesh, rules, resolution, layout, audit):
+    assert sv.text(thing).strip(), thing
+    assert thing._repr_mimebundle_()["text/plain"].strip(), thing
+assert layout.shard_shape == (512, 1024)
+print("model" in resolution.explain(), audit.bytes_per_device)
+"""
+PROGRAM = """
+import jax.numpy as jnp, shardviz as sv
+program = sv.program(jnp.sin, sv.array("x", (8,)), mesh="data=1", in_specs="data")
+assert sv.run(program).error is None
+"""
+
+
+def test_the_package_loads_nothing_heavy():
+    assert loaded_by("import shardviz", HEAVY) == set()
+
+
+def test_a_planted_heavy_import_is_found(tmp_path: Path):
+    (tmp_path / "planted.py").write_text("def f():\n    import jax\n\nf()\n")
+    assert loaded_by("import planted", HEAVY, tmp_path) >= {"jax", "jaxlib"}
+
+
+@pytest.mark.parametrize(
+    ("module", "heavy"),
+    [
+        ("shardviz.core.layout.audit", HEAVY),
+        ("shardviz.core.layout.layout", HEAVY),
+        ("shardviz.core.program.program", HEAVY),
+        ("shardviz.core.program.report", HEAVY),
+        ("shardviz.picture.draw", HEAVY),
+        ("shardviz.picture.text", HEAVY),
+        ("shardviz.api.layouts", HEAVY),
+        ("shardviz.api.pictures", HEAVY),
+        ("shardviz.api.programs", HEAVY),
+        ("shardviz.gallery.programs", HEAVY),
+        ("shardviz.widgets.session", HEAVY),
+        ("shardviz.plots.figures", (*JAX, *WIDGETS)),
+        ("shardviz.core.backend.worker.run", (*WIDGETS, "flax", "matplotlib")),
+        ("shardviz.widgets.explorer", (*JAX, "matplotlib")),
+    ],
+)
+def test_a_room_loads_nothing_from_above_it(module: str, heavy: tuple[str, ...]):
+    assert loaded_by(f"import {module}", heavy) == set()
+
+
+def test_no_import_starts_a_backend():
+    code = """
+import importlib, pkgutil, shardviz
+for module in pkgutil.walk_packages(shardviz.__path__, "shardviz."):
+    importlib.import_module(module.name)
+print("jax" in sys.modules)
+"""
+    assert printed(code, **NO_BACKEND) == "True"
+
+
+def test_a_planted_backend_is_found(tmp_path: Path):
+    (tmp_path / "planted.py").write_text("import jax\njax.devices()\n")
+    done = run_python("import planted", path=tmp_path, **NO_BACKEND)
+    assert done.returncode
+    assert "no_such_platform" in done.stderr
+
+
+def test_layouts_rules_audits_and_text_need_no_jax():
+    assert printed(LIGHT_DOORS, without=(*HEAVY, "ml_dtypes")) == "True 2097152"
+
+
+def test_every_module_but_those_of_backend_widgets_and_plots_needs_no_jax():
+    code = """
+import importlib, pkgutil, sys, shardviz
+count = 0
+for module in pkgutil.walk_packages(shardviz.__path__, "shardviz."):
+    if not module.name.startswith(("shardviz.core.backend", "shardviz.widgets", "shardviz.plots")):
+        importlib.import_module(module.name)
+        count += 1
+assert not any(name.startswith("jax") for name in sys.modules)
+print(count)
+"""
+    modules = [p for p in (REPO / "shardviz").rglob("*.py") if p.name != "__init__.py"]
+    elsewhere = ("core/backend", "widgets", "plots")
+    own = [p for p in modules if not p.is_relative_to(REPO / "shardviz" / "core" / "backend")]
+    own = [p for p in own if p.parent.name not in elsewhere]
+    assert int(printed(code, without=(*JAX, *WIDGETS, "matplotlib", "ml_dtypes"))) >= len(own)
+
+
+def test_running_needs_no_widgets():
+    printed(PROGRAM, without=WIDGETS)
+
+
+def test_plotting_needs_no_widgets_and_no_jax():
+    code = "import shardviz as sv; print(type(sv.plot(sv.mesh(data=4, model=2))).__name__)"
+    assert printed(code, without=(*WIDGETS, *JAX)) == "Figure"
+
+
+@pytest.mark.parametrize("package", HEAVY)
+def test_what_is_refused_cannot_be_imported(package: str):
+    done = run_python(f"import {package}", without=HEAVY)
+    assert done.returncode
+    assert f"No module named '{package}'" in done.stderr
+
+
+def test_what_is_not_refused_can_be_imported():
+    assert printed("import jax, ipywidgets; print(1)", without=("matplotlib",)) == "1"
+
+
+def test_a_planted_need_for_jax_is_found(tmp_path: Path):
+    (tmp_path / "planted.py").write_text("try:\n    from jax import numpy\nexcept KeyError: 0\n")
+    assert run_python("import planted", without=JAX, path=tmp_path).returncode
+
+
+@pytest.mark.parametrize(
+    ("door", "without", "package"),
+    [
+        ("sv.run(program)", JAX, "jax"),
+        ("sv.compile(program)", JAX, "jax"),
+        ("sv.targets()", JAX, "jax"),
+        ("sv.to_jax(sv.mesh(data=4))", JAX, "jax"),
+        ("sv.layout((8,), 'data', 'data=4').spec.to_jax()", JAX, "jax"),
+        ("sv.resolve('embed', [], mesh='data=4').partition_spec", JAX, "jax"),
+        ("sv.plot(sv.mesh(data=4))", ("matplotlib",), "matplotlib"),
+        ("sv.explore()", WIDGETS, "anywidget"),
+    ],
+)
+def test_a_door_names_what_is_missing_in_one_sentence(
+    door: str, without: tuple[str, ...], package: str
+):
+    code = f"""
+import shardviz as sv
+from shardviz.core.program.program import Program
+program = Program(abs, (sv.array("x", (8,)),), sv.mesh(data=4))
+try:
+    {door}
+except sv.ShardvizError as error:
+    print(error)
+"""
+    sentence = printed(code, without=without)
+    assert f"pip install {package}" in sentence
+    assert sentence.count("\n") == 0

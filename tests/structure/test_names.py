@@ -1,0 +1,101 @@
+from __future__ import annotations
+
+import ast
+import dataclasses
+from pathlib import Path
+
+import shardviz as sv
+from tests.structure.names import modules_below, public_classes, reachable, undocumented
+
+# What these doors return is annotated Any, so that they stay light.
+BEHIND_DOORS = ("CachedFunction", "Explorer", "Target", "Picture")
+
+
+def test_the_list_of_names_is_sorted_and_without_repeats():
+    assert sv.__all__ == sorted(set(sv.__all__))
+
+
+def test_dir_lists_the_public_names_alone():
+    assert dir(sv) == sv.__all__
+
+
+def test_every_name_is_there():
+    assert [name for name in sv.__all__ if not hasattr(sv, name)] == []
+
+
+def test_type_checkers_see_the_same_names():
+    tree = ast.parse(Path(sv.__file__).read_text(encoding="utf-8"))
+    seen = {
+        alias.asname or alias.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert set(sv.__all__) <= seen
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    assert not hasattr(sv, "no_such_door")
+
+
+def test_every_public_name_has_words_and_an_example():
+    found = [
+        problem
+        for name in sv.__all__
+        if name != "__version__"
+        for problem in undocumented(name, getattr(sv, name))
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_every_value_behind_the_doors_has_words_and_an_example():
+    classes = public_classes(modules_below(sv))
+    start = [getattr(sv, name) for name in sv.__all__]
+    start += [classes[name] for name in BEHIND_DOORS if name in classes]
+    found = [p for cls in reachable(start, classes) for p in undocumented(cls.__name__, cls)]
+    assert not found, "\n".join(found)
+
+
+class Leaf:
+    """Words.
+
+    >>> 1
+    1
+    """
+
+
+class Branch:
+    """Words."""
+
+    leaf: Leaf | None = None
+
+    @property
+    def silent(self) -> int:
+        return 0
+
+
+@dataclasses.dataclass
+class Bare:
+    size: int
+
+
+def door() -> dict[str, Branch]:
+    """Words."""
+    return {}
+
+
+def test_planted_gaps_are_found():
+    assert undocumented("door", door) == ["door has no doctest"]
+    assert undocumented("leaf", Leaf()) == []
+    assert undocumented("Bare", Bare) == ["Bare has no docstring"]
+    assert undocumented("Branch", Branch) == [
+        "Branch has no doctest",
+        "Branch.silent has no docstring",
+    ]
+    assert undocumented("f", lambda: 0) == ["f has no docstring"]
+
+
+def test_what_a_door_leads_to_is_followed():
+    classes = {"Leaf": Leaf, "Branch": Branch, "Bare": Bare}
+    assert reachable([door], classes) == [Branch, Leaf]
+    assert reachable([Leaf()], classes) == [Leaf]
