@@ -33,7 +33,7 @@ lab: $(LESSONS)
 test: $(STAMP) $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
-	    tests shardviz notebooks
+	    -n auto --maxprocesses=4 --dist=loadscope tests shardviz notebooks
 
 check: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff check .
