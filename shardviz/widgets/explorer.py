@@ -23,14 +23,25 @@ from shardviz.widgets.menus import target_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.report_view import History, cache_view, report_view
-from shardviz.widgets.session import Session
+from shardviz.widgets.session import MAX_ARRAYS, Session
 from shardviz.widgets.session_view import menus_view, session_view
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import session_on, session_state
 from shardviz.widgets.values_view import explanation_view
 
 
-class Explorer(anywidget.AnyWidget):
+def array_trait(number: int) -> str:
+    """The name of the trait that holds the view and the picture of one array."""
+    return f"array_{number}"
+
+
+class _ArrayTraits(traitlets.HasTraits):
+    """One trait for each array, so that an edit sends only the arrays that it changes."""
+
+    locals().update({array_trait(i): traitlets.Dict().tag(sync=True) for i in range(MAX_ARRAYS)})
+
+
+class Explorer(anywidget.AnyWidget, _ArrayTraits):
     """The main screen: mesh, arrays, rules, devices and program, linked and live.
 
     Made by `shardviz.explore`. The synced traits are what the page draws; the session behind them
@@ -50,7 +61,6 @@ class Explorer(anywidget.AnyWidget):
     _css = html_page.bundled_styles()
     menus = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
-    pictures = traitlets.Dict().tag(sync=True)
     devices = traitlets.Dict().tag(sync=True)
     report_data = traitlets.Dict().tag(sync=True)
     code_data = traitlets.Unicode().tag(sync=True)
@@ -82,6 +92,7 @@ class Explorer(anywidget.AnyWidget):
         self._history = History()
         self._effects = EffectsReader(self._refresh_report)
         self._cache_data = self._cache_view()
+        self._shows_code = False  # once somebody has opened the tab
         self._hearing = False  # the edits of one message are shown together, at its end
         self._edited = False
         session.listen(self._session_changed)
@@ -130,7 +141,9 @@ class Explorer(anywidget.AnyWidget):
         """The file that `save_html` writes, as text."""
         session = self.session
         stages, values = self._stages.saved(session.program, session.revision, session.target)
-        traits = {name: getattr(self, name) for name in _SAVED}
+        arrays = [array_trait(i) for i in range(len(session.program.arrays))]
+        traits = {name: getattr(self, name) for name in (*_SAVED, *arrays)}
+        traits["code_data"] = self.code()
         return html_page.saved_page(
             {**traits, "stages_data": stages, "plan_data": values}, self._alt()
         )
@@ -283,6 +296,9 @@ class Explorer(anywidget.AnyWidget):
             self._links.chosen = str(intent.get("value") or "")[:20]
         elif kind == "why":
             self.explanation = explanation_view(self.plan, str(intent.get("value"))[:400])
+        elif kind == "code":
+            self._shows_code = True
+            self.code_data = self.code()
         elif kind == "effects":
             self._effects.read(self.session.program, self.session.revision)
         elif kind == "observe":
@@ -308,16 +324,27 @@ class Explorer(anywidget.AnyWidget):
     def _refresh(self) -> None:
         session = self.session
         with self._sync, self.hold_sync():
-            self.devices, self.pictures = self._pictures.update(session, self._there())
+            self.devices, pictures = self._pictures.update(session, self._there())
             self._choose_links()
-            self.view = {**session_view(session), **self._answer}
+            view = session_view(session)
+            self._show_arrays(view.pop("arrays"), pictures)
+            self.view = {**view, **self._answer}
             self.target = target_view(
                 session.mesh, session.target, session.errors.get("target", "")
             )
-            self.code_data = self.code()
+            if self._shows_code:
+                self.code_data = self.code()
             self._refresh_report()
         if self._follows:
             self._ask_for_plan()
+
+    def _show_arrays(self, views: list[dict[str, Any]], pictures: list[Any]) -> None:
+        for i, (view, picture) in enumerate(zip(views, pictures, strict=True)):
+            setattr(self, array_trait(i), {**view, "picture": picture})
+        for i in range(len(views), MAX_ARRAYS):
+            if not getattr(self, array_trait(i)):
+                break
+            setattr(self, array_trait(i), {})
 
     def _refresh_report(self) -> None:
         stale = self._report_revision != self.session.revision
@@ -347,8 +374,7 @@ class Explorer(anywidget.AnyWidget):
 
 
 _SAVED = (
-    "menus", "view", "pictures", "devices", "report_data", "code_data", "target", "palette",
-    "stages_data",
+    "menus", "view", "devices", "report_data", "target", "palette", "stages_data",
 )  # fmt: skip
 
 

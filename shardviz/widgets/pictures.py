@@ -35,13 +35,13 @@ class PictureCache:
         self._devices: tuple[Any, dict[str, Any]] = (None, {})
         self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn, whatever its name
         self._named: dict[Any, dict[str, Any]] = {}
-        self._shown: tuple[Any, dict[str, Any]] = (None, {})
+        self._shown: tuple[Any, list[dict[str, Any] | None]] = (None, [])
         self._last: dict[int, dict[str, Any]] = {}
 
     def update(
         self, session: Session, there: DevicePlacement | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The devices and the arrays, as the page takes them.
+    ) -> tuple[dict[str, Any], list[dict[str, Any] | None]]:
+        """The devices and the arrays, as the page takes them; None for what cannot be drawn.
 
         Args:
             session: what is shown.
@@ -67,7 +67,7 @@ class PictureCache:
             self._devices = (key, part)
         return part
 
-    def _array_part(self, session: Session) -> dict[str, Any]:
+    def _array_part(self, session: Session) -> list[dict[str, Any] | None]:
         keys = [
             (_key(asked, session.look if i == session.selected else None), asked.array.name)
             for i, asked in enumerate(session.program.requests)
@@ -87,7 +87,7 @@ class PictureCache:
                 picture = self._last.get(index)  # the last good picture stays
             pictures.append(picture)
         self._arrays, self._named = drawn, named
-        self._shown = (keys, {"arrays": pictures})
+        self._shown = (keys, pictures)
         return self._shown[1]
 
 

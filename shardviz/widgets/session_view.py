@@ -263,6 +263,7 @@ def session_view(session: Session) -> dict[str, Any]:
     return {
         "mesh": mesh_view(session),
         "arrays": arrays,
+        "count": len(arrays),
         "selected": session.selected,
         "revision": session.revision,
         "rules": rules_view(session),

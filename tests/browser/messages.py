@@ -32,7 +32,7 @@ from tests.widgets.plans import REFUSED, layers
 from tests.widgets.rung_examples import SIDE
 
 TRAITS = (
-    "menus", "view", "pictures", "devices", "report_data", "code_data", "target", "palette",
+    "menus", "view", "array_0", "devices", "report_data", "code_data", "target", "palette",
     "stages_data", "plan_data", "explanation", "background", "link_data", "offline",
 )  # fmt: skip
 WAIT_S = 120

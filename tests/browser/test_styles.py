@@ -50,7 +50,6 @@ def test_every_custom_property_that_is_used_is_defined():
     script = html_page.bundled_module()
     defined |= set(re.findall(r'"(--sv-[a-z0-9-]+)"', script))  # set by the page
     assert set(re.findall(r"var\((--sv-[a-z0-9-]+)", styles + script)) <= defined
-    )
 
 
 def test_every_style_sheet_is_in_the_page():

@@ -17,6 +17,7 @@ import { isDark, watchTheme } from "./theme.js";
 /** @typedef {import("./messages").Model} Model */
 /** @typedef {import("./messages").Traits} Traits */
 /** @typedef {import("./messages").View} View */
+/** @typedef {import("./messages").SentView} SentView */
 /** @typedef {import("./messages").Intent} Intent */
 /** @typedef {import("./messages").CustomMessage} CustomMessage */
 /** @typedef {import("./messages").EditValue} EditValue */
@@ -26,7 +27,6 @@ import { isDark, watchTheme } from "./theme.js";
 const TRAITS = [
   "menus",
   "view",
-  "pictures",
   "devices",
   "report_data",
   "code_data",
@@ -50,7 +50,11 @@ class Page {
      * @type {number | null}
      */
     this.chosen = null;
-    this.arraysOf = keepLast(drawnArrays);
+    /**
+     * Every picture as it was read, for as long as the model has it.
+     * @type {WeakMap<import("./messages").PackedPicture, import("./picture_data.js").Picture>}
+     */
+    this.read = new WeakMap();
     this.devicesOf = keepLast(drawnDevices);
     this.linksOf = keepLast(drawnLinks);
     const highlight = (this.highlight = new Highlight());
@@ -117,7 +121,8 @@ class Page {
     this.scheduled = false;
     const sent = this.get("view");
     if (!("mesh" in sent)) return;
-    const view = this.withChosen(/** @type {View} */ (sent));
+    const arrays = Array.from({ length: sent.count }, (_, i) => this.get(`array_${i}`));
+    const view = this.withChosen({ .../** @type {SentView} */ (sent), arrays });
     answers.settled = this.intents.receive(view);
     /** @type {"dark" | "light"} */
     const name = isDark() ? "dark" : "light";
@@ -134,11 +139,18 @@ class Page {
     this.bar.show(view, this.get("target"), menus, theme.name);
     this.cards.show(view);
     this.rules.show(view.rules, menus.dialects);
-    const arrays = this.arraysOf(this.get("pictures"));
-    this.panel.show({ view, devices, arrays, links: this.linksOf(this.get("link_data")), theme });
+    const pictures = arrays.map(({ picture }) => picture && this.picture(picture));
+    this.panel.show({ view, devices, arrays: pictures, links: this.linksOf(this.get("link_data")), theme });
     this.showProgram(view);
     if (!this.live) this.disableEdits();
     this.finish(view);
+  }
+
+  /** @param {import("./messages").PackedPicture} packed */
+  picture(packed) {
+    const known = this.read.get(packed) ?? readPicture(packed);
+    this.read.set(packed, known);
+    return known;
   }
 
   /** @param {View} view */
@@ -186,11 +198,6 @@ class Page {
     this.program.destroy();
     this.root.remove();
   }
-}
-
-/** @param {Traits["pictures"]} pictures */
-function drawnArrays({ arrays }) {
-  return arrays.map((packed) => packed && readPicture(packed));
 }
 
 /** @param {Traits["devices"]} devices */

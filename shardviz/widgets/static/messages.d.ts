@@ -6,8 +6,9 @@
 /** What an Explorer's model holds, by the name of the trait (`explorer.py`). */
 export interface Traits {
   menus: Menus;
-  view: View | Record<string, never>;
-  pictures: Pictures;
+  view: SentView | Record<string, never>;
+  /** One trait for each array, so that an edit sends only those that it changes. */
+  [array: `array_${number}`]: ArrayView;
   devices: Devices;
   report_data: Report;
   /** The state as plain JAX code. */
@@ -47,10 +48,11 @@ export interface Menus {
   targets: Option[];
 }
 
-/** `session_view.py`: everything but the pictures and the report. */
-export interface View {
+/** `session_view.py`: everything but the arrays, the pictures and the report. */
+export interface SentView {
   mesh: MeshView;
-  arrays: ArrayView[];
+  /** How many arrays there are. */
+  count: number;
   selected: number;
   revision: number;
   rules: RulesView;
@@ -60,6 +62,11 @@ export interface View {
   /** Which message of which page this answers. */
   seq: number;
   client: string;
+}
+
+/** What the page shows: the view with its arrays. */
+export interface View extends SentView {
+  arrays: ArrayView[];
 }
 
 export interface MeshView {
@@ -98,6 +105,8 @@ export interface ArrayView extends Partial<ArrayLayout> {
   rank: number;
   /** The same layout in other dialects, as [dialect, text]; of the selected array only. */
   also?: [string, string][];
+  /** Null where there is nothing to draw. */
+  picture: PackedPicture | null;
 }
 
 export interface ArrayLayout {
@@ -164,11 +173,6 @@ export interface Palette {
 
 // ── Pictures: `picture/serialization.py` has the format ──────────────────────────────────────────────
 
-/** `pictures.py`: one per array; null where there is nothing to draw. */
-export interface Pictures {
-  arrays: (PackedPicture | null)[];
-}
-
 /** `pictures.py`: the devices, and the id and host of each in mesh order. */
 export interface Devices {
   picture: PackedPicture;
@@ -184,7 +188,7 @@ export interface Devices {
   count: string;
 }
 
-/** `link_pictures.py`: the links that the chosen collective uses. */
+/** `pictures.py`: the links that the chosen collective uses. */
 export interface LinkView {
   key: string;
   words: string;
@@ -225,11 +229,7 @@ export interface ArrayFacts {
   toScale: boolean;
 }
 
-export interface ArrayStep {
-  dim: number;
-  count: number;
-  at: number | null;
-}
+export type ArrayStep = { dim: number; count: number; at: number | null };
 
 export interface Label {
   x: number;
@@ -429,16 +429,9 @@ export interface Check {
 
 export type Effects = EffectsPending | EffectsProblem | EffectsFound;
 
-export interface EffectsPending {
-  state: "none" | "reading";
-  revision: number;
-}
+export type EffectsPending = { state: "none" | "reading"; revision: number };
 
-export interface EffectsProblem {
-  state: "done";
-  revision: number;
-  problem: string;
-}
+export type EffectsProblem = { state: "done"; revision: number; problem: string };
 
 export interface EffectsFound {
   state: "done";
@@ -593,7 +586,7 @@ export type Intent =
   | { kind: ActionKind };
 
 /** Intents without a value. */
-export type ActionKind = "plan" | "compile" | "run" | "cancel" | "effects" | "observe" | "save";
+export type ActionKind = "plan" | "compile" | "run" | "cancel" | "code" | "effects" | "observe" | "save";
 
 /** Text that was typed, or a choice that was made; null where the field says it all. */
 export type EditValue = string | number | (number | null)[] | null;

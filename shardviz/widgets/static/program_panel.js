@@ -63,6 +63,7 @@ export class ProgramPanel {
     /** @type {Shown | null} */ this.shown = null;
     /** The revision whose effects were asked for. */
     this.effectsOf = -1;
+    this.codeAsked = false;
     this.clock = 0;
     this.job = { began: 0, started: 0 };
     this.node = this.build();
@@ -106,7 +107,7 @@ export class ProgramPanel {
     this.tab = name;
     this.bodyKey = "";
     this.refresh();
-    this.askForEffects();
+    this.askForContent();
   }
 
   /**
@@ -131,9 +132,16 @@ export class ProgramPanel {
     this.values.pickByName(name);
   }
 
-  /** Effects are read when somebody looks at them, and again when the program was edited. */
-  askForEffects() {
+  /**
+   * Code is made once somebody looks at it. Effects are read when somebody looks at them, and again
+   * when the program was edited.
+   */
+  askForContent() {
     const { shown } = this;
+    if (this.tab === "Code" && shown?.live && !shown.code && !this.codeAsked) {
+      this.codeAsked = true;
+      this.act("code");
+    }
     if (this.tab !== "Effects" || !shown?.live || this.effectsOf === shown.view.revision) return;
     this.effectsOf = shown.view.revision;
     this.act("effects");
@@ -157,7 +165,7 @@ export class ProgramPanel {
       this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
     }
     this.refresh();
-    this.askForEffects();
+    this.askForContent();
   }
 
   /** The stages and the open tab, from what is known. */
