@@ -140,7 +140,13 @@ class Page {
     this.cards.show(view);
     this.rules.show(view.rules, menus.dialects);
     const pictures = arrays.map(({ picture }) => picture && this.picture(picture));
-    this.panel.show({ view, devices, arrays: pictures, links: this.linksOf(this.get("link_data")), theme });
+    this.panel.show({
+      view,
+      devices,
+      arrays: pictures,
+      links: this.linksOf(this.get("link_data")),
+      theme,
+    });
     this.showProgram(view);
     if (!this.live) this.disableEdits();
     this.finish(view);

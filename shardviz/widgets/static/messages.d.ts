@@ -586,7 +586,15 @@ export type Intent =
   | { kind: ActionKind };
 
 /** Intents without a value. */
-export type ActionKind = "plan" | "compile" | "run" | "cancel" | "code" | "effects" | "observe" | "save";
+export type ActionKind =
+  | "plan"
+  | "compile"
+  | "run"
+  | "cancel"
+  | "code"
+  | "effects"
+  | "observe"
+  | "save";
 
 /** Text that was typed, or a choice that was made; null where the field says it all. */
 export type EditValue = string | number | (number | null)[] | null;
