@@ -13,19 +13,25 @@ from pathlib import Path
 
 # Made up here once; they appear nowhere any more.
 MADE_UP = frozenset(
-    """
+    re.findall(
+        r"\w+",
+        """
 rung rungs climb climbed climbs door doors room rooms house parcel parcels yardstick
 yardsticks standing endings told
-""".split()
+""",
+    )
 )
 STAND_IN = re.compile(r"(?i)stand[-_]?ins?(?![a-z])")
 # These mean something else in plain English, so sentences may use them; names may not.
 NOT_IN_NAMES = MADE_UP | frozenset(
-    """
+    re.findall(
+        r"\w+",
+        """
 walk walks travels captures capture reading draft drafts story stories tell texts whole
 turns boxes cut cuts piece pieces orders meeting asked given links transfers signs ink hue
 hues wire newest opening shelf shelves team site sites
-""".split()
+""",
+    )
 )
 TEXT = {".py", ".js", ".ts", ".css", ".md", ".toml", ".ipynb", ".cff"}
 
@@ -35,6 +41,8 @@ def subwords(text: str) -> list[str]:
 
     >>> subwords("a LinkPictures.link_words")
     ['a', 'link', 'pictures', 'link', 'words']
+    re.findall(
+        r"\w+",
     """
     found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text)
     return [word.lower() for word in found]
