@@ -41,8 +41,6 @@ def subwords(text: str) -> list[str]:
 
     >>> subwords("a LinkPictures.link_words")
     ['a', 'link', 'pictures', 'link', 'words']
-    re.findall(
-        r"\w+",
     """
     found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text)
     return [word.lower() for word in found]
