@@ -41,7 +41,7 @@ def test_an_unknown_name_gets_the_nearest_one(shelf, door):
 def test_two_examples_of_one_name_are_refused():
     twice = [Example("a", "One.", int), Example("a", "Two.", int)]
     with pytest.raises(ShardvizError, match="Two examples are called 'a'"):
-        Registry("number", twice)
+        Registry("number", *twice)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ["MLP"], ""])
