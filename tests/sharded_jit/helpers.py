@@ -22,7 +22,7 @@ def block(shape: tuple[int, ...], parts: tuple[int, ...] | None, device: int) ->
     return tuple(slice(int(p) * s, (int(p) + 1) * s) for p, s in zip(place, steps, strict=True))
 
 
-def assert_cut(array: Any, parts: Parts | None, count: int) -> None:
+def assert_split(array: Any, parts: Parts | None, count: int) -> None:
     """Holds every shard of an array against what its parts say, numbers included."""
     assert isinstance(array, jax.Array)
     whole = np.asarray(array)
