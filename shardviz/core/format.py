@@ -6,11 +6,11 @@ import difflib
 import itertools
 from collections.abc import Iterable
 
-MOST_COMPARED = 1000  # names; a slip of the pen is not worth a second
+MOST_COMPARED = 1000  # names; comparing more takes longer than a hint on a typo is worth
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` as it may stand in a message: one line, printable, at most `limit` characters.
+    """`value` for a message: its repr in one line, printable, at most `limit` characters.
 
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
