@@ -196,7 +196,7 @@ def _rule_row(use: RuleUse) -> dict[str, Any]:
         note = use.never.removeprefix("never fires: ")
     return {
         "decides": _few(use.decides),
-        "whole": _few(use.keeps_whole),
+        "whole": _few(use.leaves_unsplit),
         "never": bool(use.never),
         "broken": bool(use.broken),
         "note": note,

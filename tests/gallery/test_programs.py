@@ -165,7 +165,7 @@ def test_the_first_program_shows_one_rule_of_every_fate():
     assert str(by_name["w_out"].spec) == "P('model', None)"
     embed = [v.outcome for v in by_name["w_in"].decisions[0].verdicts]
     assert embed == [
-        Outcome.OTHER_NAME, Outcome.OTHER_NAME, Outcome.TAKEN, Outcome.WHOLE, Outcome.DECIDED,
+        Outcome.OTHER_NAME, Outcome.OTHER_NAME, Outcome.TAKEN, Outcome.UNSPLIT, Outcome.DECIDED,
     ]  # fmt: skip
     decided = {d.rule for found in by_name.values() for d in found.decisions}
     assert decided == {0, 1, 2, 3}  # the last rule never fires

@@ -176,7 +176,7 @@ def check_deciding(verdict, found: Resolution, dim: int) -> None:
     for axis in axes:
         parts *= MESH.shape.get(axis, 1)
     if verdict.free or not axes:
-        assert verdict.outcome is (Outcome.APPLIED if verdict.free else Outcome.WHOLE)
+        assert verdict.outcome is (Outcome.APPLIED if verdict.free else Outcome.UNSPLIT)
         assert (dim in found.spec.unconstrained) == verdict.free
     elif len(set(axes)) < len(axes):
         assert verdict.outcome is Outcome.REPEATED
