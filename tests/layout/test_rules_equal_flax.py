@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 
 import jax
@@ -186,9 +187,14 @@ def check_deciding(verdict, found: Resolution, dim: int) -> None:
     elif size is not None and size % parts:
         assert verdict.outcome is Outcome.INDIVISIBLE
         misfit = verdict.misfit
-        assert misfit.remainder == size % parts
-        assert all(s % parts == 0 and 0 < abs(s - size) < parts for s in misfit.sizes)
-        assert (size + misfit.padding) % parts == 0
+        pattern = r"(\S+) left over\. Sizes that do: (.*); or pad by (\S+)\."
+        numbers = re.search(pattern, misfit.sentence())
+        assert numbers
+        remainder, padding = (int(numbers[i].replace(",", "")) for i in (1, 3))
+        sizes = [int(s.replace(",", "")) for s in numbers[2].split(" and ")]
+        assert remainder == size % parts
+        assert all(s % parts == 0 and 0 < abs(s - size) < parts for s in sizes)
+        assert (size + padding) % parts == 0
         fits = [a for a, n in MESH.shape.items() if n > 1 and size % n == 0]
         assert misfit.other_axes == tuple(a for a in fits if a not in found.spec.axes)
     elif parts == 1:
