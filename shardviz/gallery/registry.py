@@ -1,4 +1,4 @@
-"""Registry: named examples of one kind, in the order of a menu, made when somebody takes one."""
+"""Registry: named examples of one kind, in the order of a menu, each made by `get`."""
 
 from __future__ import annotations
 

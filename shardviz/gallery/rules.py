@@ -54,7 +54,7 @@ sequence -> None
 """
 
 # In the manner of MaxText's base configuration: separate names for activations and for weights,
-# tuples of axes, and a shorter tuple behind each for arrays where an axis is already gone.
+# tuples of axes, and a shorter tuple after each for arrays in which an axis is already used.
 _LONG = """
 # activations
 activation_batch -> (data, fsdp, expert)

@@ -90,7 +90,7 @@ def test_no_arguments_and_no_results():
     assert_split(legacy.sharded_jit(lambda: jnp.arange(8), None, Parts(8))(), Parts(8), 8)
 
 
-def test_num_partitions_alone_decides_where_everything_is_whole():
+def test_num_partitions_alone_decides_where_everything_is_replicated():
     out = legacy.sharded_jit(lambda x: x, None, None, num_partitions=4)(X)
     assert_split(out, None, 4)
 

@@ -111,7 +111,7 @@ def test_the_compiler_sees_the_constraint():
     report = legacy.sharded_jit(lambda x: constrained(jnp.sin(x)), None, None).report(X)
     assert report.ok, report.error
     (gather,) = {c.kind for c in report.collectives}
-    assert gather == "all-gather"  # the blocks are gathered, since the result is whole
+    assert gather == "all-gather"  # the blocks are gathered, since the result is replicated
 
 
 def test_a_constraint_shows_the_shards_that_exist_inside():
@@ -126,7 +126,7 @@ def test_a_constraint_shows_the_shards_that_exist_inside():
     assert seen[-1].shard_shape(X.shape) == (4, 2)
 
 
-def test_none_inside_makes_whole():
+def test_none_inside_replicates():
     seen = []
 
     def f(x):

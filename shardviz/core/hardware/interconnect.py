@@ -35,9 +35,9 @@ def ring_traffic(
 ) -> Iterator[ChipTraffic]:
     """What groups of equal size send around rings.
 
-    A group that fills a rectangular block of the torus, evenly spaced or not, uses rings along all its axes at
-    once; an axis that closes to a ring carries twice what an open one does. Any other group is one
-    ring in its own order.
+    A group that fills a rectangular block of the torus, evenly spaced or not, uses rings along all
+    its axes at once; an axis that closes to a ring carries twice what an open one does. Any other
+    group is one ring in its own order.
 
     Args:
         chips: int64 [groups, members], each row without repeats.
@@ -107,7 +107,7 @@ def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
 
 
 def _capacity(torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]) -> np.ndarray:
-    """float64 [groups]: 2 where the axis of a block closes to a ring, 1 where open, 0 where flat."""
+    """float64 [groups]: 2 where a block's axis closes to a ring, 1 where open, 0 where flat."""
     if sizes[axis] == 1:
         return np.zeros(len(grid))
     first = _lines(grid, axis).reshape(len(grid), -1, sizes[axis])[:, 0]
@@ -328,7 +328,7 @@ def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
 
 
 def _exchange(traffic: Traffic, part: _Part) -> None:
-    """The sends of an all-to-all inside slices; where chips have different numbers of members, by pairs."""
+    """The sends of an all-to-all inside slices; by pairs where chips have unequal member counts."""
     count, devices = part.chips.shape[1], part.members.shape[1]
     again = np.repeat(np.sort(part.chips, axis=1), max(1, devices // count), axis=1)
     even = (

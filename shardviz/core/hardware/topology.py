@@ -255,7 +255,7 @@ class Topology(Displayed):
     def parse(cls, text: str) -> Topology:
         """A topology from what a person typed; nothing is evaluated.
 
-        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` behind it for
+        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` after it for
         N slices, and `gpu:NAME:HOSTSxGPUS`.
 
         Raises:
@@ -280,7 +280,7 @@ class Topology(Displayed):
 
     @property
     def host_shape(self) -> tuple[int, ...]:
-        """The chips of one host along each axis: a host of TPUs has 2x2, that of a single chip 1x1."""
+        """The chips of one host along each axis: 2x2 for TPUs, 1x1 for a single chip."""
         if self.chip.platform == "gpu":
             return (1, self.shape[1])
         return (

@@ -189,7 +189,7 @@ class MeshSpec(Displayed):
         axis_names: one name an axis, major to minor.
         axis_sizes: one size an axis.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"` an axis.
-        device_ids: int64, in mesh shape; which device stands at which position.
+        device_ids: int64, in mesh shape; the device at each position.
         process_indices: int64, in mesh shape; the process (host) of each device.
         concrete: whether the ids name devices that a real `Mesh` held.
 

@@ -181,7 +181,7 @@ class MeshContext(Displayed):
 
         Names of axes are never the reason. The resource environment of JAX refused a mesh whose
         axes had names that loops (`xmap`) had taken; those loops are gone, and a mesh may always
-        lie inside another that has the same names.
+        be inside another that has the same names.
 
         Args:
             mesh: a MeshSpec, jax's Mesh or AbstractMesh, or None, with which `set_mesh` takes the

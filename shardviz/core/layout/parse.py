@@ -158,7 +158,7 @@ class Cursor:
         """A quoted or bare name.
 
         Raises:
-            ShardvizError: if something else stands here.
+            ShardvizError: if something else comes next.
         """
         if self.here.kind in ("string", "word"):
             return self.take().value
@@ -189,7 +189,7 @@ def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
     `None` gives `[]`, `x` gives `["x"]`, `(x, (y, z))` gives `["x", ["y", "z"]]`.
 
     Raises:
-        ShardvizError: of the cursor's class, where no entry stands.
+        ShardvizError: of the cursor's class, where no entry comes next.
     """
     if cursor.here.kind == "word" and cursor.here.value.lower() in ("none", "null"):
         cursor.take()

@@ -131,7 +131,7 @@ class Spec(Displayed):
                         f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and dimension"
                         f" {dim}; it can split one. Take it out of one of them."
                         if used[axis] != dim
-                        else f"Mesh axis {shown(axis)} stands twice in dimension {dim}; once is"
+                        else f"Mesh axis {shown(axis)} is named twice in dimension {dim}; once is"
                         " enough."
                     )
                 used[axis] = dim
