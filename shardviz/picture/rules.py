@@ -19,7 +19,7 @@ FULL_ROWS = 24  # in longer tables, rules that speak of other names share one li
 NOT_SPLIT_GROUP = 8  # the grey of the palette
 VERDICT_LEGEND = ((0, "decides"), (1, "lost"), (2, "does not work"), (3, "has no say"))
 _VERDICT_GROUPS = {
-    Outcome.APPLIED: 0, Outcome.WHOLE: 0, Outcome.SIZE_ONE: 0,
+    Outcome.APPLIED: 0, Outcome.UNSPLIT: 0, Outcome.SIZE_ONE: 0,
     Outcome.TAKEN: 1, Outcome.PART_TAKEN: 1, Outcome.OVERRIDDEN: 1,
     Outcome.INDIVISIBLE: 2, Outcome.MISSING_AXIS: 2,
 }  # fmt: skip
@@ -119,8 +119,8 @@ def draw_resolution(found: Resolution, title: str | None = None) -> Picture:
     >>> from shardviz.core.layout.resolution import resolve
     >>> found = resolve(("embed", "mlp"), [("mlp", "model"), ("embed", "model"), ("embed", None)])
     >>> picture = draw_resolution(found)
-    >>> picture.tiles.label(2), picture.tiles.tooltip(2)[:36]
-    ('taken by dim 1', 'dim 0: rule 2 (embed → model) lost: ')
+    >>> picture.tiles.label(2), picture.tiles.tooltip(2)[:44]
+    ('taken by dim 1', 'dim 0: rule 2 (embed → model) does not apply')
     """
     decisions = found.decisions
     speaking = [i for i, r in enumerate(found.rules) if r.logical in found.names]
@@ -166,7 +166,7 @@ def _verdict_cell(row: int, dim: int, verdict: Verdict) -> Cell:
 def verdict_word(verdict: Verdict) -> str:
     """A verdict in as few words as fit into a cell.
 
-    >>> verdict_word(Verdict(0, "embed", (), Outcome.WHOLE, "keeps the dimension whole."))
+    >>> verdict_word(Verdict(0, "embed", (), Outcome.UNSPLIT, "keeps the dimension whole."))
     '✓ whole'
     """
     outcome = verdict.outcome
@@ -182,4 +182,4 @@ def verdict_word(verdict: Verdict) -> str:
     if outcome in (Outcome.DECIDED, Outcome.OVERRIDDEN) and verdict.by_rule is not None:
         word = "after" if outcome is Outcome.DECIDED else "replaced by"
         return f"{word} rule {verdict.by_rule + 1}"
-    return {Outcome.WHOLE: "✓ whole", Outcome.SIZE_ONE: "✓ size 1"}.get(outcome, "–")
+    return {Outcome.UNSPLIT: "✓ whole", Outcome.SIZE_ONE: "✓ size 1"}.get(outcome, "–")
