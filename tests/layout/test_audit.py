@@ -122,8 +122,8 @@ def test_explain_of_a_clean_model_and_of_little():
 
 def test_axes_of_size_one_are_only_counted_where_they_are_many():
     mesh = make_mesh(a=1, fsdp=4, b=1, c=1)
-    told = repr(audit([("w", (8,), "x")], [("x", "fsdp")], mesh))
-    assert told == "Audit(1 array on fsdp=4, 3 axes of size 1, 1 rule: 8 B on each device)"
+    shown = repr(audit([("w", (8,), "x")], [("x", "fsdp")], mesh))
+    assert shown == "Audit(1 array on fsdp=4, 3 axes of size 1, 1 rule: 8 B on each device)"
 
 
 def test_long_findings_are_cut_and_counted():
@@ -169,8 +169,8 @@ def test_one_device_replicates_nothing():
 
 
 def test_an_audit_takes_what_its_parts_take():
-    told = audit({"w": ("8, 4", "batch mlp")}, "batch -> data", "data=4, model=2", "LINEN")
-    assert told.rows[0].layout.shard_shape == (2, 4)
+    audited = audit({"w": ("8, 4", "batch mlp")}, "batch -> data", "data=4, model=2", "LINEN")
+    assert audited.rows[0].layout.shard_shape == (2, 4)
     with pytest.raises(ShardvizError, match="No dialect"):
         audit({}, [], MESH, "pax")
     with pytest.raises(LayoutError, match="'8' is no array"):

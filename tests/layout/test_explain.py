@@ -28,7 +28,7 @@ LINEN = "(linen rules, 12 rules)"
 
 
 @pytest.mark.parametrize(
-    ("names", "shape", "dialect", "told"),
+    ("names", "shape", "dialect", "explanation"),
     [
         (
             "batch embed", (8, 4), "linen",
@@ -123,9 +123,9 @@ dim 1 “free” is left to the compiler: rule 12 (free → UNCONSTRAINED) leave
     ],
     ids=lambda v: v if isinstance(v, str) and len(v) < 20 else "",
 )  # fmt: skip
-def test_explain(names, shape, dialect, told):
+def test_explain(names, shape, dialect, explanation):
     mesh = None if shape is None else MESH
-    assert resolve(names, RULES, mesh=mesh, shape=shape, dialect=dialect).explain() == told
+    assert resolve(names, RULES, mesh=mesh, shape=shape, dialect=dialect).explain() == explanation
 
 
 def reasons(names: str, dim: int, dialect: str = "linen") -> list[str]:
@@ -134,9 +134,9 @@ def reasons(names: str, dim: int, dialect: str = "linen") -> list[str]:
 
 
 def test_verdicts_that_do_not_decide_say_why():
-    told = reasons("embed _", 0)
-    assert told[0] == "speaks of 'batch'; this dimension has 'embed'."
-    assert told[4] == "comes after rule 4, which already decided this dimension."
+    found = reasons("embed _", 0)
+    assert found[0] == "speaks of 'batch'; this dimension has 'embed'."
+    assert found[4] == "comes after rule 4, which already decided this dimension."
     assert reasons("embed _", 1)[0] == "speaks of 'batch'; this dimension has no name."
     assert reasons("kv batch mlp", 0)[8:10] == [
         "lost: 'data' is taken by dimension 1 through rule 1; 'model' is taken by dimension 2"

@@ -37,8 +37,8 @@ def test_strides_say_as_much_as_groups():
     for text, shape in [("x, y", (8, 8)), ("(y, x)", (8,)), ("None, y", (8, 8)), ("", ())]:
         layout = lay_out(shape, Spec.parse(text), MESH)
         cells = np.indices(MESH.axis_sizes)
-        told = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
-        assert layout.groups.tolist() == np.broadcast_to(told, MESH.axis_sizes).ravel().tolist()
+        expected = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
+        assert layout.groups.tolist() == np.broadcast_to(expected, MESH.axis_sizes).ravel().tolist()
 
 
 def test_a_layout_counts_blocks_replicas_and_bytes():
@@ -107,7 +107,7 @@ def test_words_about_layouts(make, words):
 
 
 @pytest.mark.parametrize(
-    ("size", "axes", "told"),
+    ("size", "axes", "expected"),
     [
         (510, ("x",), (2, (508, 512), 2, ("y",))),
         (3, ("x",), (3, (4,), 1, ())),
@@ -115,9 +115,9 @@ def test_words_about_layouts(make, words):
         (9, ("y",), (1, (8, 10), 1, ())),
     ],
 )
-def test_misfits_say_what_would_fit(size, axes, told):
+def test_misfits_say_what_would_fit(size, axes, expected):
     misfit = Misfit.find(size, axes, MESH)
-    assert (misfit.remainder, misfit.sizes, misfit.padding, misfit.other_axes) == told
+    assert (misfit.remainder, misfit.sizes, misfit.padding, misfit.other_axes) == expected
 
 
 @pytest.mark.parametrize(("size", "axes"), [(0, ("x",)), (8, ("x", "y")), (7, ()), (4, ("x",))])

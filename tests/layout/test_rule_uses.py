@@ -155,23 +155,23 @@ def test_summaries_add_up_to_the_verdicts(dialect):
         asked = requests(arrays, MESH, rules, Dialect.of(dialect))
         found = rule_summary(asked, rules)
         for use in found:
-            told = {name: set() for name in ("decides", "keeps_whole", "lost", "unreached",
-                                             "broken")}  # fmt: skip
+            kinds = ("decides", "keeps_whole", "lost", "unreached", "broken")
+            expected = {name: set() for name in kinds}
             for one in asked:
                 for decision in one.resolution.decisions if one.resolution else ():
                     verdict = decision.verdicts[use.index]
-                    place = PLACES.get(verdict.kind)
-                    if place is not None:
-                        told[place].add(one.array.name)
-            for place, names in told.items():
-                entries = getattr(use, place)
-                assert {e if isinstance(e, str) else e[0] for e in entries} == names, (place, use)
+                    kind = KINDS.get(verdict.kind)
+                    if kind is not None:
+                        expected[kind].add(one.array.name)
+            for kind, names in expected.items():
+                entries = getattr(use, kind)
+                assert {e if isinstance(e, str) else e[0] for e in entries} == names, (kind, use)
                 assert len(entries) == len(set(entries))
-            idle = not (told["decides"] or told["keeps_whole"] or told["broken"])
+            idle = not (expected["decides"] or expected["keeps_whole"] or expected["broken"])
             assert (use.never is not None) == idle
 
 
-PLACES = {
+KINDS = {
     "applied": "decides",
     "axis of size 1": "decides",
     "terminal None": "keeps_whole",

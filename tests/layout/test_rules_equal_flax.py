@@ -139,11 +139,11 @@ def check_verdicts(found: Resolution, table: list[tuple]) -> Counter:
     seen: Counter = Counter()
     story = retell(found, table)
     for dim, decision in enumerate(found.decisions):
-        told = [v.outcome for v in decision.verdicts]
+        outcomes = [v.outcome for v in decision.verdicts]
         deciding = [v for v in decision.verdicts if v.decides]
         assert len(deciding) == (decision.rule is not None)
         assert decision.deciding is (deciding[0] if deciding else None)
-        assert len(told) == len(table)
+        assert len(outcomes) == len(table)
         for index, verdict in enumerate(decision.verdicts):
             assert verdict.rule == index
             assert verdict.logical == table[index][0]

@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 import shardviz.legacy as legacy
-from shardviz.legacy import partitioned_function as room
+from shardviz.legacy import partitioned_function
 from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import values
 from tests.wrong import Hostile
@@ -234,8 +234,8 @@ def test_after_a_refusal_the_next_call_works():
 
 def test_several_processes(monkeypatch):
     """Its own devices a process may use; those of others it may not."""
-    monkeypatch.setattr(room.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(room.jax, "local_devices", lambda: jax.devices()[:4])
+    monkeypatch.setattr(partitioned_function.jax, "process_count", lambda: 2)
+    monkeypatch.setattr(partitioned_function.jax, "local_devices", lambda: jax.devices()[:4])
     out = legacy.sharded_jit(same, Parts(4, 1), Parts(4, 1))(X)
     assert [s.device for s in out.addressable_shards] == jax.devices()[:4]
     with pytest.raises(sv.ShardvizError) as refused:
