@@ -90,7 +90,7 @@ def test_boxes_in_no_order_of_a_grid_have_no_sharding_spec(order: list[int]) -> 
     assert "no grid of device axes" in found["PartitionSpec"]
 
 
-def test_the_order_of_devices_is_told_where_ids_do_not_ascend() -> None:
+def test_the_order_of_devices_is_given_where_ids_do_not_ascend() -> None:
     mesh = make_mesh("x=2, y=2", device_ids=[3, 1, 2, 0])
     found = equivalents(lay_out((4, 4), Spec.parse("x, y"), mesh))
     assert found["Parts"] == "Parts(2, 2)  # devices in the order 3, 1, 2, 0"

@@ -366,7 +366,7 @@ def test_layout_over_given_devices() -> None:
         sharding_spec_layout(spec, (2, 3), device_ids=[1, 2, 3])
 
 
-def test_the_door_takes_a_sharding_spec_parts_and_typed_text() -> None:
+def test_layout_takes_a_sharding_spec_parts_and_typed_text() -> None:
     import shardviz as sv
     import shardviz.legacy as legacy
 
