@@ -7,7 +7,7 @@ from typing import Any
 
 from shardviz.api.conversion import adopt
 from shardviz.core.errors import MissingPackage, import_optional
-from shardviz.picture.text import to_text
+from shardviz.picture.show import to_text
 
 
 def plot(thing: Any, **options: Any) -> Any:
@@ -42,8 +42,6 @@ def text(thing: Any, width: int = 80) -> str:
     >>> "model" in text(make_mesh(data=4, model=2))
     True
     """
-    from shardviz.picture.text import to_text
-
     return to_text(adopt(thing), width)
 
 

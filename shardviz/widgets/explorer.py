@@ -292,7 +292,7 @@ class Explorer(anywidget.AnyWidget):
         }
 
     def _alt(self) -> str:
-        from shardviz.picture.text import to_text  # only saved pages and notebooks need it
+        from shardviz.picture.show import to_text  # only saved pages and notebooks need it
 
         return to_text(self.session.program)
 

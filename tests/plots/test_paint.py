@@ -14,9 +14,9 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
-from shardviz.picture.draw import draw
 from shardviz.picture.palette import THEMES, colours, contrast
 from shardviz.picture.picture import Picture
+from shardviz.picture.show import draw
 from shardviz.plots.paint import paint, printable
 from tests.picture.values import VALUES
 
