@@ -96,7 +96,7 @@ def draw_mesh(
         title=f"mesh {mesh}" if title is None else title,
         legend=legend if len(legend) <= 10 else [],
         alt=_alt(mesh, by),
-        hue="blocks" if count <= 10 else "ramp",
+        colormap="blocks" if count <= 10 else "ramp",
         facts={"kind": "devices", "by": by},
     )
 
@@ -142,7 +142,7 @@ def draw_layout_devices(
         alt=_alt(layout.mesh, by)
         + f" Coloured by block of {what}: {plural(layout.num_blocks, 'block')},"
         f" {plural(layout.replicas, 'replica')}.",
-        hue="blocks",
+        colormap="blocks",
         facts={"kind": "devices", "by": by},
     )
 

@@ -277,8 +277,8 @@ class Picture(Displayed):
         frames: outlines around sets of tiles.
         legend: what the colours mean, at most ten entries.
         alt: the picture in words, for screen readers and for files.
-        hue: `"blocks"` (as many colours as can be distinguished, then a ramp), `"ramp"` (order),
-            `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
+        colormap: `"blocks"` (as many colours as can be distinguished, then a ramp), `"ramp"`
+            (order), `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
         groups: how many groups there are, whether or not a tile shows each.
         panels: pictures inside this one, each with the point of its top left corner.
         facts: what a web page needs to know beyond the drawing, as plain JSON data.
@@ -295,7 +295,7 @@ class Picture(Displayed):
     frames: tuple[Frame, ...] = ()
     legend: tuple[LegendEntry, ...] = ()
     alt: str = ""
-    hue: str = "blocks"
+    colormap: str = "blocks"
     groups: int = 1
     panels: tuple[tuple[float, float, Picture], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)

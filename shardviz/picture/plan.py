@@ -90,7 +90,7 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
         legend=axis_legend(plan.mesh),
         size=(starts[-1] + WIDEST[-1] / 2, y + PITCH / 2),
         alt=_alt(plan, rows, more),
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "plan"},
     )
@@ -332,7 +332,7 @@ def draw_explanation(explanation: Explanation, title: str | None = None) -> Pict
         ],
         size=(width, (NODE + 10) * len(axes)),
         alt=f"{head}: {' '.join(explanation.lines) or 'no mesh axis reaches it.'}",
-        hue="blocks",
+        colormap="blocks",
         groups=10,
         facts={"kind": "explanation"},
     )

@@ -174,7 +174,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
         legend=VERDICT_LEGEND,
         notes=notes,
         alt=f"Verdicts of {plural(len(rules), 'rule')}. {resolution.explain()}",
-        hue="verdicts",
+        colormap="verdicts",
         groups=4,
         facts={"kind": "resolution"},
     )

@@ -78,12 +78,12 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
 
 def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict[str, Any]:
     names = THEMES if with_palette else ()
-    colours = {name: colours_data(picture.groups, picture.hue, name) for name in names}
+    colours = {name: colours_data(picture.groups, picture.colormap, name) for name in names}
     return {
         "width": picture.width,
         "height": picture.height,
         "alt": picture.alt,
-        "hue": picture.hue,
+        "hue": picture.colormap,
         "groups": picture.groups,
         "facts": dict(picture.facts),
         "labels": [dict(vars(v)) for v in picture.labels],

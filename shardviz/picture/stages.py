@@ -79,7 +79,7 @@ def draw_comparison(
         notes=[*found.notes, *and_more(len(changes) - limit, "change")],
         size=(starts[-1] + 60, max(bottom, 16 + PITCH)),
         alt=" ".join([f"{head}.", *found.notes, *(c.words for c in changes[:limit])]),
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "comparison"},
     )
@@ -126,7 +126,7 @@ def draw_stages(found: Stages, title: str | None = None) -> Picture:
         frames=frames,
         size=(4 * COLUMN + 3 * BETWEEN, height),
         alt=" ".join([f"The stages of {head}.", *(line.strip() + "." for line in found.lines)]),
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "stages"},
     )
@@ -283,7 +283,7 @@ def draw_plan_difference(
         notes=notes,
         size=(size[0], y),
         alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "plan difference"},
     )

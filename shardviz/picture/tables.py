@@ -92,7 +92,7 @@ def matrix(
         rows, columns: their names.
         remarks: a text at the right of every row, `""` for none.
         least: the minimum width of a column, in points.
-        more: what `page` takes: title, notes, legend, alt, hue, groups.
+        more: what `page` takes: title, notes, legend, alt, colormap, groups.
 
     >>> matrix(["a"], ["x"], [Cell(0, 0, "yes", 0, "a is x")]).tiles.tooltip(0)
     'a is x'
@@ -190,7 +190,7 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
         labels += [label, *words]
         y += PITCH + LINE * (lines - 1)
     tiles = _tiles(rows, lengths, tops)
-    return page(tiles, labels, size=(starts[-1] + 40, y), hue="bars", groups=2, **more)
+    return page(tiles, labels, size=(starts[-1] + 40, y), colormap="bars", groups=2, **more)
 
 
 def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], int]:

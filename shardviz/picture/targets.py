@@ -42,7 +42,7 @@ def draw_targets(found: Targets, title: str | None = None) -> Picture:
         legend=_LEGEND,
         notes=["memory, bf16 peak and memory bandwidth are per device, as published"],
         alt=f"Targets. {listing or 'none'}.",
-        hue="verdicts",
+        colormap="verdicts",
         groups=4,
         facts={"kind": "targets"},
     )

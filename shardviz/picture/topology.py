@@ -87,7 +87,7 @@ def draw_position(
         size=grid.size,
         edges=edges,
         groups=count,
-        hue="blocks" if count <= 10 else "ramp",
+        colormap="blocks" if count <= 10 else "ramp",
         alt=_alt(mesh, described, notes),
         facts={"kind": "devices", "by": "position"},
     )
@@ -115,7 +115,7 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
         size=grid.size,
         edges=connection_edges(grid, None),
         groups=count,
-        hue="blocks" if count <= 10 else "ramp",
+        colormap="blocks" if count <= 10 else "ramp",
         alt=f"{topology}: {topology.words()} Device ids: {ids_text(topology.device_ids, 200)}.",
         facts={"kind": "devices", "by": "position"},
     )

@@ -220,7 +220,7 @@ class _Painter:
     def tiles(self, picture: Picture, x: float, y: float) -> None:
         """All tiles in one collection, then the text that fits into them."""
         tiles = picture.tiles
-        fills = colours(tiles.group, picture.groups, picture.hue, self.theme)
+        fills = colours(tiles.group, picture.groups, picture.colormap, self.theme)
         smallest = float(min(tiles.width.min(), tiles.height.min()))
         edges: Any = "none"
         if smallest >= EDGED and tiles.radius:
@@ -287,7 +287,7 @@ class _Painter:
         self.ax.add_collection(collection, autolim=False)
 
     def _palette(self, picture: Picture, strength: str) -> np.ndarray:
-        return palette(picture.groups, picture.hue, self.theme, strength)
+        return palette(picture.groups, picture.colormap, self.theme, strength)
 
     def label(self, label: Label, x: float, y: float) -> None:
         """One label, in the font of its role."""
@@ -318,7 +318,7 @@ class _Painter:
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
     """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
-    found = colours(np.maximum(edges.group, 0), picture.groups, picture.hue, theme, "strong")
+    found = colours(np.maximum(edges.group, 0), picture.groups, picture.colormap, theme, "strong")
     for group, colour in ((NO_GROUP, theme.faint_ink), (MANY_GROUPS, theme.muted)):
         found[edges.group == group, :3] = rgb(colour)
     found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
@@ -327,14 +327,14 @@ def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
     """The full colour, half and half with the fill: an edge by which pale tiles differ."""
-    group, count, hue = picture.tiles.group, picture.groups, picture.hue
-    strong = colours(group, count, hue, theme, "strong").astype(float)
-    return (strong + colours(group, count, hue, theme)) / 2
+    group, count, colormap = picture.tiles.group, picture.groups, picture.colormap
+    strong = colours(group, count, colormap, theme, "strong").astype(float)
+    return (strong + colours(group, count, colormap, theme)) / 2
 
 
 def text_colours_of(picture: Picture, theme: Theme) -> np.ndarray:
     """The colour of text on every tile: uint8 [tiles, 4]."""
-    table = palette(picture.groups, picture.hue, theme)
+    table = palette(picture.groups, picture.colormap, theme)
     return text_colours(table, theme)[table_index(picture.tiles.group, picture.groups, len(table))]
 
 

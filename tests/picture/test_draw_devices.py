@@ -130,7 +130,7 @@ def test_hosts_or_an_axis_say_the_colour():
     by_axis = draw(mesh, colour="model")
     assert by_axis.tiles.group.tolist() == [0, 1] * 4
     assert [e.text for e in by_axis.legend] == ["model 0", "model 1"]
-    assert draw(make_mesh(data=16), colour="data").hue == "ramp"
+    assert draw(make_mesh(data=16), colour="data").colormap == "ramp"
 
 
 def test_a_layout_of_few_blocks_has_a_legend_of_boxes():

@@ -70,7 +70,7 @@ def test_the_bars_of_a_plan_are_those_of_its_values():
 def test_axes_and_unsplit_dimensions_have_colours_of_their_own(theme):
     picture = draw(PLAN)
     groups = [entry.group for entry in picture.legend]
-    fills = hexed(colours(groups, picture.groups, picture.hue, theme))
+    fills = hexed(colours(groups, picture.groups, picture.colormap, theme))
     assert [entry.text for entry in picture.legend] == ["data 4", "model 2", "not split"]
     assert len(set(fills)) == 3
 

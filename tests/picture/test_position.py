@@ -191,7 +191,7 @@ def test_the_network_is_drawn_where_it_is_used():
 def test_more_than_ten_groups_are_a_ramp_that_the_notes_name():
     mesh = make_mesh(data=16, model=16)
     picture = draw_position(mesh, "tpu:v6e:16x16", Collective("all-gather", ("model",), 1))
-    assert (picture.hue, picture.groups, picture.legend) == ("ramp", 16, ())
+    assert (picture.colormap, picture.groups, picture.legend) == ("ramp", 16, ())
     assert any("16 groups, coloured in order" in v.text for v in picture.labels)
 
 
