@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.api.conversion import adopt
 from shardviz.core.errors import MissingPackage, import_optional
-from shardviz.picture.text import to_text
+from shardviz.picture.show import to_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

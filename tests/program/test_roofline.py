@@ -23,8 +23,7 @@ from shardviz.core.program.roofline import (
     with_operations,
 )
 from shardviz.core.program.stages import Stages
-from shardviz.picture.draw import draw
-from shardviz.picture.text import to_text
+from shardviz.picture.show import draw, to_text
 
 MESH = make_mesh(data=4, model=4)
 V5E = "tpu:v5e:4x4"
