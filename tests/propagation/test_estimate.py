@@ -272,7 +272,7 @@ def test_a_callback_moves_the_whole_once_at_most(eight_devices):
     found = estimate(lowered(Case(plain(called), (ROWS,)), mesh), (), MESH)
     assert told(found) in ([], [("all-gather", ("data",), 131072)])  # jaxlib 0.10 plans nothing
     assert {c.cause for c in found} <= {
-        "x is split over data and pure_callback needs that dimension whole."
+        "x is split over data and pure_callback needs that dimension not split."
     }
 
 
@@ -322,7 +322,7 @@ CAUSES = {
         " part of the sum."
     ],
     "inner and outer conflict": [
-        "x is split over data and dot_general needs that dimension whole.",
+        "x is split over data and dot_general needs that dimension not split.",
         "dot_general sums over its inner dimension, which is split over model: each device has a"
         " part of the sum.",
     ],
@@ -331,7 +331,7 @@ CAUSES = {
         " the result."
     ],
     "embedding": [
-        "gather looks things up in an array that is split over model: each device finds those that"
+        "gather looks up entries of an array that is split over model: each device finds those that"
         " it holds."
     ],
 }

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.backend.shardy import mlir_text
+from shardviz.core.backend.shardy import attributes
 from shardviz.core.backend.shardy.estimate_limits import Window
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")
 IMAGE = ((8, 32, 16, 8), "data, model")
-MISSES = "The estimate misses here"
+MISSES = "The estimate differs here"
 
 
 def convolved(stride, padding="SAME"):
@@ -100,8 +100,8 @@ def test_a_value_says_what_the_estimate_misses(name, eight_devices):
 def test_the_note_names_dimension_axes_and_both_sides(eight_devices):
     (note,) = (op.note for op in plan(lambda x: jnp.flip(x, 1), x=X).ops if op.note)
     assert note == (
-        "The estimate misses here: Shardy plans nothing for a reversal along dimension 1, split"
-        " over model; XLA's partitioner swaps the blocks: expect a collective-permute."
+        "The estimate differs here: Shardy plans nothing for a reversal along dimension 1, split"
+        " over model; XLA's partitioner swaps the shards: expect a collective-permute."
     )
 
 
@@ -212,10 +212,9 @@ def test_a_value_in_a_loop_names_each_line_once_and_its_functions(eight_devices)
 
 def test_what_is_remembered_of_texts_is_bounded():
     remembered = (
-        mlir_text.source_location,
-        mlir_text._inside,
-        mlir_text.parse_specs,
-        mlir_text.parse_edges,
+        attributes.source_location,
+        attributes._joined_to,
+        attributes.parse_edges,
     )
     for function in remembered:
         assert function.cache_info().maxsize is not None

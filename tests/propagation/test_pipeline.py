@@ -127,7 +127,7 @@ def test_elementwise_operations_of_chlo_get_stand_ins(eight_devices):
     assert "chlo.erf_inv" in str(lowered)
     copy = str(pipeline.propagate(lowered))
     assert "chlo." not in copy
-    assert 'shardviz.stands_for = "erf_inv"' in copy
+    assert 'shardviz.replaces = "erf_inv"' in copy
 
 
 def test_what_chlo_does_that_is_not_elementwise_stays(eight_devices):

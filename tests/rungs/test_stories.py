@@ -6,7 +6,6 @@ import re
 
 import pytest
 
-from shardviz.core.program import sharding_rule
 from tests.rungs.programs import CASES
 
 SUMS = ("all-reduce", "reduce-scatter")
@@ -25,7 +24,7 @@ def reductions(plan, op):
 
 def summed_axes(plan, op):
     """The axes that split, in an operand, what an operation reduces over."""
-    rule = sharding_rule.parse_sharding_rule(op.factors)
+    rule = op.factors
     found = set()
     for name, tensor in zip(op.operands, rule.operands if rule else (), strict=False):
         spec = plan.by_name[name].spec if name in plan.by_name else None
@@ -45,7 +44,7 @@ def test_partial_sums_are_told_where_they_are_put_together(case, dumped):
             over = {axis for c in found for axis in c.mesh_axes}
             for axis, _, kind in MOVED.findall(story):
                 assert axis not in over
-                assert f"nothing is put together over {axis}." in story
+                assert f"needs no reduction over {axis}." in story
                 assert any(c.value == op.name and c.kind == kind for c in plan.collectives)
 
 
@@ -55,7 +54,7 @@ def test_a_split_that_is_moved_away_before_the_sum_is_told(dumped):
     story = str(plan.why("dot_general"))
     assert (
         "model splits k (16) in x, which is moved first (all-to-all over model): so dot_general"
-        " reduces over the whole of k, and nothing is put together over model."
+        " reduces over all of k on each device, and needs no reduction over model."
     ) in story
     assert "each device has a part" not in story
 
