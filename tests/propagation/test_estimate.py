@@ -376,6 +376,6 @@ def test_arguments_are_named_as_the_plan_names_them():
     named = PlannedOp("batch['x']", "argument", shape=(64, 512), spec=Spec.parse("data, None"))
     (found,) = estimate(lowered(swap), (named,), MESH)
     assert found.cause == (
-        "The result is asked for as P(None, 'data'), and batch['x'] is split over data."
+        "The result is requested as P(None, 'data'), and batch['x'] is split over data."
     )
     assert found.value == "batch['x']"

@@ -23,7 +23,7 @@ _CARRIED = {
     "while": "what a loop carries is split alike in every iteration",
     "case": "the result of a cond is split as its branches are",
     "if": "the result of a cond is split as its branches are",
-    "optimization_barrier": "a barrier returns what it is given",
+    "optimization_barrier": "a barrier returns its operands",
     "shard_map": "a shard_map returns what its body returns",
 }
 

@@ -41,8 +41,8 @@ class Origin:
     source: str = ""
 
     def __str__(self) -> str:
-        where = f" ({self.source})" if self.source else ""
-        return f"{self.axis} from {self.kind} {self.name}{where}"
+        source = f" ({self.source})" if self.source else ""
+        return f"{self.axis} from {self.kind} {self.name}{source}"
 
 
 @dataclass(frozen=True)

@@ -400,8 +400,8 @@ class AttributeCache:
     def _read_location(self, location: Any) -> SourceLocation | None:
         """A location from its parts, or None where these do not say what they are."""
         if hasattr(location, "is_a_name"):
-            # jaxlib 0.10.0 has one class for all kinds, and crashes where one is asked for what
-            # another has; its text is read.
+            # jaxlib 0.10.0 has one class for all kinds, and crashes on an attribute that another
+            # kind has; its text is read.
             return None
         name = getattr(location, "name_str", "")
         inner = location.child_loc if name else location

@@ -20,7 +20,7 @@ from shardviz.core.backend.shardy.attributes import (
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import Origin, PlannedOp, Step, parent_axis
 
-# Operations that jax adds around the one it was asked for, by the names it would ask for them.
+# Operations that jax also adds around others, with the names of the functions that mean them.
 _HELPERS = {
     "constant": {"constant"},
     "broadcast_in_dim": {"broadcast_in_dim", "broadcast", "zeros", "full", "empty2"},
@@ -211,7 +211,7 @@ class PlanBuilder(ABC):
         return added
 
     def keep(self, builder: ValueBuilder, value: Any = None) -> ValueBuilder:
-        """Adds a value of the plan, and the MLIR value that it stands for, if there is one."""
+        """Adds a value of the plan, and the MLIR value that it is, if there is one."""
         self._builders.append(builder)
         self._by_name[builder.op.name] = builder
         if value is not None:

@@ -101,7 +101,7 @@ def read_group(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
 
 
 def read_constraint(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
-    """A sharding that is asked for in the middle of a program, or a reshard between functions."""
+    """A constraint in the middle of a program, or a reshard between functions."""
     operands = plan.named(op.operands)
     specs = plan.attributes.specs(op, "sharding")
     key = plan.attributes.text(op, "sdy.sharding_origin_name").strip('"')

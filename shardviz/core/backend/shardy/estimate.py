@@ -131,7 +131,7 @@ class _EstimateReader:
             yield self._collective(placed, axes, [after], value, location, cause)
 
     def _parts(self, placed: PlacedOperation, start: Any) -> list[tuple[tuple[str, ...], Spec]]:
-        """The collectives that one of Shardy's operations stands for: axes, and spec after it.
+        """The collectives that XLA makes of one of Shardy's operations: axes, and spec after each.
 
         XLA gathers one dimension at a time, the last first, and so it sums over devices.
         """
@@ -413,7 +413,7 @@ def why_moved(kind: str, axes: Sequence[str], move: Move) -> str:
     if move.constraint is not None:
         return f"{_asks(move.constraint)} asks for {move.after}, and {_has(move, axes)}."
     if move.kind == "result":
-        return f"The result is asked for as {move.after}, and {_has(move, axes)}."
+        return f"The result is requested as {move.after}, and {_has(move, axes)}."
     if move.kind == "loop":
         return f"The loop carries it as {move.after}, and {_has(move, axes)}."
     if move.kind == "return":

@@ -185,7 +185,7 @@ class _Split:
                 *self.rule.need_replication
             }
             return opcode if self.factor in self.rule.need_replication and free else ""
-        if opcode == "reduce":  # of values with their places: argmax
+        if opcode == "reduce":  # of values with their indices: argmax
             pairs = len(self.rule.results) > 1
             return opcode if pairs and self.factor in self.rule.reduction else ""
         return self._moved()
