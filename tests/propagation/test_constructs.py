@@ -177,10 +177,10 @@ def test_names_are_unique_and_operands_are_names(plans, name):
 def test_every_axis_is_told_back_to_its_origin(plans, name):
     made = plans(name)
     for op in made.ops:
-        story = str(made.why(op))
-        told = [line for line in story.splitlines() if line.startswith("Dimension ")]
-        assert sum(" is split over " in line for line in told) == len(op.spec.axes)
-        assert name in UNNUMBERED or "No step of its own" not in story, story
+        explanation = str(made.why(op))
+        lines = [line for line in explanation.splitlines() if line.startswith("Dimension ")]
+        assert sum(" is split over " in line for line in lines) == len(op.spec.axes)
+        assert name in UNNUMBERED or "No step of the propagation" not in explanation, explanation
 
 
 REGIONS = {

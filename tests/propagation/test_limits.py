@@ -62,7 +62,7 @@ CASES = {
     "pools side by side": (pooled(2, 2), {"x": IMAGE}, None),
     "a cumulative sum": (lambda x: jnp.cumsum(x, 1), {"x": X}, GATHERS),
     "a cumulative maximum": (lambda x: jax.lax.cummax(x, 1), {"x": X}, GATHERS),
-    "a cumulative sum of whole rows": (lambda x: jnp.cumsum(x, 1), {"x": (X[0], "data")}, None),
+    "a cumulative sum along columns": (lambda x: jnp.cumsum(x, 1), {"x": (X[0], "data")}, None),
     "a slice": (lambda x: x[:, 8:40] + 1, {"x": X}, EDGES),
     "a slice of another dimension": (lambda x: x[8:16] + 1, {"x": (X[0], "None, model")}, None),
     "a slice of the first half": (lambda x: x[:, :32] + 1, {"x": X}, EDGES),
@@ -77,7 +77,7 @@ CASES = {
     "top_k": (lambda x: jax.lax.top_k(x, 4), {"x": X}, GATHERS),
     "top_k of rows": (lambda x: jax.lax.top_k(x, 4), {"x": (X[0], "data")}, GATHERS),
     "argmax": (lambda x: jnp.argmax(x, 1), {"x": X}, GATHERS),
-    "argmax of whole rows": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
+    "argmax of rows that are not split": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
     "a Fourier transform": (lambda x: jnp.fft.fft(x), {"x": X}, GATHERS),
     "a Fourier transform of rows": (lambda x: jnp.fft.fft(x), {"x": (X[0], "data")}, None),
     "a Fourier transform of both dimensions": (lambda x: jnp.fft.fft2(x), {"x": X}, None),
@@ -144,7 +144,7 @@ def picked_of(x):
 
 LOOPS = {
     "of what the loop carries": lambda x: jax.lax.scan(picked, x, jnp.arange(3))[0],
-    "of what stands outside": lambda x: jax.lax.scan(picked_of(x), x * 2, jnp.arange(3))[0],
+    "of a value from outside": lambda x: jax.lax.scan(picked_of(x), x * 2, jnp.arange(3))[0],
     "in a branch in a loop": lambda x: jax.lax.fori_loop(
         0, 3, lambda i, t: jax.lax.cond(i > 1, lambda t: picked(t, i)[0], jnp.sin, t), x
     ),

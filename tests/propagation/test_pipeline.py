@@ -35,11 +35,11 @@ def test_the_passes_are_there():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_origins_and_steps_change_no_sharding(eight_devices, monkeypatch, name):
     made = module(name)
-    told = shardings(pipeline.propagate(made))
+    found = shardings(pipeline.propagate(made))
     passes = pipeline._passes(debug=False)
     monkeypatch.setattr(pipeline, "_passes", lambda debug: passes)
-    assert len(told) > 3
-    assert told == shardings(pipeline.propagate(made))
+    assert len(found) > 3
+    assert found == shardings(pipeline.propagate(made))
 
 
 def test_jax_keeps_its_module_as_it_was(eight_devices):

@@ -37,9 +37,9 @@ def noted(entry):
 
 
 def test_a_value_says_that_the_estimate_misses_only_where_it_does(dumped):
-    told = {key: entry for key, entry in dumped.items() if noted(entry)}
-    assert [key for key, entry in told.items() if not misses(entry)] == []
-    for key, entry in told.items():
+    noted_entries = {key: entry for key, entry in dumped.items() if noted(entry)}
+    assert [key for key, entry in noted_entries.items() if not misses(entry)] == []
+    for key, entry in noted_entries.items():
         for op in noted(entry):
             said = NOTE.findall(op.note)
             assert said

@@ -270,8 +270,8 @@ def _dot(refused: Refused, specs: Sequence[Spec]) -> str:
         )
     if inner[0] and inner[1]:
         return (
-            f"dot_general sums over a dimension that is split over {joined(inner[0])} on the left"
-            f" and over {joined(inner[1])} on the right."
+            f"dot_general sums over a dimension that is split over {joined(inner[0])} on the"
+            f" left and over {joined(inner[1])} on the right."
         )
     batch = [_over(specs[0], left_batch), _over(specs[1], right_batch)]
     if batch[0] != batch[1]:
