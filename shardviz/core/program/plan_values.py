@@ -50,7 +50,7 @@ class Step:
     """One step of the propagation: an axis crossed an operation.
 
     Attributes:
-        number: when it happened; counts over the whole program from 0.
+        number: when it happened; counts from 0 over all of the program.
         axis: the mesh axis that moved.
         op: the name of the PlannedOp whose sharding rule it followed.
         origin: the value it came from, by name.

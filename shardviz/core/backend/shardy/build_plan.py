@@ -113,7 +113,7 @@ class _PlanRun:
         single = single_device_effects(traced.stage.jaxpr.effects)
         return refusal_on(single, self.program.mesh.size) or ""
 
-    def _propagate(self, lowered: Planned) -> None:
+    def _propagate(self, lowered: LoweredProgram) -> None:
         traced, mesh = lowered.traced, self.program.mesh
         copy = pipeline.propagate(lowered.module, per_call=True)
         requested = {r.array.name: placed_spec(r.spec) for r in self.program.requests if r.spec}
@@ -190,7 +190,7 @@ def _unused(request: Request) -> PlannedOp:
 
 
 @dataclass(frozen=True, eq=False)
-class Planned:
+class LoweredProgram:
     """A program lowered for a plan.
 
     Attributes:
@@ -216,7 +216,7 @@ def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
     return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=_types(mesh))
 
 
-def lower_to_plan(program: Program, traced: Traced) -> Planned:
+def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
     """Lowers a traced program for a plan, without any device of its mesh.
 
     Args:
@@ -229,15 +229,15 @@ def lower_to_plan(program: Program, traced: Traced) -> Planned:
     """
     begun = time.perf_counter()
     try:
-        return Planned(traced, _module(traced, "cpu"), time.perf_counter() - begun)
+        return LoweredProgram(traced, _module(traced, "cpu"), time.perf_counter() - begun)
     except (ValueError, NotImplementedError) as error:
         if _WANTS_TPU in str(error):
             note = "It is lowered for TPUs: a Pallas kernel has no form for CPUs."
-            return Planned(traced, _module(traced, "tpu"), time.perf_counter() - begun, note)
+            return LoweredProgram(traced, _module(traced, "tpu"), time.perf_counter() - begun, note)
         if _WANTS_DEVICES not in str(error):
             raise
     traced = trace(program, _fake_mesh(program.mesh))
-    return Planned(traced, _module(traced, "cpu"), time.perf_counter() - begun)
+    return LoweredProgram(traced, _module(traced, "cpu"), time.perf_counter() - begun)
 
 
 def _module(traced: Traced, platform: str) -> Any:

@@ -265,8 +265,8 @@ def _dot(refused: Refused, specs: Sequence[Spec]) -> str:
     if inner[0] and inner[0] == inner[1]:
         return (
             f"Both operands of dot_general are split over {joined(inner[0])} along the dimension"
-            " that it sums: each device has a part of the sum, and it is ambiguous how the result is"
-            " split."
+            " that it sums: each device has a part of the sum, and it is ambiguous how the result"
+            " is split."
         )
     if inner[0] and inner[1]:
         return (
