@@ -78,7 +78,7 @@ def test_rules_stand_where_they_meet_their_mesh_axes():
     assert "repeats “embed” of rule 2" in _all_texts(picture)
 
 
-def test_a_long_table_is_cut_and_counted():
+def test_a_long_table_is_shortened_and_counted():
     picture = draw(Rules.of([(f"n{i}", "x") for i in range(1000)]))
     assert len(picture.tiles) == 200
     assert "and 800 more rules" in _all_texts(picture)
@@ -156,7 +156,7 @@ def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
     assert tiles.group.tolist() == [1, 0, 0]
 
 
-def test_a_long_audit_is_cut_and_the_rest_added_up():
+def test_a_long_audit_is_shortened_and_the_rest_added_up():
     rows = [W.replace(name=f"w{i}") for i in range(50)]
     picture = draw(audit(rows, RULES, MESH), limit=10)
     assert len(picture.tiles) == 11

@@ -94,7 +94,7 @@ def _tooltips(picture: Picture) -> list[str]:
     return [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
 
 
-def test_the_picture_of_the_sketch():
+def test_two_blocks_with_four_replicas_each():
     picture = draw(
         _layout((512, 2048), "None, model", data=4, model=2),
         name="w_in",

@@ -75,7 +75,7 @@ def test_axes_and_unsplit_dimensions_have_colours_of_their_own(theme):
     assert len(set(fills)) == 3
 
 
-def test_a_long_plan_is_cut_counted_and_keeps_what_moves_data():
+def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     plan = layers(30)
     kept = {row.op.name for row in value_rows(plan, 40)}
     assert len(kept) == 40

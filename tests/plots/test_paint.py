@@ -69,7 +69,7 @@ def test_the_figure_is_as_large_as_the_picture():
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize("name", VALUES)
-def test_every_value_is_painted_whole(name, theme):
+def test_every_value_is_painted_completely(name, theme):
     picture = draw(VALUES[name])
     figure = paint(picture, theme=theme)
     figure.canvas.draw()  # warnings, such as of letters that a font lacks, are errors here
