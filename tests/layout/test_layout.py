@@ -7,11 +7,10 @@ import pytest
 
 from shardviz.core.errors import LayoutError, MeshError
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.divisibility import Misfit
-from shardviz.core.layout.layout import lay_out, layout_from_indices
+from shardviz.core.layout.layout import Misfit, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request, requests
+from shardviz.core.layout.resolution import request, requests
 from shardviz.core.layout.rules import Dialect, Rules
 
 MESH = make_mesh(x=4, y=2)
