@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardviz.core.program.plan_values import PlannedOp
-from tests.rungs.dumps import Entry
-from tests.rungs.proto import Instruction, Module, Shape
-from tests.rungs.shardings import Blocks, of_module, of_spec, of_text
+from tests.stages.dumps import Entry
+from tests.stages.proto import Instruction, Module, Shape
+from tests.stages.shardings import Blocks, of_module, of_spec, of_text
 
 # StableHLO's name for it to XLA's; the same with hyphens where not listed.
 _OPCODES: Mapping[str, str] = {
