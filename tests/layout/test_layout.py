@@ -36,8 +36,8 @@ def test_strides_say_as_much_as_groups():
     for text, shape in [("x, y", (8, 8)), ("(y, x)", (8,)), ("None, y", (8, 8)), ("", ())]:
         layout = lay_out(shape, Spec.parse(text), MESH)
         cells = np.indices(MESH.axis_sizes)
-        told = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
-        assert layout.groups.tolist() == np.broadcast_to(told, MESH.axis_sizes).ravel().tolist()
+        expected = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
+        assert layout.groups.tolist() == np.broadcast_to(expected, MESH.axis_sizes).ravel().tolist()
 
 
 def test_a_layout_counts_blocks_replicas_and_bytes():
