@@ -92,7 +92,7 @@ def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     expect(page.get_by_label("Device order")).to_have_value("position/block", timeout=RUN_MS)
 
 
-def test_puzzles_stand_in_a_group_of_their_own(page, tmp_path):
+def test_puzzles_are_a_group_of_their_own(page, tmp_path):
     opened(page, explorer(), tmp_path)
     menu = page.get_by_label("Program", exact=True)
     labels = [g.get_attribute("label") for g in menu.locator("optgroup").all()]

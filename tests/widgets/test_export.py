@@ -36,10 +36,10 @@ def test_the_code_of_every_program_runs_and_lays_out_the_same(name, eight_device
 
 
 def assert_laid_out(session: Session, namespace: dict[str, object]) -> None:
-    for asked in session.program.requests:
-        array = namespace[asked.array.name]
+    for request in session.program.requests:
+        array = namespace[request.array.name]
         boxes = {s.device.id: s.index for s in array.addressable_shards}
-        assert boxes == asked.layout.indices()
+        assert boxes == request.layout.indices()
     assert "outputs" in namespace
 
 

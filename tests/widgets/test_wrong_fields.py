@@ -62,7 +62,7 @@ def fresh() -> Session:
 
 
 def field_error(session: Session, field: str) -> str:
-    errors = session.drafts[0].errors if field in ARRAY_FIELDS else session.errors
+    errors = session.fields[0].errors if field in ARRAY_FIELDS else session.errors
     return errors.get(field, "")
 
 
