@@ -49,7 +49,7 @@ SECONDS = {
     "notebooks/": 20,
     "tests/layout/test_": 15,
     "tests/plots/": 15,
-    "tests/house/": 15,
+    "tests/structure/": 15,
     "tests/": 5,
 }
 TOGETHER = ("tests/browser/", "tests/rungs/")

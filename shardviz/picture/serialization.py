@@ -40,7 +40,7 @@ out. `of` is "index" (the tile's number), "group", "device" or the name of a col
 becomes n = (v // divide [% modulo, unless 0]) * times + plus, shown as words[n] if there are
 words. `of: "devices"` is the list of the device ids of the tile (holders[offsets[i]] up to
 holders[offsets[i + 1]]; where offsets are null, its own device) and `of: "peers"` that of the
-devices of the other tiles of its group; both are set as `shardviz.picture.ids.ids_text(ids,
+devices of the other tiles of its group; both are set as `shardviz.picture.device_ids.ids_text(ids,
 limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
 line to the right edge of the tile.
 
@@ -78,7 +78,7 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
         with_palette: False for a page that brings its own colours, as the Explorer does.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.picture.draw import draw
+    >>> from shardviz.picture.show import draw
     >>> data, buffers = serialize(draw(make_mesh(data=4, model=2)))
     >>> data["tiles"]["count"], data["tiles"]["device"], len(buffers[0])
     (8, {'start': 0, 'step': 1}, 32)
@@ -89,12 +89,12 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
 
 def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict[str, Any]:
     names = THEMES if with_palette else ()
-    colours = {name: colours_data(picture.groups, picture.hue, name) for name in names}
+    colours = {name: colours_data(picture.groups, picture.colormap, name) for name in names}
     return {
         "width": round(picture.width, 2),
         "height": round(picture.height, 2),
         "alt": picture.alt,
-        "hue": picture.hue,
+        "hue": picture.colormap,
         "groups": picture.groups,
         "facts": dict(picture.facts),
         "labels": [_rounded(v) for v in picture.labels],

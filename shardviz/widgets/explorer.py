@@ -357,7 +357,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return {**cache_view(self._cache), "history": self._history.rows}
 
     def _alt(self) -> str:
-        from shardviz.picture.text import to_text  # only saved pages and notebooks need it
+        from shardviz.picture.show import to_text  # only saved pages and notebooks need it
 
         return to_text(self.session.program)
 

@@ -221,7 +221,7 @@ def _rule_row(use: RuleUse) -> dict[str, Any]:
         note = use.never.removeprefix("never fires: ")
     return {
         "decides": _few(use.decides),
-        "not_split": _few(use.keeps_whole),
+        "not_split": _few(use.leaves_unsplit),
         "never": bool(use.never),
         "broken": bool(use.broken),
         "note": note,

@@ -17,10 +17,10 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import ORIGINS, Choice, Diagnosis, PlannedOp, Step
 from shardviz.core.program.report import Collective
+from shardviz.picture.call_paths import call_paths
 from shardviz.picture.palette import LIGHT
 from shardviz.picture.plan import choice_words
 from shardviz.picture.spec_bars import axis_groups, short_type, split_axis
-from shardviz.picture.value_paths import value_paths
 
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
@@ -160,7 +160,7 @@ def _values(plan: Plan, strings: _Table) -> dict[str, Any]:
         for name in ("name", "kind", "opcode", "type", "spec", "source", "scope", "region",
                      "origins", "flags")
     }  # fmt: skip
-    for op, path in zip(plan.ops, value_paths(plan.ops), strict=True):
+    for op, path in zip(plan.ops, call_paths(plan.ops), strict=True):
         row = {
             "name": strings.add(op.name),
             "kind": KINDS.index(op.kind),

@@ -10,9 +10,9 @@ from playwright.sync_api import Page
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.report import Collective
-from shardviz.picture.draw import draw
 from shardviz.picture.picture import Picture
 from shardviz.picture.serialization import serialize
+from shardviz.picture.show import draw
 from shardviz.widgets import html_page
 from shardviz.widgets.pictures import palettes
 

@@ -13,10 +13,10 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
-from shardviz.picture.draw import draw
 from shardviz.picture.palette import hexed, palette, text_colours, theme_of
 from shardviz.picture.picture import Picture, make_tiles
 from shardviz.picture.serialization import serialize
+from shardviz.picture.show import draw
 from shardviz.widgets import html_page
 from tests.picture.values import VALUES
 
@@ -112,7 +112,7 @@ def test_a_page_reads_the_same_tiles_and_words(name):
 
 
 def test_a_page_writes_ids_as_python_does():
-    from shardviz.picture.ids import ids_text
+    from shardviz.picture.device_ids import ids_text
 
     dice = np.random.default_rng(1)
     cases = [([], 0), ([1], 5), (list(range(4000)), 0), (list(range(0, 4000, 2)), 6)]

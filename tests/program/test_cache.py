@@ -123,9 +123,9 @@ PURE = [
 ]
 
 
-@pytest.mark.parametrize("room", PURE)
-def test_these_rooms_import_no_jax(room):
-    code = f"import sys, shardviz.core.program.{room}; sys.exit('jax' in sys.modules)"
+@pytest.mark.parametrize("module", PURE)
+def test_these_modules_import_no_jax(module):
+    code = f"import sys, shardviz.core.program.{module}; sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
 
 

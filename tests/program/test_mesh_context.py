@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend import mesh_context as room
+from shardviz.core.backend import mesh_context as mesh_context_module
 from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import MeshError
@@ -298,7 +298,7 @@ def test_set_mesh_inside_jit_is_refused_before_it_is_tried():
     )
 
 
-def test_a_disabled_with_is_told():
+def test_a_disabled_with_is_reported():
     jax.config.update("jax_disallow_mesh_context_manager", True)
     try:
         said = mesh_context().entering(make_mesh(x=2), "with")
@@ -335,7 +335,7 @@ def test_an_unknown_api_is_named():
 
 
 def test_a_jax_without_the_private_names_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "_mesh_room", lambda: None)
+    monkeypatch.setattr(mesh_context_module, "_mesh_room", lambda: None)
     with entered("with X"):
         context = mesh_context()
     assert context.legacy == ()

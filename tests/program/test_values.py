@@ -91,11 +91,11 @@ def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatc
     assert run(made, np.ones((64, 8), np.float32)).ok
 
 
-def test_no_room_for_made_up_values_is_said(monkeypatch):
-    def no_room(*_):
+def test_too_little_memory_for_made_up_values_is_said(monkeypatch):
+    def no_memory(*_):
         raise MemoryError("Unable to allocate 30.5 GiB")
 
-    monkeypatch.setattr("shardviz.core.backend.inputs._slab", no_room)
+    monkeypatch.setattr("shardviz.core.backend.inputs._slab", no_memory)
     report = run(program(lambda x: x, array("x", (64, 8))))
     assert str(report.error).startswith(
         "place: x, f32[64, 8], takes 2 KiB in all, and this machine has no room to make it up."

@@ -96,7 +96,7 @@ def _settled(folder: str, context: Any) -> tuple[Any, ...]:
     (found,) = Path(folder).glob("shardy/*/02.after_propagation.mlir")
     values: list[Any] = []
 
-    def walk(operation: Any) -> None:
+    def collect(operation: Any) -> None:
         said = operation.attributes
         text = str(said["sdy.sharding"]) if "sdy.sharding" in said else ""
         shardings = _each(text) or [""] * len(operation.results)
@@ -107,10 +107,10 @@ def _settled(folder: str, context: Any) -> tuple[Any, ...]:
         for region in operation.regions:
             for block in region.blocks:
                 for inside in block.operations:
-                    walk(inside.operation)
+                    collect(inside.operation)
 
     with context:
-        walk(ir.Module.parse(found.read_text()).operation)
+        collect(ir.Module.parse(found.read_text()).operation)
     return tuple(values)
 
 

@@ -8,6 +8,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
+from shardviz.core.program.sharding_rule import ShardingRule
 from shardviz.widgets.report_view import memory_view, verdict
 from shardviz.widgets.stages_view import StageResults, stages_view
 from tests.widgets.stage_examples import (
@@ -166,7 +167,10 @@ def test_memory_is_put_into_words(memory, words):
 
 
 def test_operations_are_priced_with_the_plan_of_the_same_program():
-    rule = "<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>"
+    rule = ShardingRule(
+        ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
+        {"i": 64, "j": 16, "k": 32}, ("k",),
+    )  # fmt: skip
     operands = {"x": (64, 32), "w": (32, 16)}
     arrays = [PlannedOp(n, "argument", shape=s, dtype="float32") for n, s in operands.items()]
     dot = PlannedOp(

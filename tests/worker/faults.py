@@ -1,4 +1,4 @@
-"""Faults of a worker, and what has to hold after each: the kernel lives, the error is told, the
+"""Faults of a worker, and what has to hold after each: the kernel lives, the error is reported, the
 next compile works.
 """
 
@@ -111,10 +111,10 @@ class Faults:
         from shardviz.core.backend.worker import export, run
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
-            parcel = packed(*arguments, **options)
-            length = self.random.randrange(len(parcel.module))
+            exported = packed(*arguments, **options)
+            length = self.random.randrange(len(exported.module))
             noise = self.random.randbytes(self.random.randrange(64))
-            return replace(parcel, module=parcel.module[:length] + noise)
+            return replace(exported, module=exported.module[:length] + noise)
 
         packed = export.export_program
         with self.monkeypatch.context() as patch:
@@ -158,7 +158,7 @@ def inject(name: str, faults: Faults) -> str:
     fault, words = FAULTS[name]
     report = fault(faults)
     if report.error is None:
-        assert name in MAY_BE_TOO_LATE, f"{name}: no error was told"
+        assert name in MAY_BE_TOO_LATE, f"{name}: no error was reported"
     else:
         assert words in report.error.message, f"{name}: {report.error}"
         assert "\n" not in report.error.message

@@ -1,4 +1,4 @@
-"""Whatever happens to a worker, the kernel lives, the error is told and the next compile works.
+"""Whatever happens to a worker, the kernel lives, the error is reported and the next compile works.
 
 `SHARDVIZ_FAULTS=100` injects that many; `python -m tests.bench --only faults` does so too.
 """

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.picture.ids import ids_text
-from tests.picture.reading import read_ids
+from shardviz.picture.device_ids import ids_text
+from tests.picture.ids_reader import read_ids
 
 WORDS = [
     ("none", [], "no device"),

@@ -1,4 +1,4 @@
-"""The story of a value: where each axis came from, and why the other dimensions are whole."""
+"""Explanations of values: where each axis came from, and why other dimensions are not split."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ def mlp(x, w, v):
     return jax.nn.relu(x @ w) @ v
 
 
-def turned(x):
+def moved(x):
     return jax.lax.with_sharding_constraint(jnp.sin(x), P("model", "data"))
 
 
-def asked_whole(x):
+def replicated(x):
     return jax.lax.with_sharding_constraint(jnp.sin(x), P(None, None))
 
 
@@ -31,16 +31,16 @@ def manual(x):
     return jax.shard_map(jnp.sin, in_specs=P("data"), out_specs=P("data"))(x)
 
 
-# name: function, arguments, value, lines of its story; {} stands for the file and a line of it
-STORIES = {
+# name: function, arguments, value, lines of its explanation; {} is the file and a line of it
+EXPLANATIONS = {
     "an argument": (
         mlp,
         {"x": X, "w": W, "v": V},
         "x",
         [
             "x is an argument, float32[64, 32]: P('data', None).",
-            "Dimension 0 (64) is split over data: it was asked for so.",
-            "Dimension 1 (32) is whole: it was asked for so.",
+            "Dimension 0 (64) is split over data, as requested.",
+            "Dimension 1 (32) is not split, as requested.",
         ],
     ),
     "two axes from two arguments": (
@@ -64,11 +64,11 @@ STORIES = {
         {"x": X, "w": W, "v": V},
         "dot_general_1",
         [
-            "Dimension 1 (32) is whole: no axis reached it; v, where it comes from, is whole",
+            "Dimension 1 (32) is not split: no axis reached it; v, where it comes from, is not",
             "It costs, as an estimate, one all-reduce of 2 KiB over model: dot_general_1 sums over",
         ],
     ),
-    "a dimension that changes its place": (
+    "a dimension that moves": (
         lambda x: x.T,
         {"x": X},
         "transpose",
@@ -78,7 +78,7 @@ STORIES = {
         ],
     ),
     "an axis that a constraint asks for": (
-        turned,
+        moved,
         {"x": X},
         "sin",
         [
@@ -87,32 +87,35 @@ STORIES = {
             " which works element by element.",
         ],
     ),
-    "a constraint that asks for the whole": (
-        asked_whole,
+    "a constraint that asks for a replicated value": (
+        replicated,
         {"x": X},
         "sharding_constraint",
-        ["Dimension 0 (64) is whole: the constraint at {} asks for it so."],
+        ["Dimension 0 (64) is not split: the constraint at {} asks for that."],
     ),
     "an axis can be used once": (
         lambda x: x @ x.T,
         {"x": ((64, 64), "data, None")},
         "dot_general",
         [
-            "Dimension 1 (64) is whole: data splits it in transpose, but data splits dimension 0"
-            " here, and an array uses a mesh axis once.",
+            "Dimension 1 (64) is not split: data splits it in transpose, but data splits dimension"
+            " 0 here, and an array uses a mesh axis once.",
         ],
     ),
     "two axes that disagree": (
         lambda x, y: x + y,
         {"x": ((8,), "data"), "y": ((8,), "model")},
         "add",
-        ["Dimension 0 (8) is whole: data splits it in x and model splits it in y: they disagree,"],
+        [
+            "Dimension 0 (8) is not split: data splits it in x and model splits it in y: they"
+            " disagree,",
+        ],
     ),
     "one part of a split dimension": (
         lambda x: x.reshape(16, 4),
         {"x": ((64,), "data")},
         "reshape",
-        ["Dimension 1 (4) is whole: in x it is one part of ij, and data splits another part."],
+        ["Dimension 1 (4) is not split: in x it is one part of ij, and data splits another part."],
     ),
     "a dimension that nothing may cross": (
         lambda x: jax.lax.dynamic_index_in_dim(x, x[0, 0].astype("int32"), 0),
@@ -124,7 +127,7 @@ STORIES = {
         lambda x: jax.lax.broadcast_in_dim(x, (8, 16), (0,)),
         {"x": ((8,), "data")},
         "broadcast_in_dim",
-        ["Dimension 1 (16) is whole: it is new in broadcast_in_dim, and nothing that reads it"],
+        ["Dimension 1 (16) is not split: it is new in broadcast_in_dim, and nothing that reads it"],
     ),
     "a loop": (
         looped,
@@ -132,7 +135,7 @@ STORIES = {
         "output",
         [
             "Dimension 0 (64) is split over data, which came from argument x.",
-            "what a loop carries is split alike on every turn.",
+            "what a loop carries is split alike in every iteration.",
             ": a result is split as what is returned.",
         ],
     ),
@@ -147,45 +150,45 @@ STORIES = {
         {"x": X},
         "sin",
         [
-            "Dimension 0 (16) is whole: data splits it in x, but the body of a shard_map sees one"
-            " block.",
+            "Dimension 0 (16) is not split: data splits it in x, but the body of a shard_map sees"
+            " one shard.",
             "Inside of a shard_map over data, model: the shape is that of one device's block.",
         ],
     ),
-    "a result asked for whole": (
+    "a result that is not split": (
         lambda x: jnp.sin(x),
         {"x": X},
         "output",
-        ["Dimension 1 (32) is whole, as in sin."],
+        ["Dimension 1 (32) is not split, as in sin."],
     ),
     "size one": (
         lambda x: jnp.sum(x, axis=1, keepdims=True),
         {"x": X},
         "output",
-        ["Dimension 1 (1) is whole: there is nothing to split."],
+        ["Dimension 1 (1) is not split: it has size 1."],
     ),
 }
 
 
-@pytest.mark.parametrize("name", STORIES)
-def test_stories(eight_devices, name):
-    fn, arguments, value, lines = STORIES[name]
-    told = str(plan(fn, **arguments).why(value))
+@pytest.mark.parametrize("name", EXPLANATIONS)
+def test_explanations(eight_devices, name):
+    fn, arguments, value, lines = EXPLANATIONS[name]
+    text = str(plan(fn, **arguments).why(value))
     for line in lines:
         parts = line.split("{}")
-        assert all(part in told for part in parts), told
-        assert "{}" not in line or "test_story.py:" in told
+        assert all(part in text for part in parts), text
+        assert "{}" not in line or "test_explanation.py:" in text
 
 
 def test_steps_come_in_the_order_in_which_they_happened(eight_devices):
     made = plan(mlp, x=X, w=W, v=V)
-    story = made.why("dot_general_1")
-    assert [s.op for s in story.steps] == ["dot_general", "max", "dot_general_1"]
-    assert [s.number for s in story.steps] == sorted(s.number for s in story.steps)
-    assert repr(story) == f"Story(dot_general_1: {len(story.lines)} lines)"
+    explanation = made.why("dot_general_1")
+    assert [s.op for s in explanation.steps] == ["dot_general", "max", "dot_general_1"]
+    assert [s.number for s in explanation.steps] == sorted(s.number for s in explanation.steps)
+    assert repr(explanation) == f"Explanation(dot_general_1: {len(explanation.lines)} lines)"
 
 
-def test_the_story_of_what_causes_a_collective(eight_devices):
+def test_the_explanation_of_what_causes_a_collective(eight_devices):
     made = plan(mlp, x=X, w=W, v=V)
     assert made.why(made.collectives[0]).op.name == "dot_general_1"
 

@@ -1,13 +1,13 @@
-"""What is read off a module's parts is what its text says."""
+"""What is read of a module's locations and types is what their text says."""
 
 from __future__ import annotations
 
 import jaxlib.version
 import pytest
 
-from shardviz.core.backend.shardy import mlir_text, pipeline
+from shardviz.core.backend.shardy import attributes, pipeline
+from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.build_plan import abstract_mesh, lower_to_plan
-from shardviz.core.backend.shardy.mlir_text import AttributeCache
 from shardviz.core.backend.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program
@@ -31,45 +31,47 @@ def propagated(request, eight_devices):
     return pipeline.propagate(lowered.module, per_call=True)
 
 
-def test_a_place_is_what_the_text_of_its_location_says(propagated):
-    texts, functions = AttributeCache(), set()
+def test_a_location_is_what_its_text_says(propagated):
+    cache, functions = AttributeCache(), set()
     for op in operations(propagated.operation):
-        told = texts.place(op)
-        assert told == mlir_text.source_location(str(op.location))
-        functions.update(told.calls)
+        location = cache.location(op)
+        assert location == attributes.source_location(str(op.location))
+        functions.update(location.calls)
     assert functions
 
 
 @pytest.mark.skipif(
     jaxlib.version.__version__ == "0.10.0", reason="jaxlib 0.10.0 has no classes of locations"
 )
-def test_most_places_are_read_without_their_text(propagated, monkeypatch):
+def test_most_locations_are_read_without_their_text(propagated, monkeypatch):
     found = list(operations(propagated.operation))
-    asked = []
-    whole = mlir_text.source_location
-    monkeypatch.setattr(mlir_text, "place", lambda text: asked.append(text) or whole(text))
-    texts = AttributeCache()
+    parsed = []
+    parse = attributes.source_location
+    monkeypatch.setattr(
+        attributes, "source_location", lambda text: parsed.append(text) or parse(text)
+    )
+    cache = AttributeCache()
     for op in found:
-        texts.place(op)
-    assert all("callsite" not in text for text in asked)
+        cache.location(op)
+    assert all("callsite" not in text for text in parsed)
 
 
 def test_copies_share_what_was_read(propagated):
-    texts = AttributeCache()
+    cache = AttributeCache()
     for op in operations(propagated.operation):
-        texts.place(op)
+        cache.location(op)
         for value in op.results:
-            assert texts.tensor(value) == mlir_text.parse_tensor(str(value.type))
+            assert cache.tensor(value) == attributes.parse_tensor(str(value.type))
         for name in op.attributes:
             name = getattr(name, "name", name)
-            assert texts.attribute(op, name) == str(op.attributes[name])
-    read = len(texts._places), len(texts._tensors), len(texts._attributes)
+            assert cache.text(op, name) == str(op.attributes[name])
+    read = len(cache._locations), len(cache._tensors), len(cache._texts)
     for op in operations(propagated.operation.clone()):
-        texts.place(op)
+        cache.location(op)
         for value in op.results:
-            texts.tensor(value)
-    assert read == (len(texts._places), len(texts._tensors), len(texts._attributes))
+            cache.tensor(value)
+    assert read == (len(cache._locations), len(cache._tensors), len(cache._texts))
 
 
 def test_what_an_operation_does_not_say_is_empty(propagated):
-    assert AttributeCache().attribute(propagated.operation, "no such") == ""
+    assert AttributeCache().text(propagated.operation, "no such") == ""

@@ -1,8 +1,8 @@
 """Device ids as short text that loses none: `0–62 step 2`, `0–1, 8–9 … 56–57`.
 
-Ids keep the order they come in. A dash runs from one id to another, `step` says by how much
-where it is not 1, and `…` goes on as the two entries before it do, up to the one after it;
-round brackets hold what repeats. `tests/picture/test_ids.py` reads the ids back from any such text.
+Ids keep their order. A dash runs from one id to another, `step` is their difference where it is
+not 1, `…` continues the two entries before it up to the one after it, and round brackets hold what
+repeats. `tests/picture/ids_reader.py` reads the ids back from any such text.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ FEW = 4
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
-    """Every id, folded where a pattern repeats.
+    """Every id, with ranges where a pattern repeats.
 
     Args:
-        ids: integers, in the order to say them.
-        limit: with a limit the text is for a small place: ids side by side if that takes at most
-            so many letters, else folded, else only how many there are. 0 for no limit.
+        ids: integers, in the order to list them.
+        limit: in letters; 0 for none. Of `1 · 2 · 3`, the same in ranges and the number of
+            devices, the text is the first that fits.
 
     >>> ids_text([0, 2, 4, 6]), ids_text(range(0, 64, 2)), ids_text([])
     ('0, 2, 4, 6', '0–62 step 2', 'no device')
@@ -30,15 +30,15 @@ def ids_text(ids: object, limit: int = 0) -> str:
     array = np.asarray(ids, np.int64).reshape(-1)
     if not len(array):
         return "no device"
-    if limit and len(array) <= limit:
+    if len(array) <= limit:
         spread = " · ".join(map(str, array.tolist()))
         if len(spread) <= limit:
             return spread
-    folded = _folded(array)
-    return f"{len(array):,} devices" if limit and len(folded) > limit else folded
+    ranges = _in_ranges(array)
+    return f"{len(array):,} devices" if limit and len(ranges) > limit else ranges
 
 
-def _folded(ids: np.ndarray) -> str:
+def _in_ranges(ids: np.ndarray) -> str:
     if len(ids) <= FEW and not (len(ids) > 2 and (np.diff(ids) == 1).all()):
         return ", ".join(map(str, ids.tolist()))
     nest = _nest(ids)

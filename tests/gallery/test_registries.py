@@ -14,34 +14,34 @@ from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.gallery.registry import Example, Registry
 
-SHELVES = {"arrays": arrays, "meshes": meshes, "programs": programs, "rules": rules}
+REGISTRIES = {"arrays": arrays, "meshes": meshes, "programs": programs, "rules": rules}
 LONG_MESH = make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2)
 
 
-@pytest.mark.parametrize("shelf", SHELVES.values(), ids=SHELVES)
-def test_each_name_has_a_value_and_one_sentence(shelf):
-    assert shelf.names()
-    assert shelf.names()[0] == shelf.DEFAULT
-    for name in shelf.names():
-        assert shelf.get(name)
-        sentence = shelf.describe(name)
+@pytest.mark.parametrize("registry", REGISTRIES.values(), ids=REGISTRIES)
+def test_each_name_has_a_value_and_one_sentence(registry):
+    assert registry.names()
+    assert registry.names()[0] == registry.DEFAULT
+    for name in registry.names():
+        assert registry.get(name)
+        sentence = registry.describe(name)
         assert sentence.endswith(".")
         assert len(sentence) <= 100
 
 
-@pytest.mark.parametrize("shelf", SHELVES.values(), ids=SHELVES)
-@pytest.mark.parametrize("door", ["get", "describe"])
-def test_an_unknown_name_gets_the_nearest_one(shelf, door):
-    known = shelf.names()[-1]
+@pytest.mark.parametrize("registry", REGISTRIES.values(), ids=REGISTRIES)
+@pytest.mark.parametrize("function", ["get", "describe"])
+def test_an_unknown_name_gets_the_nearest_one(registry, function):
+    known = registry.names()[-1]
     with pytest.raises(ShardvizError, match=r"Did you mean") as caught:
-        getattr(shelf, door)(known + "s")
+        getattr(registry, function)(known + "s")
     assert known in str(caught.value)
 
 
 def test_two_examples_of_one_name_are_refused():
     twice = [Example("a", "One.", int), Example("a", "Two.", int)]
     with pytest.raises(ShardvizError, match="Two examples are called 'a'"):
-        Registry("number", twice)
+        Registry("number", *twice)
 
 
 @pytest.mark.parametrize("wrong", [None, 3, ["MLP"], ""])
@@ -112,8 +112,8 @@ def test_names_and_sentences_need_no_jax_and_no_program_starts_a_backend():
 import sys
 import shardviz.gallery
 from shardviz.gallery import arrays, meshes, programs, rules
-for shelf in (arrays, meshes, programs, rules):
-    assert all(map(shelf.describe, shelf.names()))
+for registry in (arrays, meshes, programs, rules):
+    assert all(map(registry.describe, registry.names()))
 assert "jax" not in sys.modules
 for name in programs.names():
     programs.get(name).requests, programs.sources(name)

@@ -1,7 +1,8 @@
-"""Where the chips of a described topology stand on a page, and the strokes between them.
+"""The positions of a topology's chips on a page, and the lines that are the links between them.
 
-Two axes of a torus are a grid; a third is drawn as planes side by side; slices stand apart. Links
-along x and y join neighbours; those along z, and the ways around, are short strokes at both ends.
+Two axes of a torus are a grid; a third is drawn as planes side by side, slices as separate blocks.
+Links along x and y join neighbours; links along z and wraparound links are short lines at both
+ends.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import numpy as np
 from shardviz.core.hardware.interconnect import LinkUse
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.hardware.torus import Torus
-from shardviz.picture.page import text_width
 from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Edges, Frame, Label, make_edges
+from shardviz.picture.text_fit import text_width
 
 # Up to so many chips: width and height of a chip and the gap between chips, in points.
 _SIZES = (
@@ -34,8 +35,8 @@ MOST_FRAMES = 512  # more are finer than a reader can see; the tooltip has the h
 
 
 @dataclass(frozen=True, eq=False)
-class Board:
-    """The chips of a topology on a page.
+class ChipGrid:
+    """The positions of a topology's chips on a page.
 
     Attributes:
         torus: the chips and their links.
@@ -49,7 +50,7 @@ class Board:
 
     @property
     def topology(self) -> Topology:
-        """What is drawn."""
+        """The topology of the chips."""
         return self.torus.topology
 
     @property
@@ -73,13 +74,13 @@ class Board:
 
     @cached_property
     def margin(self) -> float:
-        """Room around a plane, for frames and for strokes that lead around or to other planes."""
-        leads = any(self.torus.wraps[:2]) or not self.flat
-        return self.gap * (1.0 if leads else 0.7 if self.topology.slices > 1 else 0.45)
+        """Space around a plane, for frames, wraparound links and links to other planes."""
+        links = any(self.torus.wraps[:2]) or not self.flat
+        return self.gap * (1.0 if links else 0.7 if self.topology.slices > 1 else 0.45)
 
     @property
-    def trunk(self) -> float:
-        """Room for the network on the left of the hosts of GPUs."""
+    def network_width(self) -> float:
+        """Space for the network on the left of the hosts of GPUs."""
         return 0.0 if self.torus.shape or self.topology.hosts == 1 else 12.0
 
     @cached_property
@@ -88,16 +89,16 @@ class Board:
         across, down = self.plane
         width = across * (self.cell[0] + self.gap) - self.gap + 2 * self.margin
         height = down * (self.cell[1] + self.gap) - self.gap + 2 * self.margin
-        rail = 0.0 if self.torus.shape else self.gap * 0.5
-        return width + self.trunk, height + rail
+        bus = 0.0 if self.torus.shape else self.gap * 0.5
+        return width + self.network_width, height + bus
 
     @property
     def head(self) -> float:
-        """Room for a word above each plane."""
+        """Space for the name above each plane."""
         return 13.0 if self.planes > 1 else 0.0
 
     @cached_property
-    def _columns(self) -> int:
+    def _planes_per_row(self) -> int:
         """How many planes stand side by side."""
         if not self.torus.shape and self.planes <= 12:
             return 1
@@ -106,13 +107,13 @@ class Board:
     @cached_property
     def block(self) -> tuple[float, float]:
         """Width and height of all planes of a slice, in points."""
-        rows = -(-self.planes // self._columns)
+        rows = -(-self.planes // self._planes_per_row)
         between = self.gap
-        width = self._columns * (self.extent[0] + between) - between
+        width = self._planes_per_row * (self.extent[0] + between) - between
         return width, rows * (self.extent[1] + self.head + between) - between
 
     @cached_property
-    def _across(self) -> int:
+    def _slices_per_row(self) -> int:
         """How many slices stand side by side."""
         return _side_by_side(self.topology.slices, self.block[0], self.block[1] + self.slice_head)
 
@@ -123,22 +124,22 @@ class Board:
 
     @property
     def slice_head(self) -> float:
-        """Room for the name of a slice."""
+        """Space for the name of a slice."""
         return 16.0 if self.topology.slices > 1 else 0.0
 
     @cached_property
     def size(self) -> tuple[float, float]:
         """Width and height of everything, in points."""
-        rows = -(-self.topology.slices // self._across)
+        rows = -(-self.topology.slices // self._slices_per_row)
         width, height = self.block
         return (
-            self._across * (width + self.apart) - self.apart,
+            self._slices_per_row * (width + self.apart) - self.apart,
             rows * (height + self.slice_head + self.apart) - self.apart,
         )
 
     def slice_corner(self, number: int) -> tuple[float, float]:
         """The top left corner of the planes of a slice."""
-        row, column = divmod(number, self._across)
+        row, column = divmod(number, self._slices_per_row)
         width, height = self.block
         return (
             column * (width + self.apart),
@@ -146,8 +147,8 @@ class Board:
         )
 
     def plane_corner(self, number: int) -> tuple[float, float]:
-        """The top left corner of a plane in its slice, below its word."""
-        row, column = divmod(number, self._columns)
+        """The top left corner of a plane in its slice, below its name."""
+        row, column = divmod(number, self._planes_per_row)
         return (
             column * (self.extent[0] + self.gap),
             row * (self.extent[1] + self.head + self.gap) + self.head,
@@ -162,7 +163,12 @@ class Board:
         if not torus.shape:
             gpus = self.plane[0]
             host, number = np.divmod(np.arange(torus.chips), gpus)
-            x = planes[host, 0] + self.trunk + self.margin + number * (self.cell[0] + self.gap)
+            x = (
+                planes[host, 0]
+                + self.network_width
+                + self.margin
+                + number * (self.cell[0] + self.gap)
+            )
             return np.stack([x, planes[host, 1] + self.margin])
         x, y = torus.coords[:, 0], torus.coords[:, 1]
         z = np.zeros(torus.chips, np.int64) if self.flat else torus.coords[:, 2]
@@ -200,7 +206,7 @@ class Board:
         ]
 
     def labels(self) -> list[Label]:
-        """The names of slices, planes and hosts, and coordinates where there is room."""
+        """The names of slices, and of planes (or hosts of GPUs) where they are wide enough."""
         found = []
         for number in range(self.topology.slices):
             left, top = self.slice_corner(number)
@@ -210,13 +216,13 @@ class Board:
                 word = "z" if self.torus.shape else "host"
                 for plane in range(self.planes):
                     x, y = self.plane_corner(plane)
-                    x = left + x + self.trunk + self.margin - self.gap * 0.36
+                    x = left + x + self.network_width + self.margin - self.gap * 0.36
                     found.append(Label(x, top + y - 8, f"{word} {plane}", "start", "tick"))
         return found
 
 
 def _side_by_side(count: int, width: float, height: float) -> int:
-    """How many of some boxes to a row, so that the page is well shaped and its last row full."""
+    """How many rectangles to a row, so that the page is well shaped and its last row full."""
 
     def unfit(columns: int) -> float:
         rows = -(-count // columns)
@@ -226,12 +232,12 @@ def _side_by_side(count: int, width: float, height: float) -> int:
     return min(range(1, min(count, 400) + 1), key=unfit)
 
 
-def board(topology: Topology) -> Board:
-    """A topology on a page, with chips as large as their number leaves room for.
+def chip_grid(topology: Topology) -> ChipGrid:
+    """A topology on a page, with chips as large as their number allows.
 
     >>> from shardviz.core.hardware.topology import Topology
-    >>> placed = board(Topology.parse("tpu:v5e:4x4"))
-    >>> placed.cell, placed.corners[:, 0].round(1).tolist(), np.round(placed.size).tolist()
+    >>> grid = chip_grid(Topology.parse("tpu:v5e:4x4"))
+    >>> grid.cell, grid.corners[:, 0].round(1).tolist(), np.round(grid.size).tolist()
     ((52.0, 34.0), [10.8, 10.8], [302.0, 230.0])
     """
     _, cell, gap = next(v for v in _SIZES if topology.chips <= v[0])
@@ -239,25 +245,25 @@ def board(topology: Topology) -> Board:
     width = max(cell[0], each * cell[1])
     if topology.chips <= 256:
         width = max(width, each * (text_width(str(topology.device_ids.max()), 8.0) + 7))
-    return Board(Torus(topology), (width, cell[1]), gap)
+    return ChipGrid(Torus(topology), (width, cell[1]), gap)
 
 
 MOST_IDLE = 20_000  # idle links beyond that are finer than a reader can see
 MOST_BESIDE = 1024  # chips: with more of them, idle links only hide those in use
-Strokes = tuple[np.ndarray, ...]  # x0, y0, x1, y1, group, width
+Lines = tuple[np.ndarray, ...]  # x0, y0, x1, y1, group, width
 
 
-def connection_edges(placed: Board, links: LinkUse | None) -> Edges:
-    """The links of a topology as strokes, those in use in the colour of their group.
+def connection_edges(grid: ChipGrid, links: LinkUse | None) -> Edges:
+    """The links of a topology as lines, those in use in the colour of their group.
 
     Args:
-        placed: where the chips stand.
-        links: what a collective asks of them; None for none.
+        grid: the positions of the chips.
+        links: the bytes that a collective puts on each link; None for no collective.
     """
-    torus = placed.torus
-    parts = list(_torus(placed, links)) if torus.shape else list(_cluster(placed, links))
+    torus = grid.torus
+    parts = list(_torus(grid, links)) if torus.shape else list(_cluster(grid, links))
     if torus.shape and torus.parts > 1:
-        parts += _between_slices(placed, links)
+        parts += _between_slices(grid, links)
     if not parts:
         return make_edges([], [], [], [])
     columns = [np.concatenate(values) for values in zip(*parts, strict=True)]
@@ -269,17 +275,17 @@ def connection_edges(placed: Board, links: LinkUse | None) -> Edges:
     return make_edges(*(c[order] for c in columns))
 
 
-def _stroke_style(placed: Board, load: np.ndarray, owner: np.ndarray, most: float) -> Strokes:
-    """Group and width of each stroke, by what it carries."""
+def _line_style(grid: ChipGrid, load: np.ndarray, owner: np.ndarray, most: float) -> Lines:
+    """Group and width of each line, by the bytes on it."""
     group = np.where(load > 0, np.where(owner < 0, MANY_GROUPS, owner), NO_GROUP)
-    thin, thick = max(0.5, placed.gap * 0.045), min(3.6, max(0.9, placed.gap * 0.32))
+    thin, thick = max(0.5, grid.gap * 0.045), min(3.6, max(0.9, grid.gap * 0.32))
     share = load / most if most else load
     return group, np.where(load > 0, thick * (0.45 + 0.55 * share), thin)
 
 
-def _torus(placed: Board, links: LinkUse | None) -> Iterable[Strokes]:
-    torus = placed.torus
-    middle = placed.corners + np.array([[placed.cell[0] / 2], [placed.cell[1] / 2]])
+def _torus(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
+    torus = grid.torus
+    middle = grid.corners + np.array([[grid.cell[0] / 2], [grid.cell[1] / 2]])
     most = float(links.ici.max(initial=0.0)) if links is not None else 0.0
     for axis in range(len(torus.shape)):
         following = torus.next_chip(axis)
@@ -290,120 +296,106 @@ def _torus(placed: Board, links: LinkUse | None) -> Iterable[Strokes]:
         else:
             load = np.maximum(links.ici[here, axis, 0], links.ici[there, axis, 1])
             owner = links.owner[here, axis]
-        group, width = _stroke_style(placed, load, owner, most)
+        group, width = _line_style(grid, load, owner, most)
         ends = middle[:, here], middle[:, there]
         wraps = torus.coords[there, axis] < torus.coords[here, axis]
         if axis < 2:
             yield _straight(ends, group, width, ~wraps)
-            yield from _around(placed, ends, group, width, wraps, axis)
+            yield from _wraparound(grid, ends, group, width, wraps, axis)
         else:
-            yield from _through(placed, ends, group, width)
+            yield from _along_z(grid, ends, group, width)
 
 
-def _straight(ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray) -> Strokes:
+def _straight(ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray) -> Lines:
     (x0, y0), (x1, y1) = ends
     return x0[some], y0[some], x1[some], y1[some], group[some], width[some]
 
 
-def _around(
-    placed: Board, ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray, axis: int
-) -> Iterable[Strokes]:
-    """The way around an axis: a stroke out of the last chip and one into the first."""
-    reach = placed.cell[axis] / 2 + placed.gap * 0.85
+def _wraparound(
+    grid: ChipGrid, ends: tuple, group: np.ndarray, width: np.ndarray, some: np.ndarray, axis: int
+) -> Iterable[Lines]:
+    """Wraparound links: a line out of the last chip of an axis and one into the first."""
+    reach = grid.cell[axis] / 2 + grid.gap * 0.85
     for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
         out_x = x[some] + (sign * reach if axis == 0 else 0.0)
         out_y = y[some] + (sign * reach if axis == 1 else 0.0)
         yield x[some], y[some], out_x, out_y, group[some], width[some]
 
 
-def _through(placed: Board, ends: tuple, group: np.ndarray, width: np.ndarray) -> Iterable[Strokes]:
-    """Links along z: a slanted stroke up towards the next plane, and one down from the last."""
-    across, down = placed.cell[0] / 2, placed.cell[1] / 2
-    reach = placed.gap * 0.32  # shorter than half the gap: chips side by side are not joined
+def _along_z(grid: ChipGrid, ends: tuple, group: np.ndarray, width: np.ndarray) -> Iterable[Lines]:
+    """Links along z: a slanted line up towards the next plane, and one down to the one before."""
+    across, down = grid.cell[0] / 2, grid.cell[1] / 2
+    reach = grid.gap * 0.32  # shorter than half the gap: chips side by side are not joined
     for (x, y), sign in zip(ends, (1.0, -1.0), strict=True):
         x0, y0 = x + sign * across * 0.8, y - sign * down * 0.8
         x1, y1 = x + sign * (across + reach), y - sign * (down + reach)
         yield x0, y0, x1, y1, group, width
 
 
-def _cluster(placed: Board, links: LinkUse | None) -> Iterable[Strokes]:
-    """GPUs: a rail below each host for NVLink, and a rail on its left for the network."""
-    torus, gpus = placed.torus, placed.plane[0]
-    x, y = placed.corners
-    middle, foot = x + placed.cell[0] / 2, y + placed.cell[1]
-    rail = foot + placed.gap * 0.5
+def _cluster(grid: ChipGrid, links: LinkUse | None) -> Iterable[Lines]:
+    """GPUs: a line below each host for NVLink, and one on its left for the network."""
+    torus, gpus = grid.torus, grid.plane[0]
+    x, y = grid.corners
+    middle, foot = x + grid.cell[0] / 2, y + grid.cell[1]
+    bus = foot + grid.gap * 0.5
     nvlink = np.zeros(torus.chips) if links is None else links.nvlink
     network = np.zeros(torus.chips) if links is None else links.network
     owner = np.full(torus.chips, NO_GROUP) if links is None else links.chip_group
-    group, width = _stroke_style(placed, nvlink, owner, float(nvlink.max(initial=0.0)))
-    yield middle, foot, middle, rail, group, width
+    group, width = _line_style(grid, nvlink, owner, float(nvlink.max(initial=0.0)))
+    yield middle, foot, middle, bus, group, width
     first = np.arange(0, torus.chips, gpus)
     if gpus > 1:
-        host, load = _of_hosts(nvlink, owner, gpus)
-        kind, wide = _stroke_style(placed, load, host, float(load.max(initial=0.0)))
-        yield middle[first], rail[first], middle[first + gpus - 1], rail[first], kind, wide
+        host, load = _combined(nvlink, owner, gpus)
+        kind, wide = _line_style(grid, load, host, float(load.max(initial=0.0)))
+        yield middle[first], bus[first], middle[first + gpus - 1], bus[first], kind, wide
     if len(first) > 1:
-        yield from _network_rail(placed, network, owner, gpus)
+        yield from _network_bus(grid, network, owner, gpus)
 
 
-def _of_hosts(load: np.ndarray, owner: np.ndarray, gpus: int) -> tuple[np.ndarray, np.ndarray]:
-    """The group that a host's rail belongs to, or several; and the most that it carries."""
-    loads, owners = load.reshape(-1, gpus), owner.reshape(-1, gpus)
+def _combined(load: np.ndarray, owner: np.ndarray, chips: int) -> tuple[np.ndarray, np.ndarray]:
+    """Per host, or per slice, of so many chips: its group or MANY_GROUPS, and its largest load."""
+    loads, owners = load.reshape(-1, chips), owner.reshape(-1, chips)
     same = (owners == owners[:, :1]).all(axis=1)
     return np.where(same, owners[:, 0], MANY_GROUPS), loads.max(axis=1)
 
 
-def _network_rail(
-    placed: Board, network: np.ndarray, owner: np.ndarray, gpus: int
-) -> Iterable[Strokes]:
-    x, y = placed.corners
+def _network_bus(
+    grid: ChipGrid, network: np.ndarray, owner: np.ndarray, gpus: int
+) -> Iterable[Lines]:
+    x, y = grid.corners
     first = np.arange(0, len(x), gpus)
-    trunk = x[first] - placed.gap * 0.36 - 9.0
-    level = y[first] + placed.cell[1] / 2
-    host, load = _of_hosts(network, owner, gpus)
-    group, width = _stroke_style(placed, load, host, float(load.max(initial=0.0)))
-    yield trunk, level, x[first], level, group, width
-    used = bool(load.any())
-    same = bool((host == host[0]).all())
-    kind = np.array([(int(host[0]) if same else MANY_GROUPS) if used else NO_GROUP])
-    if used and kind[0] < 0:
-        kind = np.array([MANY_GROUPS])
+    bus = x[first] - grid.gap * 0.36 - 9.0
+    level = y[first] + grid.cell[1] / 2
+    host, load = _combined(network, owner, gpus)
+    group, width = _line_style(grid, load, host, float(load.max(initial=0.0)))
+    yield bus, level, x[first], level, group, width
+    group_of_all = host[0] if host[0] >= 0 and (host == host[0]).all() else MANY_GROUPS
+    kind = np.array([group_of_all if load.any() else NO_GROUP])
     thick = np.array([width.max()])
-    for column in np.unique(trunk):
-        mine = level[trunk == column]
-        yield (
-            np.array([column]),
-            np.array([mine.min()]),
-            np.array([column]),
-            np.array([mine.max()]),
-            kind,
-            thick,
-        )
+    for x_of_bus in np.unique(bus):
+        mine, x0 = level[bus == x_of_bus], np.array([x_of_bus])
+        yield x0, np.array([mine.min()]), x0, np.array([mine.max()]), kind, thick
 
 
-def _between_slices(placed: Board, links: LinkUse | None) -> list[Strokes]:
-    """The data-center network: a stroke from each slice to the next one on the page."""
-    topology, torus = placed.topology, placed.torus
-    load = np.zeros(torus.parts)
-    owner = np.full(torus.parts, NO_GROUP)
+def _between_slices(grid: ChipGrid, links: LinkUse | None) -> list[Lines]:
+    """The data-center network: a line from each slice to the next one on the page."""
+    topology, torus = grid.topology, grid.torus
+    load, owner = np.zeros(torus.parts), np.full(torus.parts, NO_GROUP)
     if links is not None:
-        load = links.network.reshape(torus.parts, -1).max(axis=1)
-        owners = links.chip_group.reshape(torus.parts, -1)
-        same = (owners == owners[:, :1]).all(axis=1)
-        owner = np.where(same, owners[:, 0], MANY_GROUPS)
-    group, width = _stroke_style(placed, load, owner, float(load.max(initial=0.0)))
-    boxes = np.array([placed.slice_corner(i) for i in range(topology.slices)])
-    block = placed.block
-    strokes = []
+        owner, load = _combined(links.network, links.chip_group, torus.chips // torus.parts)
+    group, width = _line_style(grid, load, owner, float(load.max(initial=0.0)))
+    corners = np.array([grid.slice_corner(i) for i in range(topology.slices)])
+    block = grid.block
+    lines = []
     for one in range(topology.slices - 1):
-        (x0, y0), (x1, y1) = boxes[one], boxes[one + 1]
+        (x0, y0), (x1, y1) = corners[one], corners[one + 1]
         if y0 == y1:
             ends = x0 + block[0], y0 + block[1] / 2, x1, y0 + block[1] / 2
         elif x0 == x1:
             ends = x0 + block[0] / 2, y0 + block[1], x0 + block[0] / 2, y1
-        else:  # the first of a row hangs on the one above it
-            above = boxes[: one + 1][boxes[: one + 1, 0] == x1][-1]
+        else:  # the first of a row is joined to the one above it
+            above = corners[: one + 1][corners[: one + 1, 0] == x1][-1]
             ends = x1 + block[0] / 2, above[1] + block[1], x1 + block[0] / 2, y1
         row = (*(np.array([v]) for v in ends), group[one : one + 1], width[one : one + 1])
-        strokes.append(row)
-    return strokes
+        lines.append(row)
+    return lines
