@@ -46,7 +46,9 @@ def edit_files() -> list[str]:
         "intents": [{"kind": "edit", "field": "mesh", "value": "data=2, model=4"}],
     }
     try:
-        explorer._receive(explorer, {**message, "intents": []}, [])  # so that everything is imported
+        explorer._receive(
+            explorer, {**message, "intents": []}, []
+        )  # so that everything is imported
         found = files_entered(lambda: explorer._receive(explorer, message, []))
         assert explorer.view["mesh"]["text"] == "data=2, model=4"
     finally:
