@@ -25,7 +25,7 @@ def pixels(page: Page) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(shot)).convert("L"), dtype=np.int64)
 
 
-def test_keys_walk_over_chips_and_enter_pins(page, tmp_path):
+def test_keys_move_over_chips_and_enter_pins(page, tmp_path):
     opened(page, explorer(**PLACED), tmp_path)
     expect(page.locator(".sv-count")).to_have_text("16 · in id order")
     expect(page.get_by_label("Device order")).to_have_value("position/block")

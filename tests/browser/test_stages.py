@@ -148,7 +148,7 @@ def test_a_failed_compile_says_why_once(page, tmp_path):
     expect(page.locator(".sv-failure")).to_contain_text("The worker was killed <img")
 
 
-def test_notes_about_the_target_stand_above_the_table(page, tmp_path):
+def test_notes_about_the_target_are_above_the_table(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     expect(page.locator(".sv-ctable")).to_contain_text("The torus refuses this mesh")
 

@@ -33,12 +33,12 @@ for name, (code, variables) in json.load(open(sys.argv[2])).items():
         found[name] = f"{type(error).__name__}: {error}"
         continue
     import jax
-    boxes = lambda a: {str(s.device.id): [[i.start or 0, n if i.stop is None else i.stop]
+    shards = lambda a: {str(s.device.id): [[i.start or 0, n if i.stop is None else i.stop]
         for i, n in zip(s.index, a.shape)] for s in a.addressable_shards}
     outputs = jax.tree.leaves(cells["outputs"])
     assert len(said.getvalue().splitlines()) == len(outputs)
-    found[name] = [boxes(a) for a in outputs], {
-        v: None if cells[v].is_deleted() else boxes(cells[v]) for v in variables}
+    found[name] = [shards(a) for a in outputs], {
+        v: None if cells[v].is_deleted() else shards(cells[v]) for v in variables}
 assert "shardviz" not in sys.modules
 json.dump(found, sys.stdout)
 """

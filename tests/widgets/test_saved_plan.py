@@ -60,7 +60,7 @@ def test_a_saved_page_runs_no_compiler():
     assert text(stages, 2) == "not compiled"
 
 
-def test_an_older_plan_is_planned_anew():
+def test_an_older_plan_is_planned_again():
     made = views()
     made.saved(programs.get(), 0, "")
     _, values = made.saved(programs.get().replace(mesh=make_mesh(data=2, model=2)), 1, "")

@@ -74,7 +74,7 @@ def test_one_click_takes_the_mesh_and_the_note_goes():
     assert session.errors == {}
 
 
-def test_a_target_of_ones_own_stands_in_the_menu():
+def test_a_target_of_ones_own_is_in_the_menu():
     view = target_view(make_mesh(data=32), "tpu:v4:2x4x4")
     options = [*view["here"], *described_options()]
     assert view["value"] in [o["value"] for o in options]
