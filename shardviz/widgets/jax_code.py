@@ -15,7 +15,7 @@ import numpy as np
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.program import Program
 from shardviz.widgets.function_source import (
     FunctionCode,

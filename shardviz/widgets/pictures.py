@@ -10,7 +10,7 @@ import numpy as np
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
 from shardviz.picture.layout import draw_layout_array

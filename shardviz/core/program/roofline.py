@@ -383,8 +383,8 @@ def _notes(
         )
     if not planned and report.loops:
         notes.append(
-            "XLA's cost analysis counts the body of a loop once: sv.stages(program, target).roofline"
-            " counts every turn."
+            "XLA's cost analysis counts the body of a loop once:"
+            " sv.stages(program, target).roofline counts each time it runs."
         )
     unknown = sum(r.trips is None for r in moves)
     if unknown:

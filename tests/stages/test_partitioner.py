@@ -296,7 +296,7 @@ def test_of_several_modules_the_named_one_is_read(tmp_path):
     assert "jit_reference_12" in partitioned_text(tmp_path)
 
 
-def test_dumps_go_where_there_is_room(monkeypatch, tmp_path):
+def test_dumps_go_where_there_is_space(monkeypatch, tmp_path):
     assert os.path.isdir(dump_root())
     monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path))
     monkeypatch.setattr(partitioner, "_ROOM", 0)
