@@ -15,11 +15,11 @@ from typing import Any
 
 import jax
 from jax.core import Tracer
-from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import AbstractMesh, NamedSharding
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.legacy.partition_trees import (
     Partition,
     is_partition,
@@ -118,16 +118,6 @@ def replicated_on(mesh: AbstractMesh) -> NamedSharding:
     P()
     """
     return NamedSharding(mesh, jax.sharding.PartitionSpec())
-
-
-def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
-    """jax's AbstractMesh with the axes of `mesh`, all of them Auto.
-
-    >>> abstract_mesh(mesh_over((2, 4))).shape_tuple
-    (('part0', 2), ('part1', 4))
-    """
-    types = (AxisType.Auto,) * len(mesh.axis_names)
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ import jax
 from jax.core import Tracer
 from jax.sharding import Mesh, NamedSharding
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.devices import mesh_of
 from shardviz.core.backend.targets import choose, devices_of
 from shardviz.core.backend.worker.run import run_program
@@ -26,7 +27,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.legacy.call import PartitionedCall, PartitionedSignature, PartitionRequest, read_call
-from shardviz.legacy.constraint import abstract_mesh, inside, is_inside
+from shardviz.legacy.constraint import inside, is_inside
 from shardviz.legacy.modern_code import modern_code
 from shardviz.legacy.partition_trees import (
     Partition,

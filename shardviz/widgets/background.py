@@ -119,11 +119,11 @@ def work(kind: str, program: Program, target: str, cache: ExecutableCache) -> Wo
         preview: Callable[[Report], None],
     ) -> Outcome:
         # Here, and not at the top: only Compile and Run need jax.
-        from shardviz.core.backend.call_cache import jax_caches
+        from shardviz.core.backend import jax_events
         from shardviz.core.backend.worker import run
 
         act = run.compile_program if kind == "compile" else run.run_program
-        with jax_caches.jax_cache_events() as seen:
+        with jax_events.jax_cache_events() as seen:
             report = act(
                 program,
                 target=target or None,

@@ -15,7 +15,7 @@ import pytest
 from jax.sharding import AxisType, Mesh
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend import mesh_context as room
+from shardviz.core.backend import mesh_context as mesh_context_module
 from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import MeshError
@@ -335,8 +335,8 @@ def test_an_unknown_api_is_named():
 
 
 def test_a_jax_without_the_private_names_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(room, "_mesh_room", lambda: None)
+    monkeypatch.setattr(mesh_context_module, "_jax_mesh_module", lambda: None)
     with entered("with X"):
         context = mesh_context()
     assert context.legacy == ()
-    assert "does not tell which meshes `with mesh:` has entered" in context.explain()
+    assert "does not say which meshes `with mesh:` has entered" in context.explain()

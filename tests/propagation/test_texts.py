@@ -5,8 +5,9 @@ from __future__ import annotations
 import jaxlib.version
 import pytest
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import mlir_text, pipeline
-from shardviz.core.backend.shardy.build_plan import abstract_mesh, lower_to_plan
+from shardviz.core.backend.shardy.build_plan import lower_to_plan
 from shardviz.core.backend.shardy.mlir_text import AttributeCache
 from shardviz.core.backend.tracing import trace
 from tests.propagation import test_constructs

@@ -226,10 +226,20 @@ def _key_dtype(name: str) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=key_implementation(name))).dtype
 
 
+def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
+    """The jax AbstractMesh with the axes of a mesh, also where the mesh names devices.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> abstract_mesh(make_mesh(data=1024, model=8)).axis_sizes
+    (1024, 8)
+    """
+    types = tuple(AxisType[t] for t in mesh.axis_types)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+
+
 def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
     if not mesh.concrete:
-        types = tuple(AxisType[t] for t in mesh.axis_types)
-        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+        return abstract_mesh(mesh)
     wanted = [int(i) for i in mesh.device_ids.flat]
     for platform in (None, "cpu"):  # the attached devices first
         try:

@@ -53,15 +53,6 @@ def effect_word(effect: Any) -> str:
     return _WORDS.get(name, f"{name}, ordered" if name.startswith("Ordered") else name)
 
 
-def is_ordered(name: str) -> bool:
-    """Whether an effect, as `effect_names` words it, keeps the order of the program.
-
-    >>> is_ordered("io callback, ordered"), is_ordered("io callback")
-    (True, False)
-    """
-    return name.endswith(", ordered")
-
-
 def has_callbacks(text: str) -> bool:
     """Whether lowered text calls back into Python; such text says nothing of what is called.
 

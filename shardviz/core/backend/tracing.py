@@ -22,11 +22,11 @@ from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.jax_effects import effect_names
 from shardviz.core.backend.program_meshes import (
     NO_MESH,
-    RefusedMesh,
+    MeshConflict,
     in_context,
+    noting_conflict,
     refuse_other_axes,
     refuse_other_orders,
-    watched,
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.layout import lay_out
@@ -76,33 +76,36 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
-    meeting = RefusedMesh(mesh.abstract_mesh)
+    conflict = MeshConflict(mesh.abstract_mesh)
     try:
-        return _traced(program, mesh, mesh, meeting)
+        return _traced(program, mesh, mesh, conflict)
     except ValueError:
-        refuse_other_axes(meeting, program.mesh)
-        if meeting.named is None:
+        refuse_other_axes(conflict, program.mesh)
+        if conflict.named is None:
             raise
     # The function names the same axes for another kind of device: its own mesh is as good.
-    own = meeting.named
+    own = conflict.named
     again = own if isinstance(mesh, AbstractMesh) else mesh
-    meeting = RefusedMesh(own)
+    conflict = MeshConflict(own)
     try:
-        return _traced(program, again, own, meeting)
+        return _traced(program, again, own, conflict)
     except ValueError:
-        if meeting.named is None:
+        if conflict.named is None:
             raise
-    return _traced(program, again, NO_MESH, meeting)  # it names several, as jax allows without one
+    return _traced(program, again, NO_MESH, conflict)  # it names several, as jax allows without one
 
 
 def _traced(
-    program: Program, mesh: Mesh | AbstractMesh, context: Mesh | AbstractMesh, meeting: RefusedMesh
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    context: Mesh | AbstractMesh,
+    conflict: MeshConflict,
 ) -> Traced:
     """A program traced on a mesh, in the context of one."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = _Results(program)
-    flat = watched(_flat(program, results), meeting)
+    flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
     with in_context(context):
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)

@@ -19,7 +19,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Memory, Report
+from shardviz.core.program.report import Collective, Report, needed_bytes
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ def roofline(
     moves = [_priced(c, chip, placed, mesh) for c in found or ()]
     rows += sorted(moves, key=lambda row: -(row.seconds or 0.0))
     timed = sorted((_op_bound(op, chip) for op in ops), key=lambda row: -(row.seconds or 0.0))
-    needed = _needed(report.memory)
+    needed = needed_bytes(report.memory)
     capacity = report.memory.capacity or chip.device_bytes
     notes = _notes(report, chip, rows, placed is None or mesh is None, bool(ops))
     name = str(topology) if placed else chip.name
@@ -293,7 +293,7 @@ def _priced(
     if None in times.values():
         return replace(row, note=f"The rate of these links is not published for {chip.title}.")
     name = max(times, key=lambda kind: times[kind] or 0.0, default="")
-    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * collective.turns)
+    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * collective.execution_count)
 
 
 def _anywhere(collective: Collective, chip: Chip) -> dict[str, float | None]:
@@ -361,13 +361,6 @@ def _op_bound(op: OpCost, chip: Chip) -> Bound:
     return Bound(op.name, "op", seconds * (op.trips or 1), bound, amount, op.trips, op.source)
 
 
-def _needed(memory: Memory) -> int | None:
-    parts = (memory.arguments, memory.outputs, memory.temporaries, memory.generated_code)
-    if all(p is None for p in parts):
-        return None
-    return sum(p or 0 for p in parts) - (memory.aliased or 0)
-
-
 def _notes(
     report: Report, chip: Chip, rows: list[Bound], anywhere: bool, planned: bool
 ) -> tuple[str, ...]:
@@ -383,8 +376,8 @@ def _notes(
         )
     if not planned and report.loops:
         notes.append(
-            "XLA's cost analysis counts the body of a loop once: sv.stages(program, target).roofline"
-            " counts every turn."
+            "XLA's cost analysis counts the body of a loop once; the roofline of"
+            " sv.stages(program, target) counts every iteration."
         )
     unknown = sum(r.trips is None for r in moves)
     if unknown:

@@ -18,7 +18,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.jax_effects import effect_word, is_ordered_effect
-from shardviz.core.backend.jaxprs import TOP, plain_jaxpr
+from shardviz.core.backend.jaxprs import TOP_LEVEL, nested_in, plain_jaxpr
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import trace
 from shardviz.core.backend.worker.run import run_program
@@ -31,7 +31,6 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.target import Target
 
 _CALLS = ("debug_print", "debug_callback", "io_callback", "pure_callback")
-_HIDDEN = ("jit", "pjit", "closed_call")
 
 
 def observed_order(program: Program, *values: Any, target: Target | str | None = None) -> Observed:
@@ -98,7 +97,7 @@ class _Position:
 
     def inside(self, equation: Any) -> _Position:
         name = equation.primitive.name
-        around = self.around if name in _HIDDEN else (*self.around, name)
+        around = nested_in(self.around, name)
         if name != "shard_map":
             return _Position(around, self.manual)
         sizes = dict(equation.params["mesh"].shape)
@@ -169,7 +168,7 @@ class _Call:
 
     @property
     def stands(self) -> str:
-        return " > ".join(self.place.around) or TOP
+        return " > ".join(self.place.around) or TOP_LEVEL
 
     @property
     def manual(self) -> tuple[str, ...]:

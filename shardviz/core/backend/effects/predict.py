@@ -1,4 +1,4 @@
-"""The tokens of a lowered module, read from its text; knows no jax."""
+"""predict(): the effects of a program before it runs, and on how many devices it may run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.arguments import program_arrays
-from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.devices import (
     LEAST_SIMULATED,
@@ -33,17 +33,17 @@ from shardviz.core.backend.jax_effects import (
     without_sets,
 )
 from shardviz.core.backend.jaxprs import (
-    EffectOperation,
-    effect_operations,
-    from_host,
-    named_devices,
+    JaxprOperation,
+    named_device_count,
     names_shardings,
+    operations,
+    results_from_host,
 )
 from shardviz.core.backend.program_meshes import in_context
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import trace
-from shardviz.core.backend.worker.export import abstract_mesh, must_run_here
+from shardviz.core.backend.worker.export import must_run_here
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
@@ -184,7 +184,7 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
         stage = jax.jit(fresh).trace(*args)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         return replace(known, refused=Refusal("trace", in_our_words(error)))
-    known = replace(_read(known, stage.jaxpr), fixed=named_devices(stage.jaxpr))
+    known = replace(_read(known, stage.jaxpr), fixed=named_device_count(stage.jaxpr))
     count = known.fixed or 1
     if refusal_on(single_device_effects(stage.jaxpr.effects), count):
         return known
@@ -192,31 +192,28 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
 
 
 def _read(known: Effects, jaxpr: Any) -> Effects:
-    found = list(effect_operations(jaxpr))
+    # A loop or call has the effects of what it calls: those are counted where they happen.
+    found = [operation for operation in operations(jaxpr) if not operation.inner]
     by_kind: dict[str, list[Any]] = {}
     for effect in jaxpr.effects:
         by_kind.setdefault(type(effect).__name__, []).append(effect)
     uses = [_use(effects[0], found) for effects in by_kind.values()]
-    calls = tuple(
-        HostCall(s.equation.primitive.name, s.stands)
-        for s in found
-        if s.equation.primitive.name in _HOST_CALLS
-    )
+    calls = tuple(HostCall(o.name, o.nesting) for o in found if o.name in _HOST_CALLS)
     uses.sort(key=lambda use: use.name)
     return replace(known, uses=tuple(uses), host_calls=calls, note=without_sets())
 
 
-def _use(effect: Any, found: Iterable[EffectOperation]) -> EffectUse:
+def _use(effect: Any, found: Iterable[JaxprOperation]) -> EffectUse:
     kind = type(effect).__name__
-    here = [s for s in found if any(_same(e, effect) for e in s.equation.effects)]
+    having = [o for o in found if any(_same(e, effect) for e in o.equation.effects)]
     return EffectUse(
         effect_word(effect),
         kind,
         ordered := is_ordered_effect(effect),
         shardable := is_shardable(effect),
         None if effect_sets() is None else allowed_constructs(effect),
-        tuple(dict.fromkeys(s.stands for s in here)),
-        len(here),
+        tuple(dict.fromkeys(o.nesting for o in having)),
+        len(having),
         _note(kind, ordered, shardable),
     )
 
@@ -241,7 +238,7 @@ def _note(kind: str, ordered: bool, shardable: bool) -> str:
 
 
 def _from_host_alone(jaxpr: Any) -> bool:
-    return from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
+    return results_from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
 
 
 def _with_tokens(
