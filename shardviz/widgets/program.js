@@ -198,8 +198,8 @@ function effectsBody(effects, act) {
   if (effects.state !== "done") return [h("p", { class: "sv-muted", text: effects.state === "reading" ? "Reading the program's effects…" : "Effects are read from a live kernel." })];
   if (effects.problem) return [h("div", { class: "sv-failure", role: "alert" }, h("span", { class: "sv-prewrap", text: effects.problem }))];
   const parts = [h("p", null, h("b", { class: effects.runs ? "sv-good" : "sv-bad", text: effects.runs ? "✓ " : "✗ " }), effects.sentence)];
-  if (effects.rows.length) parts.push(table(["effect", "ordered", "on many devices", "allowed in", "stands in", ""], effects.rows.map((/** @type {any} */ e) =>
-    [e.name, e.ordered ? "yes" : "no", e.shardable ? "yes" : "no", e.where, e.stands.join(", "), e.note])));
+  if (effects.rows.length) parts.push(table(["effect", "ordered", "on many devices", "allowed in", "inside", ""], effects.rows.map((/** @type {any} */ e) =>
+    [e.name, e.ordered ? "yes" : "no", e.shardable ? "yes" : "no", e.where, e.nesting.join(", "), e.note])));
   else parts.push(h("p", { class: "sv-muted", text: "It has no effects: it only computes." }));
   for (const token of effects.tokens) parts.push(h("div", { class: "sv-mono sv-muted", text: token }));
   if (effects.note) parts.push(h("p", { class: "sv-muted", text: effects.note }));

@@ -1,4 +1,4 @@
-"""The doors to programs name what they do not know."""
+"""The public functions for programs name what they do not know."""
 
 from __future__ import annotations
 

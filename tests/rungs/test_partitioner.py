@@ -33,7 +33,7 @@ from shardviz.core.program.program import Program
 def _place(tmp_path, monkeypatch, eight_devices):
     """Temporary folders go where the test can see that they are removed."""
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(partitioner, "dump_place", lambda: str(tmp_path / "temporary"))
+    monkeypatch.setattr(partitioner, "dump_root", lambda: str(tmp_path / "temporary"))
     monkeypatch.delenv("XLA_FLAGS", raising=False)
     yield
     assert list((tmp_path / "temporary").iterdir()) == []
@@ -143,7 +143,7 @@ def test_a_backend_that_knows_no_such_option_compiles_without():
 
 
 def test_where_no_folder_can_be_made(monkeypatch):
-    monkeypatch.setattr(partitioner, "dump_place", lambda: "/nowhere/at/all")
+    monkeypatch.setattr(partitioner, "dump_root", lambda: "/nowhere/at/all")
     dumped = compile_with_dump(lowered())
     assert dumped.compiled is not None
     assert dumped.reason.startswith("There is no folder for XLA's dump: ")

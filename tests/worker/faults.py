@@ -1,4 +1,4 @@
-"""Faults of a worker, and what has to hold after each: the kernel lives, the error is told, the
+"""Faults of a worker, and what has to hold after each: the kernel lives, the error is reported, the
 next compile works.
 """
 
@@ -60,7 +60,7 @@ def hang(*_: Any) -> None:
 def fill_memory(*_: Any) -> None:
     kept = []
     while True:
-        kept.append(np.ones(1 << 23))  # 64 MiB a turn
+        kept.append(np.ones(1 << 23))  # 64 MiB each
         time.sleep(0.01)
 
 
@@ -76,7 +76,7 @@ class Faults:
 
     def instead(self, function: Callable[..., Any]) -> Report:
         with self.monkeypatch.context() as patch:
-            patch.setattr(child, "compile_parcel", function)
+            patch.setattr(child, "compile_exported", function)
             return compiled()
 
     def killed(self) -> Report:
@@ -111,14 +111,14 @@ class Faults:
         from shardviz.core.backend.worker import export, run
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
-            parcel = packed(*arguments, **options)
-            length = self.random.randrange(len(parcel.module))
+            exported = packed(*arguments, **options)
+            length = self.random.randrange(len(exported.module))
             noise = self.random.randbytes(self.random.randrange(64))
-            return replace(parcel, module=parcel.module[:length] + noise)
+            return replace(exported, module=exported.module[:length] + noise)
 
         packed = export.export_program
         with self.monkeypatch.context() as patch:
-            patch.setattr(run, "pack", spoiled)
+            patch.setattr(run, "export_program", spoiled)
             return compiled()
 
     def cancelled(self) -> Report:
@@ -158,7 +158,7 @@ def inject(name: str, faults: Faults) -> str:
     fault, words = FAULTS[name]
     report = fault(faults)
     if report.error is None:
-        assert name in MAY_BE_TOO_LATE, f"{name}: no error was told"
+        assert name in MAY_BE_TOO_LATE, f"{name}: no error was reported"
     else:
         assert words in report.error.message, f"{name}: {report.error}"
         assert "\n" not in report.error.message

@@ -1,4 +1,4 @@
-"""Whatever happens to a worker, the kernel lives, the error is told and the next compile works.
+"""Whatever happens to a worker, the kernel lives, the error is reported and the next compile works.
 
 `SHARDVIZ_FAULTS=100` injects that many; `python -m tests.bench --only faults` does so too.
 """
@@ -93,7 +93,7 @@ from shardviz.core.backend.worker.process import workers
 from tests.worker.faults import SHORT, compiled, hang
 assert compiled(SHORT).ok
 print(*workers.pids, flush=True)
-child.compile_parcel = hang
+child.compile_exported = hang
 threading.Thread(target=compiled, daemon=True).start()
 time.sleep(0.3)
 {end}

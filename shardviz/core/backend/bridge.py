@@ -262,8 +262,8 @@ def _array_to_jax(array: ArraySpec, sharding: NamedSharding | None = None) -> ja
 def _layout_to_jax(layout: Layout) -> NamedSharding:
     if layout.spec is None:
         raise LayoutError(
-            "This layout was read off boxes and has no PartitionSpec, so it has no NamedSharding."
-            " Lay the array out with a spec."
+            "This layout was made of shard indices and has no PartitionSpec, so it has no"
+            " NamedSharding. Lay the array out with a spec."
         )
     return NamedSharding(_mesh_to_jax(layout.mesh), layout.spec.to_jax())
 
@@ -280,7 +280,7 @@ def _request_to_jax(request: Request) -> jax.ShapeDtypeStruct:
 def _program_to_jax(program: Program) -> Any:
     shardings = [_request_to_jax(r).sharding for r in program.requests]
     tree = program.tree
-    asked = tuple(shardings) if tree is None else tree.unflatten(shardings)
+    in_shardings = tuple(shardings) if tree is None else tree.unflatten(shardings)
     extra: dict[str, Any] = {}
     if program.out_specs is not None:
         mesh = _mesh_to_jax(program.mesh)
@@ -290,7 +290,7 @@ def _program_to_jax(program: Program) -> Any:
             is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
         )
     donate = program.options.get("donate", ())
-    return jax.jit(program.fn, in_shardings=asked, donate_argnums=donate, **extra)
+    return jax.jit(program.fn, in_shardings=in_shardings, donate_argnums=donate, **extra)
 
 
 def _rule_target(rule: Rule) -> Any:

@@ -31,7 +31,7 @@ from shardviz.core.layout.mesh import MeshSpec
 MAX_SHOWN = 16
 
 
-def refuse_other_orders(jaxpr: Any, mesh: MeshSpec) -> None:
+def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
     """Refuses a program that names the devices of its mesh in another order than the mesh.
 
     Raises:

@@ -1,4 +1,4 @@
-"""trace() -> Traced: the user's function, seen by jax with the shardings that were asked for.
+"""trace() -> Traced: the user's function, seen by jax with the shardings that were requested.
 
 Programs are traced flat: leaves in, leaves out. So an executable can serve every program with the
 same text, whatever trees its arguments and results form.
@@ -26,7 +26,7 @@ from shardviz.core.backend.program_meshes import (
     in_context,
     noting_conflict,
     refuse_other_axes,
-    refuse_other_orders,
+    refuse_other_device_order,
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.layout import lay_out
@@ -115,7 +115,7 @@ def _traced(
             outs = tuple(s if s is None else NamedSharding(mesh, s.to_jax()) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
             stage = jitted.trace(*arguments)
-    refuse_other_orders(stage.jaxpr, program.mesh)
+    refuse_other_device_order(stage.jaxpr, program.mesh)
     outputs = tuple(
         Output(name, tuple(info.shape), info.dtype)
         for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True)
@@ -126,7 +126,7 @@ def _traced(
 
 
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
-    """One ShapeDtypeStruct an array, sharded over `mesh` as was asked.
+    """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
 
     Raises:
         ProgramError: naming the first array that cannot be laid out.
@@ -146,7 +146,7 @@ def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.Sh
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """The spec an argument is placed with: a dimension left to the compiler stays whole there."""
+    """The spec an argument is placed with: a dimension left to the compiler is not split."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 

@@ -1,4 +1,4 @@
-"""Plan: the propagated stage, as pure data; knows no jax.
+"""Plan: the propagated stage of a program.
 
 A Plan lists the values of a program in the order in which the program makes them: arguments, then
 the result of every operation.
@@ -23,7 +23,7 @@ class Plan(Record, Displayed):
     Attributes:
         program, mesh, ops, collectives, error: what a Record holds.
         trace_s, lower_s, propagate_s: seconds of each stage.
-        notes: what a person should know: what is not covered, what was left out.
+        notes: what the user should know: what is not covered, what was left out.
         diagnosis: for a program that Explicit axes refuse, what would be accepted.
 
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -45,7 +45,7 @@ class Plan(Record, Displayed):
         return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
 
     def why(self, value: Any) -> Explanation:
-        """The story of one value, step by step: what it asked for, and what reached it from where.
+        """The explanation of one value, step by step: what it requested, and what reached it.
 
         Args:
             value: its name, number, a PlannedOp, or a collective that it causes.

@@ -1,4 +1,4 @@
-"""difference() -> PlanDiff: what changes from one plan to another. Pure data."""
+"""plan_difference() -> PlanDiff: what changes from one plan to another."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class ValueChange:
 
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> op = PlannedOp("x", "argument", shape=(8,))
-    >>> str(Change(op, PlannedOp("x", "argument", shape=(8,), spec=Spec.parse("data"))))
+    >>> str(ValueChange(op, PlannedOp("x", "argument", shape=(8,), spec=Spec.parse("data"))))
     "x: P() -> P('data')"
     """
 
@@ -43,11 +43,11 @@ class ValueChange:
         if self.moved:
             return f"{name}: {self.before.spec} -> {self.after.spec}"
         old = {a: o for a, o in self.before.origins.items() if self.after.origins.get(a) != o}
-        told = [f"{a} came from {o.kind} {o.name}" for a, o in old.items()]
+        before = [f"{a} came from {o.kind} {o.name}" for a, o in old.items()]
         new = [
             f"{a} comes from {o.kind} {o.name}" for a, o in self.after.origins.items() if a in old
         ]
-        return f"{name}: {self.after.spec} as before, but {', '.join(told)}; {', '.join(new)} now"
+        return f"{name}: {self.after.spec} as before, but {', '.join(before)}; {', '.join(new)} now"
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +63,7 @@ class PlanDiff(Displayed):
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
-    >>> print(difference(plan, plan))
+    >>> print(plan_difference(plan, plan))
     Nothing changes.
     """
 
@@ -149,7 +149,8 @@ class PlanDiff(Displayed):
 def plan_difference(before: Record, after: Record) -> PlanDiff:
     """What changes from one plan to another.
 
-    Values are the same where their name in jax and their turn under that name are; lines may move.
+    Values are the same where their name in jax and their order under that name are the same;
+    source lines may differ.
 
     Raises:
         ProgramError: if either is no Plan.
@@ -189,7 +190,7 @@ def _matched(
     matcher = SequenceMatcher(None, firsts, seconds, autojunk=False)
     for block in matcher.get_matching_blocks():
         pairs += [(block.a + i, block.b + i) for i in range(block.size)]
-    # What changed its place is still the same.
+    # What is in another order is still the same.
     pairs += _moved(firsts, seconds, pairs)
     lefts, rights = {a for a, _ in pairs}, {b for _, b in pairs}
     return (
@@ -205,13 +206,13 @@ def _moved(
     done = list(pairs)
     lefts, rights = {a for a, _ in done}, {b for _, b in done}
     free: dict[Hashable, list[int]] = {}
-    for place, name in enumerate(seconds):
-        if place not in rights:
-            free.setdefault(name, []).append(place)
+    for position, name in enumerate(seconds):
+        if position not in rights:
+            free.setdefault(name, []).append(position)
     return [
-        (place, free[name].pop(0))
-        for place, name in enumerate(firsts)
-        if place not in lefts and free.get(name)
+        (position, free[name].pop(0))
+        for position, name in enumerate(firsts)
+        if position not in lefts and free.get(name)
     ]
 
 

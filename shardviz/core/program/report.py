@@ -1,4 +1,4 @@
-"""Report and its parts: what one compile or run did. Pure data; knows no jax."""
+"""Report and its parts: what one compile or run did."""
 
 from __future__ import annotations
 
@@ -230,7 +230,7 @@ class Report(Displayed):
         runs_s: seconds of every repeat.
         outputs: the outputs, in the form the function returns them; None for a compile.
         in_layouts, out_layouts: name to Layout, as compiled.
-        partitioned: collectives straight after XLA's partitioner; None where not asked for.
+        partitioned: collectives right after XLA's partitioner; None where it left no text.
         collectives: collectives in the final program; None before it is compiled.
         memory: bytes on each device.
         cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`), with the
@@ -240,7 +240,7 @@ class Report(Displayed):
         checks: predictions, compared with what happened.
         error: None, or the Failure that ended it.
         stale: whether the program was edited since.
-        partition_s: seconds until XLA's partitioner had answered; None where it was not asked.
+        partition_s: seconds until XLA's partitioner was done; None where it left no text.
         roofline: the least time each part can take on the target's chips; None where the chips'
             figures are not known.
         notes: what the user should know about the target, such as a mesh that its torus refuses.
