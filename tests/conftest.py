@@ -33,6 +33,56 @@ def eight_devices() -> list[jax.Device]:
     return devices[:8]
 
 
+# What shares something expensive (a browser and a JupyterLab, what XLA wrote of 291 programs) runs
+# in one process; any other file does so by itself. With roughly the seconds that they take, since
+# what takes longest is begun first; whatever is not named here takes less.
+SECONDS = {
+    "tests/browser/": 200,
+    "tests/sharded_jit/test_random.py": 70,
+    "tests/rungs/": 50,
+    "tests/worker/test_worker.py": 40,
+    "tests/worker/test_faults.py": 40,
+    "tests/program/test_rounding.py": 30,
+    "tests/effects/test_prediction.py": 30,
+    "tests/program/test_targets.py": 25,
+    "tests/gallery/": 25,
+    "notebooks/": 20,
+    "tests/layout/test_": 15,
+    "tests/plots/": 15,
+    "tests/structure/": 15,
+    "tests/": 5,
+}
+TOGETHER = ("tests/browser/", "tests/rungs/")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """What `-n auto` means: as many as may run at once; on one core all stays in this process."""
+    may = getattr(os, "sched_getaffinity", None)  # not on every system
+    cores = len(may(0)) if may else os.cpu_count() or 1
+    return cores if cores > 1 else 0
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log):
+    """With `-n`: one process a group of tests at a time, the longest groups first."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    def seconds(scope: str) -> float:
+        return next((s for start, s in SECONDS.items() if scope.startswith(start)), 1)
+
+    class LongestFirst(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((group for group in TOGETHER if file.startswith(group)), file)
+
+        def _assign_work_unit(self, node) -> None:
+            self.workqueue.move_to_end(max(self.workqueue, key=seconds), last=False)
+            super()._assign_work_unit(node)
+
+    return LongestFirst(config, log)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if GPU_ASKED:
         return

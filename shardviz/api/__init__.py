@@ -1,1 +1,1 @@
-"""The doors: thin functions by subject, each a line or two over a room."""
+"""The public functions by subject, each a few lines over the module that does the work."""

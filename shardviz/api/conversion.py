@@ -1,7 +1,8 @@
-"""What people bring to a public function, converted to our own types; and optional packages."""
+"""The arguments of the public functions, converted to our own types."""
 
 from __future__ import annotations
 
+from types import ModuleType
 from typing import Any
 
 from shardviz.core.errors import LayoutError, SpecError, import_optional
@@ -24,7 +25,7 @@ def adopt(thing: Any) -> Any:
 
 def is_jax(thing: Any) -> bool:
     """Whether `thing` is one of jax's own objects."""
-    # Told by where the class comes from, so that jax need not be installed.
+    # By the module of its class, so that jax need not be installed.
     return type(thing).__module__.partition(".")[0] in ("jax", "jaxlib")
 
 
@@ -54,15 +55,15 @@ def as_spec(thing: Any) -> Spec:
     raise SpecError(f"A spec is text such as P('x', None), or jax's own; got {shown(thing)}.")
 
 
-def as_legacy(thing: Any) -> Any:
-    """A ShardingSpec or Parts as it is, typed text of a ShardingSpec read; None for all else."""
+def as_legacy(thing: Any) -> ShardingSpec | Parts | None:
+    """A ShardingSpec or Parts as it is, the text of a ShardingSpec parsed; None for all else."""
     if isinstance(thing, str) and is_sharding_spec(thing):
         return parse_sharding_spec(thing)
     return thing if isinstance(thing, (ShardingSpec, Parts)) else None
 
 
-def bridge() -> Any:
-    """The room that speaks jax; imported when a door first needs it."""
+def bridge() -> ModuleType:
+    """The module that converts jax's own objects; imported when one is first met."""
     return import_optional("shardviz.core.backend.bridge", "jax's own objects", "jax")
 
 
@@ -74,17 +75,16 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
     """
     if is_jax(thing) and spec is None:
         return bridge().adopt_layout(thing)
+    shape = getattr(thing, "shape", thing)
+    element_type = dtype or getattr(thing, "dtype", None) or "float32"
     if is_jax(spec) and hasattr(spec, "shard_shape"):
-        kind = dtype or getattr(thing, "dtype", None) or "float32"
-        return bridge().sharding_layout(getattr(thing, "shape", thing), kind, spec)
-    older = as_legacy(spec)
-    if older is not None:
+        return bridge().sharding_layout(shape, element_type, spec)
+    legacy = as_legacy(spec)
+    if legacy is not None:
         ids = None if mesh is None else as_mesh(mesh).device_ids
-        kind = dtype or getattr(thing, "dtype", None) or "float32"
-        shape = getattr(thing, "shape", thing)
-        if isinstance(older, Parts):
-            return parts_layout(shape, older, ids, kind)
-        return sharding_spec_layout(older, shape, kind, ids)
+        if isinstance(legacy, Parts):
+            return parts_layout(shape, legacy, ids, element_type)
+        return sharding_spec_layout(legacy, shape, element_type, ids)
     if mesh is None:
         raise LayoutError(
             f"A layout needs a mesh; got none beside {shown(thing)}. Give one as the third"
@@ -92,16 +92,15 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
         )
     grid = as_mesh(mesh)
     if isinstance(thing, ArraySpec):
-        given = thing if spec is None else thing.replace(spec=as_spec(spec))
+        array = thing if spec is None else thing.replace(spec=as_spec(spec))
         table = None if rules is None else Rules.of(rules)
-        asked = request(given, grid, table, Dialect.of(dialect))
-        if asked.layout is None:
-            raise LayoutError(f"{thing.name}: {asked.problem}")
-        return asked.layout
+        found = request(array, grid, table, Dialect.of(dialect))
+        if found.layout is None:
+            raise LayoutError(f"{thing.name}: {found.problem}")
+        return found.layout
     if spec is None:
         raise LayoutError(
             "A layout of a bare shape needs a PartitionSpec; got none. Write \"None, 'model'\" or"
-            ' "" to leave every dimension whole.'
+            ' "" to split no dimension.'
         )
-    kind = dtype or getattr(thing, "dtype", None) or "float32"
-    return lay_out(getattr(thing, "shape", thing), as_spec(spec), grid, kind)
+    return lay_out(shape, as_spec(spec), grid, element_type)

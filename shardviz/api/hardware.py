@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shardviz.core.errors import import_optional
 
 if TYPE_CHECKING:
     from shardviz.core.hardware.topology import Topology
+    from shardviz.core.program.target import Targets
 
 
 def topology(text: str) -> Topology:
@@ -29,7 +30,7 @@ def topology(text: str) -> Topology:
     return Topology.parse(text)
 
 
-def targets() -> Any:
+def targets() -> Targets:
     """What a program can be compiled for or run on here, in words.
 
     >>> len(targets()) >= 1

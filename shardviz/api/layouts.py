@@ -1,13 +1,12 @@
-"""Public functions for layouts: meshes, rules, arrays, and which byte lives where.
+"""Public functions for layouts: meshes, rules, arrays, and which device holds which bytes.
 
-jax's own objects are welcome at every door. What is missing on this machine is named in one
-sentence when it is needed.
+All of them take jax's own objects, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardviz.api.conversion import as_mesh, as_spec, bridge, is_jax, layout_of
 from shardviz.core.errors import import_optional
@@ -20,6 +19,9 @@ from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rules import Rules
+
+if TYPE_CHECKING:
+    from shardviz.core.backend.mesh_context import MeshComparison
 
 
 def mesh(
@@ -34,13 +36,13 @@ def mesh(
 
     Args:
         axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or `AbstractMesh`.
-        axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one an axis.
-        device_ids: the ids in mesh order; 0, 1, 2, … where not said.
+        axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one per axis.
+        device_ids: the ids in mesh order; 0, 1, 2, … by default.
         processes: how many hosts share the devices, or the process of each device.
         **sizes: the axes as keywords, in place of `axes`.
 
     Raises:
-        ShardvizError: where no mesh comes out of it.
+        ShardvizError: for axes, types, ids or processes that make no mesh.
 
     >>> mesh(data=4, model=2).size
     8
@@ -77,7 +79,7 @@ def array(
     Args:
         name: what to call it.
         shape: its global shape, in elements.
-        logical: one logical axis name a dimension, as text or a sequence.
+        logical: one logical axis name for each dimension, as text or a sequence.
         dtype: its element type.
         spec: a PartitionSpec that wins over any rules.
 
@@ -87,8 +89,8 @@ def array(
     >>> array("w", (512, 2048), "embed mlp", dtype="bfloat16").short
     'bf16[512, 2048]'
     """
-    given = None if spec is None else as_spec(spec)
-    return ArraySpec(name, read_shape(shape), logical, dtype, given)
+    own_spec = None if spec is None else as_spec(spec)
+    return ArraySpec(name, read_shape(shape), logical, dtype, own_spec)
 
 
 def resolve(
@@ -97,14 +99,14 @@ def resolve(
     """Logical names to a PartitionSpec, with a verdict for every rule on every dimension.
 
     Args:
-        names: one logical name a dimension, as text or a sequence; None for a nameless one.
+        names: one logical name for each dimension, as text or a sequence; None for no name.
         rules: the table.
         mesh: the mesh that the verdicts are checked against.
         shape: the array's shape, for verdicts on sizes that do not divide.
         dialect: who reads the table: `"linen"`, `"nnx"` or `"maxtext"`.
 
     Raises:
-        ShardvizError: for names or rules that cannot be read, or a name that stands twice.
+        ShardvizError: for names or rules that cannot be read, or a name that occurs twice.
 
     >>> str(resolve(("embed", "mlp"), [("mlp", "model")]).spec)
     "P(None, 'model')"
@@ -117,18 +119,18 @@ def layout(
     thing: Any, spec: Any = None, mesh: Any = None, *, rules: Any = None, dtype: Any = None,
     dialect: Any = "linen",
 ) -> Layout:  # fmt: skip
-    """Which box of an array every device holds.
+    """Which part of an array each device holds.
 
     Args:
         thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live array.
         spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec or Parts.
-        mesh: the mesh, where `spec` does not bring one.
+        mesh: the mesh, where `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
-        dtype: the element type, where `thing` does not bring one; float32 if nobody says.
+        dtype: the element type, where `thing` has none; float32 by default.
         dialect: who reads the rules.
 
     Raises:
-        ShardvizError: where it does not work out, with what would.
+        ShardvizError: where the array cannot be laid out so, with what would work.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> layout((512, 2048), "None, model", make_mesh(data=4, model=2)).shard_shape
@@ -138,7 +140,7 @@ def layout(
 
 
 def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
-    """Many arrays against one rule table: what each becomes, and which rules do no work.
+    """Many arrays under one rule table: how each is split, and which rules do nothing.
 
     Args:
         tree: ArraySpecs, `(name, shape, logical)` rows, or a tree of a model's parameters.
@@ -173,9 +175,9 @@ def to_jax(thing: Any) -> Any:
 
 
 def mesh_context() -> MeshContext:
-    """Which mesh is in force at the place of this call, and which API of JAX sees which.
+    """Which mesh is in force where this is called, and which API of JAX sees which.
 
-    Works inside traced functions too. Looking changes nothing.
+    Works inside traced functions too, and changes nothing.
 
     Raises:
         ShardvizError: where jax is not installed.
@@ -190,8 +192,8 @@ def mesh_context() -> MeshContext:
 
 def compare_meshes(
     first: Any, second: Any, fn: Callable[..., Any], *arrays: Any, specs: Any = None
-) -> Any:
-    """What JAX traces, lowers and compiles anew when one function meets two meshes.
+) -> MeshComparison:
+    """What JAX traces, lowers and compiles again when one function is called on two meshes.
 
     Args:
         first, second: jax meshes, or MeshSpecs with device ids.
@@ -207,5 +209,5 @@ def compare_meshes(
     >>> print(compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
     Nothing was done anew for the second mesh: it has the devices of the first.
     """
-    events = import_optional("shardviz.core.backend.mesh_context", "sv.compare_meshes", "jax")
-    return events.compare_meshes(first, second, fn, *arrays, specs=specs)
+    contexts = import_optional("shardviz.core.backend.mesh_context", "sv.compare_meshes", "jax")
+    return contexts.compare_meshes(first, second, fn, *arrays, specs=specs)

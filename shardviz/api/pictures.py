@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from shardviz.api.conversion import adopt
 from shardviz.core.errors import MissingPackage, import_optional
-from shardviz.picture.text import to_text
+from shardviz.picture.show import to_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from shardviz.widgets.explorer import Explorer
 
 
-def plot(thing: Any, **options: Any) -> Any:
+def plot(thing: Any, **options: Any) -> Figure:
     """The picture of any value, as a matplotlib Figure.
 
     Args:
-        thing: anything these doors return, or jax's own mesh, spec, sharding or array.
+        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or array.
         **options: `theme="dark"`, and what the value's picture understands, such as `dims=(0, 2)`.
 
     Raises:
@@ -32,8 +37,8 @@ def text(thing: Any, width: int = 80) -> str:
     """The picture of any value, as text for terminals and screen readers.
 
     Args:
-        thing: anything these doors return, or jax's own mesh, spec, sharding or array.
-        width: how many letters a line may have.
+        thing: anything that shardviz returns, or jax's own mesh, spec, sharding or array.
+        width: how many characters a line may have.
 
     Raises:
         ShardvizError: where the value has no picture.
@@ -42,12 +47,10 @@ def text(thing: Any, width: int = 80) -> str:
     >>> "model" in text(make_mesh(data=4, model=2))
     True
     """
-    from shardviz.picture.text import to_text
-
     return to_text(adopt(thing), width)
 
 
-def explore(thing: Any = None) -> Any:
+def explore(thing: Any = None) -> Explorer:
     """Opens the Explorer: with a running example, on a program, or from a saved state.
 
     Args:
@@ -66,7 +69,7 @@ def explore(thing: Any = None) -> Any:
 
 
 def mimebundle(value: Any) -> dict[str, Any]:
-    """How a value shows itself in a notebook: text always, PNG where matplotlib is there."""
+    """How a value shows itself in a notebook: text always, PNG where matplotlib is installed."""
     bundle: dict[str, Any] = {"text/plain": to_text(value)}
     with contextlib.suppress(MissingPackage):
         figures = import_optional("shardviz.plots.figures", "a picture", "matplotlib")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from shardviz.api.conversion import as_mesh
 from shardviz.core.errors import ProgramError, import_optional
-from shardviz.core.format import shown, suggestion
+from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.cache import cache
 from shardviz.core.program.effects import Effects, Observed
@@ -17,6 +17,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
+    from shardviz.core.backend.call_cache.cached_function import CachedFunction
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
 
@@ -25,45 +26,45 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _known_keywords(door: Callable[P, T]) -> Callable[P, T]:
-    """A door that names the keywords it has where it is given another one."""
-    parameters = inspect.signature(door).parameters.values()
+def _checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, refusing unknown keywords with a sentence that lists the known ones."""
+    parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
 
-    @functools.wraps(door)
-    def opened(*args: P.args, **keywords: P.kwargs) -> T:
+    @functools.wraps(function)
+    def checked(*args: P.args, **keywords: P.kwargs) -> T:
         for name in keywords:
             if name not in known:
                 raise ProgramError(
-                    f"sv.{door.__name__} takes no {name}=.{suggestion(name, known)} It takes"
-                    f" {', '.join(f'{k}=' for k in known)}; the arguments of the function come"
+                    f"sv.{function.__name__} takes no {name}=.{suggestion(name, known)} It takes"
+                    f" {joined(f'{k}=' for k in known)}; the arguments of the function come"
                     " one by one after it."
                 )
-        return door(*args, **keywords)
+        return function(*args, **keywords)
 
-    return opened
+    return checked
 
 
-@_known_keywords
+@_checks_keywords
 def program(
     fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",
     in_specs: Any = None, out_specs: Any = None, donate: Any = (), name: str = "",
 ) -> Program:  # fmt: skip
-    """A function with the arrays it takes, and how they are asked to be split.
+    """A function with the arrays it takes, and how they are to be split.
 
     Args:
         fn: the function, as you would give it to `jax.jit`, or `jax.jit` of it: then its shardings
-            and donation count where nothing else is said here.
+            and donation hold where the arguments below do not say otherwise.
         *arrays: one argument each: ArraySpecs, `jax.ShapeDtypeStruct`s (with or without a
-            sharding), arrays, or pytrees of these. What flax keeps beside a parameter
+            sharding), arrays, or pytrees of these. Flax's metadata of a parameter
             (`nn.with_partitioning`, `nnx` metadata) counts as logical axes.
-        mesh: the mesh; may be left out where an array's sharding brings one.
+        mesh: the mesh; may be left out where an array's sharding has one.
         rules: axis rules, for arrays with logical names.
         dialect: who reads the rules.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as `jax.jit` takes them,
-            where arrays and rules do not say. None in place of an output leaves it to the compiler.
+            where arrays and rules do not say. None for an output leaves it to the compiler.
         donate: positions of arguments whose memory the program may reuse.
-        name: what to call it; the function's name where not said.
+        name: what to call it; the function's name by default.
 
     Raises:
         ShardvizError: where the parts do not fit together.
@@ -92,8 +93,8 @@ def plan(program: Program) -> Plan:
 
     Returns:
         A Plan: every value with its sharding and the origin of every axis in `.ops`, an estimate
-        of the collectives in `.collectives`; `.why(value)` tells the story of one value, and
-        `.diff(other)` what an edit changed.
+        of the collectives in `.collectives`; `.why(value)` explains one value, and
+        `.diff(other)` is what an edit changed.
 
     Raises:
         ShardvizError: where jax is not installed, or for what is no program. A program that cannot
@@ -106,9 +107,8 @@ def plan(program: Program) -> Plan:
     >>> str(made.op("dot_general").spec)
     "P('data', 'model')"
     """
-    return import_optional(
-        "shardviz.core.backend.shardy.build_plan", "sv.plan", "jax"
-    ).plan_program(program)
+    planning = import_optional("shardviz.core.backend.shardy.build_plan", "sv.plan", "jax")
+    return planning.plan_program(program)
 
 
 def compile(program: Program, target: Any = None, *, options: Any = None) -> Report:
@@ -135,7 +135,7 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
 
 
 def stages(program: Program, target: Any = None) -> Stages:
-    """A program on all its stages: requested, propagated, partitioned, compiled.
+    """A program at all its stages: requested, propagated, partitioned, compiled.
 
     Plans and compiles; nothing is executed.
 
@@ -165,11 +165,11 @@ def stages(program: Program, target: Any = None) -> Stages:
 
 
 def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> Report:
-    """Compiles and runs a program, and holds what was predicted against what happened.
+    """Compiles and runs a program, and compares what was predicted with what happened.
 
     Args:
         program: what `sv.program` made.
-        *values: the arguments; made up, small and always the same, where none are given.
+        *values: the arguments; by default made-up ones, small and always the same.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
         repeat: how often to run it.
 
@@ -185,7 +185,7 @@ def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> 
 
 
 def effects(thing: Any, *args: Any) -> Effects:
-    """The effects of a program, and on how many devices it may run, said before it runs.
+    """The effects of a program, and on how many devices it may run, before it runs.
 
     The function is traced and lowered, as jax would; nothing is compiled and no callback is called.
 
@@ -194,8 +194,8 @@ def effects(thing: Any, *args: Any) -> Effects:
         *args: for a function, the arrays it takes, or their shapes and types.
 
     Raises:
-        ShardvizError: for what is neither, or where jax is not installed. What jax refuses is an
-            answer: `.refused`.
+        ShardvizError: for what is neither, or where jax is not installed. What jax refuses is in
+            `.refused`.
 
     >>> import jax
     >>> def log(x):
@@ -208,15 +208,15 @@ def effects(thing: Any, *args: Any) -> Effects:
 
 
 def observed_order(program: Program, *values: Any, target: Any = None) -> Observed:
-    """Runs a program and tells in which order its effects happened, on each device.
+    """Runs a program and records in which order its effects happened, on each device.
 
     Args:
         program: what `sv.program` made.
-        *values: the arguments; made up where none are given.
+        *values: the arguments; by default made-up ones.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
 
     Raises:
-        ShardvizError: for what is no program. A run that fails is told in `.report`.
+        ShardvizError: for what is no program. The error of a failed run is in `.report`.
 
     >>> import jax, shardviz as sv
     >>> def log(x):
@@ -230,7 +230,7 @@ def observed_order(program: Program, *values: Any, target: Any = None) -> Observ
     return order.observed_order(program, *values, target=target)
 
 
-def cached(fn: Any, *, size: int = 128, **options: Any) -> Any:
+def cached(fn: Callable[..., Any], *, size: int = 128, **options: Any) -> CachedFunction:
     """A function that compiles once for each signature of its calls, and says why it did again.
 
     Args:
@@ -246,5 +246,7 @@ def cached(fn: Any, *, size: int = 128, **options: Any) -> Any:
     >>> double.hits, double.misses, double.explain_miss()[-39:]
     (1, 2, 'argument x: dtype int32 became float32.')
     """
-    rooms = import_optional("shardviz.core.backend.call_cache.cached_function", "sv.cached", "jax")
-    return rooms.make_cached(fn, size, options)
+    caching = import_optional(
+        "shardviz.core.backend.call_cache.cached_function", "sv.cached", "jax"
+    )
+    return caching.make_cached(fn, size, options)

@@ -1,7 +1,6 @@
-"""How a value shows itself at the end of a notebook cell.
+"""The base class of values that show themselves at the end of a notebook cell.
 
-The core knows no pictures. It gives its values this base class, and `shardviz/__init__.py`
-hangs the renderer in when the package is imported.
+`core` draws no pictures: `shardviz/__init__.py` sets the renderer when the package is imported.
 """
 
 from __future__ import annotations

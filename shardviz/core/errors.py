@@ -1,4 +1,4 @@
-"""The exceptions, and the few helpers that word them.
+"""The exceptions, and the import of packages that may be missing.
 
     ShardvizError (a ValueError)
     ├── MeshError        a mesh that cannot be: names, sizes, axis types, device ids
@@ -7,7 +7,7 @@
     ├── LayoutError      an array that cannot be laid out: sizes that do not divide, wrong rank
     ├── ProgramError     a program whose arguments, specs or options do not fit together
     ├── TargetError      devices that are not there, or not enough of them, or too small
-    └── MissingPackage   an optional package that a door needs
+    └── MissingPackage   a package that is needed and not installed
 
 Every message says what was wrong, what we got, and what to do, in that order.
 """
@@ -15,11 +15,11 @@ Every message says what was wrong, what we got, and what to do, in that order.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 
 class ShardvizError(ValueError):
-    """Anything shardviz refuses. The message is made to be shown to a person as it stands.
+    """Anything that shardviz refuses. The message can be shown to a person as it is.
 
     >>> issubclass(ShardvizError, ValueError)
     True
@@ -51,11 +51,16 @@ class TargetError(ShardvizError):
 
 
 class MissingPackage(ShardvizError):
-    """A door was opened whose package is not installed."""
+    """A package that is needed is not installed."""
 
 
-def import_optional(module: str, what: str, package: str) -> Any:
-    """A room whose package may be missing here.
+def import_optional(module: str, what: str, package: str) -> ModuleType:
+    """Imports a module that needs a package which may not be installed.
+
+    Args:
+        module: the module, of shardviz or of the package.
+        what: what needs it, such as `"sv.plot"`, for the message.
+        package: the package, where the failed import does not name one.
 
     Raises:
         MissingPackage: naming the package, in one sentence.

@@ -6,11 +6,11 @@ import difflib
 import itertools
 from collections.abc import Iterable
 
-MOST_COMPARED = 1000  # names; a slip of the pen is not worth a second
+MOST_COMPARED = 1000  # names; comparing more takes longer than a hint on a typo is worth
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`value` as it may stand in a message: one line, printable, at most `limit` characters.
+    """`value` for a message: its repr in one line, printable, at most `limit` characters.
 
     >>> shown("a\\x00b"), shown("x" * 100, 10)
     ("'a\\\\x00b'", "'xxxxxxxx…")
@@ -25,18 +25,29 @@ def shown(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def joined(parts: Iterable[object], word: str = "and", limit: int | None = None) -> str:
+    """Parts as a phrase, as they are; with a `limit`, further ones are only counted.
+
+    >>> joined(["a", "b", "c"]), joined(["a"]), joined([])
+    ('a, b and c', 'a', '')
+    >>> joined("abcd", limit=2)
+    'a, b and 2 more'
+    """
+    texts = [str(part) for part in parts]
+    if limit is not None and len(texts) > limit:
+        texts = [*texts[:limit], f"{len(texts) - limit:,} more"]
+    if len(texts) < 2:
+        return "".join(texts)
+    return ", ".join(texts[:-1]) + f" {word} {texts[-1]}"
+
+
 def listed(values: Iterable[object], word: str = "and", limit: int = 8) -> str:
-    """Values as a phrase: `'a', 'b' and 'c'`; long lists are cut and counted.
+    """Values as a phrase, each quoted as in code: `'a', 'b' and 'c'`; at most `limit` of them.
 
     >>> listed(["a", "b", "c"])
     "'a', 'b' and 'c'"
     """
-    parts = [shown(v) for v in values]
-    if len(parts) > limit:
-        return ", ".join(parts[:limit]) + f" {word} {len(parts) - limit} more"
-    if len(parts) < 2:
-        return "".join(parts)
-    return ", ".join(parts[:-1]) + f" {word} {parts[-1]}"
+    return joined([shown(value) for value in values], word, limit)
 
 
 def nearest(name: object, known: Iterable[str]) -> str | None:

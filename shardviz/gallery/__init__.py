@@ -1,5 +1,6 @@
-"""Example meshes, arrays, rule tables and programs that the widgets and lessons open with.
+"""Example meshes, arrays, rule tables, programs and puzzles, as the widgets and lessons use them.
 
-Each module is a shelf with `names()`, `get(name)` and `describe(name)`. Names and sentences cost
-nothing; only `programs.get` imports jax, and nothing here starts a jax backend.
+Each module has `names()`, `get(name)` and `describe(name)`; `programs` and `puzzles` also have
+`sources(name)` and `IMPORTS`. The module `functions` imports jax where it is installed, and is
+itself imported only when a program or its source is asked for. Nothing here starts a jax backend.
 """

@@ -1,6 +1,11 @@
-"""Arrays to plan with: the weights of models that people know, and what flows through them.
+"""Arrays to plan with: the weights of models that people know, and their activations.
 
-Published shapes; the tests hold the parameter counts against the published ones.
+Published shapes; the tests compare the parameter counts with the published ones.
+
+>>> names()[:2], [a.short for a in get("MLP")]
+(('MLP', '7B model'), ['bf16[512, 2048]', 'bf16[2048, 512]', 'bf16[64, 512]'])
+>>> describe("MLP")
+'Two weights and a batch, small enough to see at once.'
 """
 
 from __future__ import annotations
@@ -81,49 +86,16 @@ def _cache() -> tuple[ArraySpec, ...]:
     )
 
 
-_SHELF: Registry[tuple[ArraySpec, ...]] = Registry(
+_REGISTRY: Registry[tuple[ArraySpec, ...]] = Registry(
     "set of arrays",
-    (
-        Example(DEFAULT, "Two weights and a batch, small enough to see at once.", _mlp),
-        Example("7B model", "Every weight of a decoder of Llama 2 7B's shape.", _7b),
-        Example(
-            "70B model", "Every weight of Llama 2 70B's shape: 64 query heads share 8 pairs.", _70b
-        ),
-        Example("8 × 7B experts", "Every weight of Mixtral 8x7B's shape.", _experts),
-        Example("training batch", "What flows through a 7B model: up to four dimensions.", _flow),
-        Example("key-value cache", "What a 70B model remembers: five dimensions.", _cache),
+    Example(DEFAULT, "Two weights and a batch, small enough to see at once.", _mlp),
+    Example("7B model", "Every weight of a decoder of Llama 2 7B's shape.", _7b),
+    Example(
+        "70B model", "Every weight of Llama 2 70B's shape: 64 query heads share 8 pairs.", _70b
     ),
+    Example("8 × 7B experts", "Every weight of Mixtral 8x7B's shape.", _experts),
+    Example("training batch", "What flows through a 7B model: up to four dimensions.", _flow),
+    Example("key-value cache", "What a 70B model remembers: five dimensions.", _cache),
 )
 
-
-def names() -> tuple[str, ...]:
-    """The names of the sets of arrays, in menu order.
-
-    >>> names()[:2]
-    ('MLP', '7B model')
-    """
-    return _SHELF.names()
-
-
-def get(name: str = DEFAULT) -> tuple[ArraySpec, ...]:
-    """The arrays of that name.
-
-    Raises:
-        ShardvizError: if there are none.
-
-    >>> [a.short for a in get("MLP")]
-    ['bf16[512, 2048]', 'bf16[2048, 512]', 'bf16[64, 512]']
-    """
-    return _SHELF.get(name)
-
-
-def describe(name: str) -> str:
-    """One sentence on the arrays of that name.
-
-    Raises:
-        ShardvizError: if there are none.
-
-    >>> describe("MLP")
-    'Two weights and a batch, small enough to see at once.'
-    """
-    return _SHELF.describe(name)
+names, get, describe = _REGISTRY.names, _REGISTRY.get, _REGISTRY.describe

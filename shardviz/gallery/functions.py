@@ -1,4 +1,4 @@
-"""The functions of the example programs."""
+"""The functions of the example programs, written to be read and pasted."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import contextlib
 
 import numpy as np
 
-with contextlib.suppress(ModuleNotFoundError):  # the lists of the gallery are read without jax
+# jax is imported here and not in each function, since their sources are shown and pasted as they
+# are. Without jax they can still be named, shown and laid out; only calling one fails.
+with contextlib.suppress(ModuleNotFoundError):
     import jax
     import jax.numpy as jnp
     from jax.sharding import AxisType, Mesh, NamedSharding
@@ -67,23 +69,23 @@ def transformer_gradient(norm_1, w_q, w_k, w_v, w_o, norm_2, w_in, w_out, x):
 
 
 def mixture_of_experts(router, w_in, w_out, x):
-    """Each token visits its two best experts; an expert takes no more than it has seats."""
+    """Each token visits its two best experts; an expert takes no more than its capacity."""
     batch, length, _ = x.shape
     experts, picks = router.shape[1], 2
-    seats = 2 * picks * length // experts  # twice an even share of each sequence
+    capacity = 2 * picks * length // experts  # twice an even share of each sequence
 
-    # At full precision: which expert is chosen must not hang on how a sum was rounded.
+    # At full precision: which expert is chosen must not depend on how a sum was rounded.
     logits = jnp.einsum("bse,en->bsn", x, router, precision="highest")
     weight, best = jax.lax.top_k(jax.nn.softmax(logits), picks)
     chosen = jax.nn.one_hot(best.reshape(batch, -1), experts)
-    turn = jnp.cumsum(chosen, axis=1, dtype=int) - 1  # first come, first served
-    seated = chosen[..., None] * jax.nn.one_hot(turn, seats)
-    seated = seated.reshape(batch, length, picks, experts, seats)
+    slot = jnp.cumsum(chosen, axis=1, dtype=int) - 1  # first come, first served
+    routed = chosen[..., None] * jax.nn.one_hot(slot, capacity)
+    routed = routed.reshape(batch, length, picks, experts, capacity)
 
-    inputs = jnp.einsum("bspnc,bse->nbce", seated, x)  # dispatch
+    inputs = jnp.einsum("bspnc,bse->nbce", routed, x)  # dispatch
     hidden = jax.nn.gelu(jnp.einsum("nbce,nef->nbcf", inputs, w_in))
     outputs = jnp.einsum("nbcf,nfe->nbce", hidden, w_out)
-    return jnp.einsum("bspnc,bsp,nbce->bse", seated, weight, outputs)  # combine
+    return jnp.einsum("bspnc,bsp,nbce->bse", routed, weight, outputs)  # combine
 
 
 def uneven_constraint(x):
@@ -93,18 +95,18 @@ def uneven_constraint(x):
 
 
 def swapped_tiles(a, b, c):
-    """Adds two arrays that are cut along the outer dimensions to one cut along the middle."""
+    """Adds two arrays split along the outer dimensions to one split along the middle one."""
     d = a + b
     d = jax.lax.with_sharding_constraint(d, P(None, ("data", "model"), None))
     return c + d
 
 
 def two_orders(x):
-    """Constrains to a mesh of the same eight devices, counted down the columns."""
+    """Constrains to a mesh of the same eight devices in another order."""
     devices = np.array(jax.devices()[:8]).reshape(2, 4).T
-    turned = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    transposed = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
     y = jnp.sin(x)
-    return jax.lax.with_sharding_constraint(y, NamedSharding(turned, P("data", "model")))
+    return jax.lax.with_sharding_constraint(y, NamedSharding(transposed, P("data", "model")))
 
 
 def fsdp_gradient(w_in, w_out, x):

@@ -1,15 +1,16 @@
-"""Programs that people know, each with its arrays, a mesh and a rule table that suits it.
+"""Programs that people know, each with its arrays, a rule table that suits it, and a mesh.
 
-The functions stand in files of their own, written to be read: what a student sees, and what the
-Explorer pastes, is their very source. Only `get` and `sources` import jax.
+What a student sees, and what the Explorer pastes, is the source of the function itself.
+
+>>> get("MLP")
+Program(MLP: 3 arrays on data=4, model=2)
+>>> describe("matmul, inner dimension split on both sides")
+'Each device sums its part, and an all-reduce adds the parts.'
+>>> [text.splitlines()[0] for text in sources("MLP, gradient")]
+['def mlp(w_in, w_out, x):', 'def mlp_gradient(w_in, w_out, x):']
 """
 
 from __future__ import annotations
-
-import inspect
-from collections.abc import Callable
-from functools import partial
-from typing import Any, NamedTuple
 
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Rules
@@ -21,34 +22,40 @@ DEFAULT = "MLP"
 IMPORTS = "import jax\nimport jax.numpy as jnp\n"
 
 
-class ProgramEntry(NamedTuple):
-    """A program before it is made.
+def program_example(
+    name: str,
+    sentence: str,
+    function: str,
+    arrays: tuple[tuple[str, tuple[int, ...], str], ...],
+    table: str = "",
+    helpers: tuple[str, ...] = (),
+) -> Example[Program]:
+    """An example that is a program on the first mesh of the gallery.
 
-    Attributes:
-        function: `module.name` of its function, inside the gallery.
-        arrays: one `(name, shape, logical names)` an argument, in order.
-        table: the name of its rule table in `gallery.rules`, or the table as one types it.
-        helpers: the functions that it calls, as `module.name`, in the order to paste them.
+    Args:
+        name: its name in the menu.
+        sentence: one sentence about it.
+        function: the name of its function in `gallery.functions`.
+        arrays: one `(name, shape, logical names)` for each argument, in order; without a table,
+            PartitionSpecs in place of the logical names.
+        table: the name of its rule table in `gallery.rules`, or the table as people type it.
+        helpers: the names of the functions that it calls, in the order to paste them.
     """
 
-    function: str
-    arrays: tuple[tuple[str, tuple[int, ...], str], ...]
-    table: str
-    helpers: tuple[str, ...] = ()
+    def make() -> Program:
+        from shardviz.gallery import functions
 
-    def functions(self) -> tuple[Callable[..., Any], ...]:
-        """The helpers, then the function itself."""
-        return tuple(map(_function, (*self.helpers, self.function)))
+        known = rules.get(table) if table in rules.names() else None
+        found = known or (Rules.parse(table) if table else None)
+        kind = "logical" if table else "spec"
+        made = tuple(ArraySpec(n, shape, **{kind: text}) for n, shape, text in arrays)  # type: ignore[arg-type]
+        return Program(getattr(functions, function), made, meshes.get(), found, name=name)
 
-
-def _function(name: str) -> Callable[..., Any]:
-    from shardviz.gallery import functions  # it imports jax
-
-    return getattr(functions, name)
+    return Example(name, sentence, make, (*helpers, function))
 
 
 # Every size divides by 2, 4, 8 and 16, so that each program fits the usual meshes, and all are
-# small enough for a laptop. float32, so that split and whole results agree to many digits.
+# small enough for a laptop. float32, so that split and unsplit results agree to many digits.
 _X, _W = ("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")
 
 _MLP = (
@@ -80,122 +87,84 @@ _EXPERTS = (
 _TENSOR = "Megatron-style tensor parallel"
 _BLOCK_HELPERS = ("rms_norm", "attention", "mlp")
 
-_ENTRIES: tuple[tuple[str, str, ProgramEntry], ...] = (
-    (
+_REGISTRY: Registry[Program] = Registry(
+    "program",
+    program_example(
         "MLP",
-        "Two matrix products and a GELU, under a table where every rule has another fate.",
-        ProgramEntry("mlp", _MLP, rules.DEFAULT),
+        "Two matrix products and a GELU, under a table whose rules all end differently.",
+        "mlp",
+        _MLP,
+        rules.DEFAULT,
     ),
-    (
+    program_example(
         "MLP, gradient",
         "The loss of an MLP and its gradient: every weight's gradient is summed over the batch.",
-        ProgramEntry("mlp_gradient", _MLP, _TENSOR, ("mlp",)),
+        "mlp_gradient",
+        _MLP,
+        _TENSOR,
+        ("mlp",),
     ),
-    (
+    program_example(
         "matmul, outer dimensions split",
         "Rows over one axis, columns over another: each device has what its block needs, and"
         " nothing moves.",
-        ProgramEntry("matmul", (_X, _W), "rows -> data\ncolumns -> model"),
+        "matmul",
+        (_X, _W),
+        "rows -> data\ncolumns -> model",
     ),
-    (
+    program_example(
         "matmul, inner dimension split on one side",
         "x is split along the dimension that is summed over, w is not: x is gathered first.",
-        ProgramEntry("matmul", (_X, _W), "rows -> data\ncolumns -> model\ninner -> model"),
+        "matmul",
+        (_X, _W),
+        "rows -> data\ncolumns -> model\ninner -> model",
     ),
-    (
+    program_example(
         "matmul, inner dimension split on both sides",
         "Each device sums its part, and an all-reduce adds the parts.",
-        ProgramEntry("matmul", (_X, _W), "rows -> data\ninner -> model"),
+        "matmul",
+        (_X, _W),
+        "rows -> data\ninner -> model",
     ),
-    (
+    program_example(
         "matmul, outer dimensions want one axis",
         "Rows and columns are split over the same axis, which the result can have once: one side"
         " is gathered.",
-        ProgramEntry("matmul", (_X, _W), "rows -> data\ncolumns -> data"),
+        "matmul",
+        (_X, _W),
+        "rows -> data\ncolumns -> data",
     ),
-    (
+    program_example(
         "attention",
         "Causal attention with its heads split over model: one all-reduce, at the end.",
-        ProgramEntry("attention", (*_ATTENTION, _TOKENS), _TENSOR),
+        "attention",
+        (*_ATTENTION, _TOKENS),
+        _TENSOR,
     ),
-    (
+    program_example(
         "transformer block",
         "Attention and an MLP behind norms: two all-reduces, one after each.",
-        ProgramEntry("transformer_block", _BLOCK, _TENSOR, _BLOCK_HELPERS),
+        "transformer_block",
+        _BLOCK,
+        _TENSOR,
+        _BLOCK_HELPERS,
     ),
-    (
+    program_example(
         "transformer block, gradient",
         "The loss of a transformer block and its gradient by eight weights.",
-        ProgramEntry(
-            "transformer_gradient",
-            _BLOCK,
-            _TENSOR,
-            (*_BLOCK_HELPERS, "transformer_block"),
-        ),
+        "transformer_gradient",
+        _BLOCK,
+        _TENSOR,
+        (*_BLOCK_HELPERS, "transformer_block"),
     ),
-    (
+    program_example(
         "mixture of experts",
         "Tokens are dispatched to two of sixteen experts by einsum, and combined again.",
-        ProgramEntry("mixture_of_experts", _EXPERTS, _TENSOR),
+        "mixture_of_experts",
+        _EXPERTS,
+        _TENSOR,
     ),
 )
 
-
-def _make(name: str, entry: ProgramEntry) -> Program:
-    table = Rules.parse(entry.table) if "->" in entry.table else rules.get(entry.table)
-    arrays = tuple(ArraySpec(n, s, l) for n, s, l in entry.arrays)  # type: ignore[arg-type]
-    return Program(_function(entry.function), arrays, meshes.get(), table, name=name)
-
-
-_SHELF: Registry[Program] = Registry(
-    "program", [Example(name, text, partial(_make, name, entry)) for name, text, entry in _ENTRIES]
-)
-_BY_NAME = {name: entry for name, _, entry in _ENTRIES}
-
-
-def names() -> tuple[str, ...]:
-    """The names of the programs, in menu order.
-
-    >>> "transformer block, gradient" in names()
-    True
-    """
-    return _SHELF.names()
-
-
-def get(name: str = DEFAULT) -> Program:
-    """The program of that name, on a mesh of data=4, model=2.
-
-    Raises:
-        ShardvizError: if there is none.
-
-    >>> get("MLP")
-    Program(MLP: 3 arrays on data=4, model=2)
-    """
-    return _SHELF.get(name)
-
-
-def describe(name: str) -> str:
-    """One sentence on the program of that name.
-
-    Raises:
-        ShardvizError: if there is none.
-
-    >>> describe("matmul, inner dimension split on both sides")
-    'Each device sums its part, and an all-reduce adds the parts.'
-    """
-    return _SHELF.describe(name)
-
-
-def sources(name: str) -> tuple[str, ...]:
-    """The source of every function the program needs, helpers first, its own last.
-
-    Pasted below `IMPORTS` they run as they stand.
-
-    Raises:
-        ShardvizError: if there is no such program.
-
-    >>> [text.splitlines()[0] for text in sources("MLP, gradient")]
-    ['def mlp(w_in, w_out, x):', 'def mlp_gradient(w_in, w_out, x):']
-    """
-    describe(name)  # complains about an unknown name
-    return tuple(inspect.getsource(function) for function in _BY_NAME[name].functions())
+names, get = _REGISTRY.names, _REGISTRY.get
+describe, sources = _REGISTRY.describe, _REGISTRY.sources

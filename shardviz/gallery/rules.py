@@ -1,4 +1,12 @@
-"""Rule tables that people use, from five lines to a configuration file's worth."""
+"""Rule tables that people use, from five lines to a configuration file's worth.
+
+>>> names()[1:3], describe("FSDP")[:22]
+(('Megatron-style tensor parallel', 'FSDP'), 'Batch and weights over')
+>>> print(get("FSDP"))
+batch → data
+embed → data
+vocab → data
+"""
 
 from __future__ import annotations
 
@@ -46,7 +54,7 @@ sequence -> None
 """
 
 # In the manner of MaxText's base configuration: separate names for activations and for weights,
-# tuples of axes, and a shorter tuple behind each for arrays where an axis is already gone.
+# tuples of axes, and a shorter tuple after each for arrays in which an axis is already used.
 _LONG = """
 # activations
 activation_batch -> (data, fsdp, expert)
@@ -106,69 +114,34 @@ conv_out -> tensor
 position -> None
 """
 
-_SHELF: Registry[Rules] = Registry(
+_REGISTRY: Registry[Rules] = Registry(
     "rule table",
-    (
-        Example(
-            DEFAULT,
-            "Five rules: some decide, one loses its axis, one ends the search, one never fires.",
-            lambda: Rules.parse(_FIRST_LOOK),
-        ),
-        Example(
-            "Megatron-style tensor parallel",
-            "The batch over data; heads, hidden units, experts and vocabulary over model.",
-            lambda: Rules.parse(_TENSOR),
-        ),
-        Example(
-            "FSDP",
-            "Batch and weights over the same axis: weights are gathered where they are needed.",
-            lambda: Rules.parse(_FSDP),
-        ),
-        Example(
-            "FSDP + tensor parallel",
-            "Weights split twice: hidden dimensions over model, embed over data.",
-            lambda: Rules.parse(_FSDP_TENSOR),
-        ),
-        Example(
-            "MaxText-like",
-            "A long table in the manner of MaxText, for the axes data, fsdp, expert, sequence"
-            " and tensor.",
-            lambda: Rules.parse(_LONG),
-        ),
+    Example(
+        DEFAULT,
+        "Five rules: some decide, one loses its axis, one ends the search, one never fires.",
+        lambda: Rules.parse(_FIRST_LOOK),
+    ),
+    Example(
+        "Megatron-style tensor parallel",
+        "The batch over data; heads, hidden units, experts and vocabulary over model.",
+        lambda: Rules.parse(_TENSOR),
+    ),
+    Example(
+        "FSDP",
+        "Batch and weights over the same axis: weights are gathered where they are needed.",
+        lambda: Rules.parse(_FSDP),
+    ),
+    Example(
+        "FSDP + tensor parallel",
+        "Weights split twice: hidden dimensions over model, embed over data.",
+        lambda: Rules.parse(_FSDP_TENSOR),
+    ),
+    Example(
+        "MaxText-like",
+        "A long table in the manner of MaxText, for the axes data, fsdp, expert, sequence"
+        " and tensor.",
+        lambda: Rules.parse(_LONG),
     ),
 )
 
-
-def names() -> tuple[str, ...]:
-    """The names of the rule tables, in menu order.
-
-    >>> "FSDP" in names()
-    True
-    """
-    return _SHELF.names()
-
-
-def get(name: str = DEFAULT) -> Rules:
-    """The rule table of that name.
-
-    Raises:
-        ShardvizError: if there is none.
-
-    >>> print(get("FSDP"))
-    batch → data
-    embed → data
-    vocab → data
-    """
-    return _SHELF.get(name)
-
-
-def describe(name: str) -> str:
-    """One sentence on the rule table of that name.
-
-    Raises:
-        ShardvizError: if there is none.
-
-    >>> describe("FSDP")[:22]
-    'Batch and weights over'
-    """
-    return _SHELF.describe(name)
+names, get, describe = _REGISTRY.names, _REGISTRY.get, _REGISTRY.describe

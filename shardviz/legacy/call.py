@@ -1,4 +1,4 @@
-"""One signature of a function under `sharded_jit`: what is cut how, over how many devices.
+"""One signature of a function under `sharded_jit`: how each array is split, over how many devices.
 
 Nothing here looks for devices. The function is traced once without any, to see what it returns
 and what its constraints ask for.
@@ -10,12 +10,8 @@ import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, update_wrapper
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-
-from shardviz.core.backend.arguments import parameter_names, path_name, program_arrays
-from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
@@ -25,11 +21,15 @@ from shardviz.legacy.constraint import ConstraintRequest, constraints_inside, in
 from shardviz.legacy.partition_trees import (
     Partition,
     flat_parts,
+    is_prime_power,
     mesh_over,
     mesh_sizes,
-    one_prime,
     spec_over,
 )
+from shardviz.legacy.partitions import Parts
+
+if TYPE_CHECKING:
+    import jax
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +38,8 @@ class PartitionedSignature:
 
     Attributes:
         statics: the static arguments, by position.
-        total: how many positional arguments there are, static ones among them.
-        tree: how the other arguments form their leaves.
+        total: how many positional arguments there are, static ones included.
+        tree: the PyTreeDef of the other arguments.
         structs: shape and dtype of every leaf.
     """
 
@@ -50,15 +50,15 @@ class PartitionedSignature:
 
     @property
     def key(self) -> Hashable:
-        """What two calls share that are traced alike."""
+        """Equal for two calls that are traced alike."""
         avals = tuple((s.shape, s.dtype, getattr(s, "weak_type", False)) for s in self.structs)
         return self.statics, self.total, self.tree, avals
 
     @property
     def positions(self) -> tuple[int, ...]:
         """The positions of the arguments that are not static."""
-        taken = dict(self.statics)
-        return tuple(i for i in range(self.total) if i not in taken)
+        static = dict(self.statics)
+        return tuple(i for i in range(self.total) if i not in static)
 
     def merge(self, dynamic: Sequence[Any]) -> tuple[Any, ...]:
         """All positional arguments, from the ones that are not static."""
@@ -75,6 +75,10 @@ def read_call(
         ProgramError: for static arguments that are missing or cannot be hashed, and for leaves
             that are no arrays.
     """
+    import jax
+
+    from shardviz.core.backend.arguments import parameter_names, path_name
+
     statics = tuple((i, args[i]) for i in _positions(static_argnums, args))
     for position, value in statics:
         try:
@@ -106,6 +110,10 @@ def _positions(static_argnums: tuple[int, ...], args: tuple[Any, ...]) -> list[i
 
 
 def _struct(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
+    import jax
+
+    from shardviz.core.backend.bridge import jax_dtype
+
     if isinstance(leaf, ArraySpec):
         return jax.ShapeDtypeStruct(leaf.shape, jax_dtype(leaf.dtype))
     if isinstance(leaf, jax.ShapeDtypeStruct):
@@ -123,12 +131,12 @@ def _struct(name: str, leaf: Any) -> jax.ShapeDtypeStruct:
 
 @dataclass(frozen=True, eq=False)
 class PartitionRequest:
-    """What a person asked `sharded_jit` for.
+    """The arguments of `sharded_jit`.
 
     Attributes:
         fun: the function.
         in_parts, out_parts: prefixes of the trees of arguments and results.
-        count: how many devices they say; None where they leave it to the function.
+        count: over how many devices; None where only the function says so.
     """
 
     fun: Callable[..., Any]
@@ -141,33 +149,37 @@ class PartitionedCall:
     """A function under `sharded_jit`, traced for one signature.
 
     Attributes:
-        asking, signature: what it was made from.
-        in_parts, out_parts: one Parts or None a leaf.
-        asked: what stands inside the function.
-        out_tree: how the leaves of the result form it.
-        count: over how many devices it is cut.
+        request, signature: what it was made from.
+        in_parts, out_parts: one Parts or None for each leaf.
+        constraints: what constraints inside the function ask for.
+        out_tree: the PyTreeDef of the result.
+        count: over how many devices it is split.
 
     Raises:
         ProgramError: where trees, counts or ranks do not fit together.
     """
 
-    def __init__(self, asking: PartitionRequest, signature: PartitionedSignature) -> None:
-        self.asking, self.signature = asking, signature
-        self.in_parts = flat_parts(asking.in_parts, signature.tree, "in_parts")
+    def __init__(self, request: PartitionRequest, signature: PartitionedSignature) -> None:
+        import jax
+
+        from shardviz.core.backend.arguments import path_name
+
+        self.request, self.signature = request, signature
+        self.in_parts = flat_parts(request.in_parts, signature.tree, "in_parts")
         _check(self.in_parts, signature.structs, self.argument_names)
         dynamic = signature.tree.unflatten(signature.structs)
         jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*dynamic)
-        self.asked: tuple[ConstraintRequest, ...] = tuple(constraints_inside(jaxpr))
-        self.count = _reconcile(asking.count, self.asked)
+        self.constraints = tuple(constraints_inside(jaxpr))
+        self.count = _reconcile(request.count, self.constraints)
         results, self.out_tree = jax.tree_util.tree_flatten_with_path(shapes)
-        self.out_parts = flat_parts(asking.out_parts, self.out_tree, "out_parts")
+        self.out_parts = flat_parts(request.out_parts, self.out_tree, "out_parts")
         names = [path_name("output", path) for path, _ in results]
         _check(self.out_parts, [leaf for _, leaf in results], names)
 
     @cached_property
     def fn(self) -> Callable[..., Any]:
         """The function of the arguments that are not static."""
-        signature, fun = self.signature, self.asking.fun
+        signature, fun = self.signature, self.request.fun
 
         def partial(*dynamic: Any) -> Any:
             with inside():
@@ -183,31 +195,43 @@ class PartitionedCall:
 
     @property
     def indirect(self) -> bool:
-        """Whether arguments and results are made whole on their way, since XLA cannot cut all
-        numbers of devices anew (see `whole_on`).
+        """Whether arguments and results are replicated before and after the function, since XLA
+        cannot reshard all numbers of devices directly (see `replicated_on`).
         """
-        return not one_prime(self.count) and len(set(self._cuts) - {None}) > 1
+        return not is_prime_power(self.count) and len(set(self._partitions) - {None}) > 1
 
     @cached_property
     def body(self) -> Callable[..., Any]:
-        """The function as it is run, traced where the mesh of parts is jax's mesh in context."""
+        """The function as it is run, traced with the mesh of parts as jax's mesh in context."""
         if not self.indirect:
             return self.fn
 
-        def through(*dynamic: Any) -> Any:
-            return jax.tree.map(_replicated, self.fn(*jax.tree.map(_replicated, dynamic)))
+        import jax
 
-        return update_wrapper(through, self.fn)
+        def replicate(x: Any) -> Any:
+            mesh = jax.sharding.get_abstract_mesh()
+            return jax.lax.with_sharding_constraint(x, replicated_on(mesh))
+
+        def with_replicated(*dynamic: Any) -> Any:
+            return jax.tree.map(replicate, self.fn(*jax.tree.map(replicate, dynamic)))
+
+        return update_wrapper(with_replicated, self.fn)
 
     @property
     def parameters(self) -> list[str]:
-        """What the function calls the arguments that are not static."""
-        every = parameter_names(self.asking.fun, self.signature.total)
+        """The function's names for the arguments that are not static."""
+        from shardviz.core.backend.arguments import parameter_names
+
+        every = parameter_names(self.request.fun, self.signature.total)
         return [every[i] for i in self.signature.positions]
 
     @property
     def argument_names(self) -> list[str]:
-        """What the leaves of the arguments are called."""
+        """A name for each leaf of the arguments."""
+        import jax
+
+        from shardviz.core.backend.arguments import path_name
+
         tree = self.signature.tree
         paths, _ = jax.tree_util.tree_flatten_with_path(tree.unflatten(self.signature.structs))
         names = self.parameters
@@ -215,70 +239,68 @@ class PartitionedCall:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """The axis sizes of the mesh that has as many of the parts as one mesh can have."""
-        return mesh_sizes(self.count, self._cuts)[0]
+        """The axis sizes of the mesh that fits as many of the parts as one mesh can."""
+        return mesh_sizes(self.count, self._partitions)[0]
 
     @property
-    def apart(self) -> tuple[Partition, ...]:
+    def unfit(self) -> tuple[Parts, ...]:
         """The parts that need a mesh of their own over the same devices."""
-        return mesh_sizes(self.count, self._cuts)[1]
+        return mesh_sizes(self.count, self._partitions)[1]
 
     @property
-    def _cuts(self) -> tuple[Partition, ...]:
-        return (*self.in_parts, *self.out_parts, *(a.parts for a in self.asked))
+    def _partitions(self) -> tuple[Partition, ...]:
+        return (*self.in_parts, *self.out_parts, *(c.parts for c in self.constraints))
 
-    def placed(self, cut: Partition) -> tuple[tuple[int, ...], Spec]:
-        """The sizes of the mesh that cuts so, and the spec over it."""
-        spec = spec_over(cut, self.sizes)
+    def sizes_and_spec(self, partition: Partition) -> tuple[tuple[int, ...], Spec]:
+        """The axis sizes of a mesh that splits an array so, and the Spec over it."""
+        spec = spec_over(partition, self.sizes)
         if spec is not None:
             return self.sizes, spec
-        sizes = mesh_sizes(self.count, [cut])[0]
-        own = spec_over(cut, sizes)
+        sizes = mesh_sizes(self.count, [partition])[0]
+        own = spec_over(partition, sizes)
         assert own is not None
         return sizes, own
 
     def program(self) -> Program:
-        """The Program that asks for the same.
+        """The same as a Program.
 
         Raises:
-            ProgramError: where no single mesh has all of its parts.
+            ProgramError: where no single mesh fits all of its parts.
         """
-        if self.apart:
+        from shardviz.core.backend.arguments import program_arrays
+
+        if self.unfit:
             raise ProgramError(
-                f"No single mesh cuts {self.count:,} devices, in one order, into"
-                f" {listed(self.apart)} and into the other parts of this function, and a Program"
+                f"No single mesh splits {self.count:,} devices, in one order, into"
+                f" {listed(self.unfit)} and into the other parts of this function, and a Program"
                 " has one mesh. Calling it and to_modern(...) work, over several meshes; or use"
                 " parts whose products divide each other, left to right."
             )
         signature = self.signature
         dynamic = signature.tree.unflatten(signature.structs)
         arrays, tree, _ = program_arrays(dynamic, self.fn)
-        cut = [
-            a.replace(spec=self.placed(c)[1]) for a, c in zip(arrays, self.in_parts, strict=True)
-        ]
-        specs = self.out_tree.unflatten([self.placed(c)[1] for c in self.out_parts])
-        mesh = mesh_over(self.sizes)
-        return Program(self.body, tuple(cut), mesh, tree=tree, out_specs=specs)
+        split = tuple(
+            array.replace(spec=self.sizes_and_spec(partition)[1])
+            for array, partition in zip(arrays, self.in_parts, strict=True)
+        )
+        specs = self.out_tree.unflatten([self.sizes_and_spec(p)[1] for p in self.out_parts])
+        return Program(self.body, split, mesh_over(self.sizes), tree=tree, out_specs=specs)
 
 
-def _replicated(x: Any) -> Any:
-    return jax.lax.with_sharding_constraint(x, replicated_on(jax.sharding.get_abstract_mesh()))
+def _check(partitions: Sequence[Partition], arrays: Sequence[Any], names: Sequence[str]) -> None:
+    for parts, array, name in zip(partitions, arrays, names, strict=True):
+        if parts is not None:
+            parts.check(array.shape, name)
 
 
-def _check(cuts: Sequence[Partition], arrays: Sequence[Any], names: Sequence[str]) -> None:
-    for cut, array, name in zip(cuts, arrays, names, strict=True):
-        if cut is not None:
-            cut.check(array.shape, name)
-
-
-def _reconcile(count: int | None, asked: Sequence[ConstraintRequest]) -> int:
+def _reconcile(count: int | None, constraints: Sequence[ConstraintRequest]) -> int:
     before = "in_parts, out_parts or num_partitions"
-    for inner in asked:
+    for inner in constraints:
         if count is not None and inner.count != count:
             raise ProgramError(
                 f"{inner.what} asks for {plural(inner.count, 'partition')}, and {before} for"
                 f" {count:,}. All parts in one sharded_jit have the same product: change one of"
-                " them, or write None for what is whole on every device."
+                " them, or write None for what is replicated."
             )
         count, before = inner.count, inner.what if count is None else before
     return 1 if count is None else count

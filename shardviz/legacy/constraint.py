@@ -1,7 +1,7 @@
-"""with_sharding_constraint(x, parts): how a value inside `sharded_jit` is cut.
+"""with_sharding_constraint(x, parts): how a value inside `sharded_jit` is split.
 
-It becomes jax's own constraint over a mesh of integer parts, so loops, gradients and nested jits
-carry it, and what a program asks for can be read off its jaxpr.
+It becomes jax's own constraint over a mesh of integer parts, so it works in loops, gradients and
+nested jits, and the constraints of a program can be found in its jaxpr.
 """
 
 from __future__ import annotations
@@ -11,25 +11,23 @@ import contextvars
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jax
-from jax.core import Tracer
-from jax.sharding import AbstractMesh, NamedSharding
-
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.errors import ProgramError
+from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
 from shardviz.legacy.partition_trees import (
     Partition,
     is_partition,
     is_parts_mesh,
+    is_prime_power,
     mesh_over,
     mesh_sizes,
-    one_prime,
     spec_over,
 )
 from shardviz.legacy.partitions import Parts
+
+if TYPE_CHECKING:
+    from jax.sharding import AbstractMesh, NamedSharding
 
 # Only says whether a sharded_jit is being traced, so that a call outside of one can be refused.
 # What a constraint means must not depend on it: jax keeps what it traced of inner functions.
@@ -38,12 +36,12 @@ _INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("inside_sharded_j
 
 @dataclass(frozen=True)
 class ConstraintRequest:
-    """A number of partitions that something inside a program asks for.
+    """What a constraint or a nested sharded_jit inside a program asks for.
 
     Attributes:
         what: how it was written.
-        parts: the Parts; None for a value that is whole on every device.
-        count: how many devices.
+        parts: the Parts; None for a value that is replicated.
+        count: over how many devices.
     """
 
     what: str
@@ -52,28 +50,32 @@ class ConstraintRequest:
 
 
 def with_sharding_constraint(x: Any, parts: Parts | None) -> Any:
-    """`x`, cut as `parts` says, in the middle of a function under `sharded_jit`.
+    """`x`, split as `parts` says, in the middle of a function under `sharded_jit`.
 
     Args:
         x: an array; for a tree of them, `jax.tree.map` over it.
-        parts: one number a dimension, or None for whole on every device.
+        parts: one number for each dimension, or None for a replicated array.
 
     Raises:
-        ProgramError: outside of `sharded_jit`, or for what is no Parts.
-        LayoutError: for a wrong rank and dimensions that do not divide.
+        ShardvizError: outside of `sharded_jit`, for parts that do not fit `x`, and where jax is
+            not installed.
 
+    >>> import jax
     >>> jax.jit(lambda x: with_sharding_constraint(x, Parts(1)) + 1)(jax.numpy.zeros(2)).tolist()
     [1.0, 1.0]
     """
+    jax = import_optional("jax", "legacy.with_sharding_constraint", "jax")
+    from jax.core import Tracer
+
     if not is_partition(parts):
         raise ProgramError(
-            f"with_sharding_constraint takes legacy.Parts, one number a dimension, or None; got"
-            f" {shown(parts)}. Write legacy.Parts(2, 1)."
+            f"with_sharding_constraint takes legacy.Parts, one number for each dimension, or None;"
+            f" got {shown(parts)}. Write legacy.Parts(2, 1)."
         )
     if not (is_inside() or isinstance(x, Tracer)):
         raise ProgramError(
             "with_sharding_constraint(x, parts) only means something inside a function under"
-            f" sharded_jit, whose devices it speaks of; it was called on {shown(x)}. Call it"
+            f" sharded_jit, over whose devices it splits; it was called on {shown(x)}. Call it"
             " there, or lay out an array with jax.device_put(x, NamedSharding(mesh, spec))."
         )
     if not hasattr(x, "shape"):
@@ -91,33 +93,40 @@ def with_sharding_constraint(x: Any, parts: Parts | None) -> Any:
 
 
 def _shardings(parts: Partition) -> list[NamedSharding]:
-    """The shardings to go through: none where nobody has said over how many devices."""
+    """The shardings to apply one after the other; none where the device count is not known."""
+    import jax
+
+    from shardviz.core.backend.bridge import abstract_mesh
+
     around = jax.sharding.get_abstract_mesh()
     ours = is_parts_mesh(around)
     if parts is None:
         return [replicated_on(around)] if ours else []
     spec = spec_over(parts, around.axis_sizes) if ours else None
     if spec is not None:
-        asked = NamedSharding(around, spec.to_jax())
+        wanted = jax.sharding.NamedSharding(around, spec.to_jax())
     else:
         sizes, _ = mesh_sizes(parts.product, [parts])
         own = spec_over(parts, sizes)
         assert own is not None
-        asked = NamedSharding(abstract_mesh(mesh_over(sizes)), own.to_jax())
-    if ours and around.size == parts.product and not one_prime(parts.product):
-        return [replicated_on(around), asked, replicated_on(around)]
-    return [asked]
+        wanted = jax.sharding.NamedSharding(abstract_mesh(mesh_over(sizes)), own.to_jax())
+    if ours and around.size == parts.product and not is_prime_power(parts.product):
+        return [replicated_on(around), wanted, replicated_on(around)]
+    return [wanted]
 
 
 def replicated_on(mesh: AbstractMesh) -> NamedSharding:
-    """Whole on every device: the way between cuts whose sizes share no chain of factors.
+    """Replicated: the detour between partitions of which neither refines the other.
 
-    XLA's partitioner (jaxlib 0.12) ends the process when it goes from 2 x 3 parts to 6 x 1.
+    XLA's partitioner (jaxlib 0.12) ends the process when it reshards 2 x 3 parts to 6 x 1.
 
-    >>> whole_on(abstract_mesh(mesh_over((2, 3)))).spec
+    >>> from shardviz.core.backend.bridge import abstract_mesh
+    >>> replicated_on(abstract_mesh(mesh_over((2, 3)))).spec
     P()
     """
-    return NamedSharding(mesh, jax.sharding.PartitionSpec())
+    from jax.sharding import NamedSharding, PartitionSpec
+
+    return NamedSharding(mesh, PartitionSpec())
 
 
 @contextlib.contextmanager
@@ -146,8 +155,9 @@ def constraints_inside(jaxpr: Any) -> Iterator[ConstraintRequest]:
     Args:
         jaxpr: a jax Jaxpr or ClosedJaxpr.
 
+    >>> import jax
     >>> f = lambda x: with_sharding_constraint(x, Parts(2, 1))
-    >>> [a.parts for a in asked_inside(jax.make_jaxpr(f)(jax.numpy.zeros((4, 4))))]
+    >>> [a.parts for a in constraints_inside(jax.make_jaxpr(f)(jax.numpy.zeros((4, 4))))]
     [Parts(2, 1)]
     """
     for equation in getattr(jaxpr, "jaxpr", jaxpr).eqns:
@@ -173,12 +183,12 @@ def _requests_in(sharding: Any, variables: Any, words: str) -> Iterator[Constrai
         return
     shape = variables[0].aval.shape
     sizes = dict(mesh.shape)
-    # What vmap adds is unconstrained, and cuts nothing.
+    # What vmap adds is unconstrained, and splits nothing.
     axes = [(s,) if isinstance(s, str) else s for s in sharding.spec]
     counts = [math.prod(sizes[a] for a in s) if isinstance(s, tuple) else 1 for s in axes]
     parts = Parts(*counts, *[1] * (len(shape) - len(counts)))
-    cut = None if parts.product != mesh.size else parts
-    yield ConstraintRequest(words.format(cut), cut, mesh.size)
+    found = parts if parts.product == mesh.size else None
+    yield ConstraintRequest(words.format(found), found, mesh.size)
 
 
 def _inner(values: Any) -> Iterator[Any]:

@@ -1,7 +1,7 @@
 """equivalents(): every way to write down the same layout.
 
-A PartitionSpec over its mesh, pmap's ShardingSpec, sharded_jit's integer parts: three dialects for
-who holds what. Not every layout can be said in each; what cannot is refused in a sentence.
+As a PartitionSpec over its mesh, as pmap's ShardingSpec, as sharded_jit's integer parts. Not every
+layout can be written in each of these dialects; what cannot is refused in a sentence.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from shardviz.legacy.sharding_spec_mesh import from_mesh, to_mesh
 
 
 def equivalents(layout: Layout) -> dict[str, str]:
-    """Every way to write the layout that there is: its dialect to its text.
+    """The layout in every dialect that can write it: from the dialect to the text.
 
-    ShardingSpec and Parts speak of devices in order. Where the ids of the mesh do not ascend, the
-    order is told behind a `#`.
+    ShardingSpec and Parts are for devices in order. Where the ids of the mesh do not ascend, the
+    order follows in a comment.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.layout import lay_out
@@ -53,8 +53,8 @@ def missing_equivalents(layout: Layout) -> dict[str, str]:
     >>> from shardviz.core.layout.layout import lay_out
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> print(missing_equivalents(lay_out((8,), Spec.parse("x"), make_mesh(x=2, y=2)))["Parts"])
-    Integer parts give every device a block of its own, and here 2 blocks lie on 4 devices, 2 on
-    each. Use a PartitionSpec or a ShardingSpec.
+    Integer parts give every device a block of its own, and here 4 devices hold 2 blocks, each block
+    on 2 of them. Use a PartitionSpec or a ShardingSpec.
     """
     return _written(layout)[1]
 
@@ -62,34 +62,34 @@ def missing_equivalents(layout: Layout) -> dict[str, str]:
 def layout_sharding_spec(layout: Layout) -> ShardingSpec:
     """The ShardingSpec of a layout, over the devices of its mesh in mesh order.
 
-    Where the layout was read off boxes, the ShardingSpec is read off them too.
+    Where the layout has no spec, the ShardingSpec is found from its blocks.
 
     Raises:
         SpecError: if there is none.
     """
     if layout.spec is not None:
         return from_mesh(layout.mesh, layout.spec, layout.rank)
-    return _read_off(layout)
+    return _from_blocks(layout)
 
 
 def layout_parts(layout: Layout) -> Parts | None:
-    """The integer parts of a layout; None, as in `sharded_jit`, where all devices hold the whole.
+    """The integer parts of a layout; None, as in `sharded_jit`, where it is replicated.
 
     Raises:
         SpecError: if there are none.
     """
     spec = layout.spec
     if spec is not None and (spec.unconstrained or spec.unreduced or spec.reduced):
-        raise SpecError(f"{spec} has marks, and integer parts have no word for them.")
+        raise SpecError(f"{spec} has marks, which integer parts cannot say.")
     if layout.num_blocks == 1:
         return None if layout.mesh.size > 1 else Parts(*layout.block_counts)
     if layout.num_blocks != layout.mesh.size:
         raise SpecError(
             "Integer parts give every device a block of its own, and here"
-            f" {plural(layout.num_blocks, 'block')} lie on {plural(layout.mesh.size, 'device')},"
-            f" {layout.replicas} on each. Use a PartitionSpec or a ShardingSpec."
+            f" {plural(layout.mesh.size, 'device')} hold {plural(layout.num_blocks, 'block')}, each"
+            f" block on {layout.replicas} of them. Use a PartitionSpec or a ShardingSpec."
             if layout.num_blocks < layout.mesh.size
-            else f"{plural(layout.num_blocks, 'block')} do not all lie on"
+            else f"{plural(layout.num_blocks, 'block')} are not all on"
             f" {plural(layout.mesh.size, 'device')}."
         )
     at = np.flatnonzero(layout.groups != np.arange(layout.mesh.size))
@@ -97,7 +97,7 @@ def layout_parts(layout: Layout) -> Parts | None:
         raise SpecError(
             "Integer parts give the first device the first block, the second the next, and so on;"
             f" here device {layout.device_ids[at[0]]}, number {at[0]} in the mesh, holds block"
-            f" {layout.groups[at[0]]}. Order the mesh axes as the dimensions they cut."
+            f" {layout.groups[at[0]]}. Order the mesh axes as the dimensions they split."
         )
     return Parts(*layout.block_counts)
 
@@ -109,20 +109,20 @@ def _written(layout: Layout) -> tuple[dict[str, str], dict[str, str]]:
         "ShardingSpec": lambda: f"{layout_sharding_spec(layout)}{order}",
         "Parts": lambda: f"{layout_parts(layout)}{order}",
     }
-    said: dict[str, str] = {}
+    written: dict[str, str] = {}
     refused: dict[str, str] = {}
     for dialect, write in ways.items():
         try:
-            said[dialect] = write()
+            written[dialect] = write()
         except ShardvizError as error:
             refused[dialect] = str(error)
-    return said, refused
+    return written, refused
 
 
 def _partition_spec(layout: Layout) -> str:
     if layout.spec is not None:
         return str(layout.spec)
-    mesh, spec = to_mesh(_read_off(layout), layout.shape)
+    mesh, spec = to_mesh(_from_blocks(layout), layout.shape)
     return f"{spec}  # over a mesh of {mesh}"
 
 
@@ -134,11 +134,12 @@ def _order(layout: Layout) -> str:
     return f"  # devices in the order {shown}{', …' if ids.size > 16 else ''}"
 
 
-def _read_off(layout: Layout) -> ShardingSpec:
-    """The ShardingSpec behind blocks that nobody named: digits of the device number, found anew.
+def _from_blocks(layout: Layout) -> ShardingSpec:
+    """The ShardingSpec of a layout of which only the block of each device is known.
 
-    With device number `n` in mixed radix, the block number of every dimension is linear in the
-    digits. From the minor end on, the longest run of equal steps is one digit.
+    If there is one, the device number can be written in digits of mixed radix such that the block
+    number of every dimension is linear in them. From the minor end on, the longest run of equal
+    steps is one digit.
     """
     grid = layout.mesh.axis_sizes
     columns = [
@@ -146,8 +147,7 @@ def _read_off(layout: Layout) -> ShardingSpec:
     ]
     blocks = np.stack([c.reshape(-1) for c in columns], axis=1) if columns else None
     if blocks is None or not blocks.any():
-        whole = (NoSharding(),) * layout.rank
-        return ShardingSpec(whole, (Replicated(layout.mesh.size),))
+        return ShardingSpec((NoSharding(),) * layout.rank, (Replicated(layout.mesh.size),))
     digits: list[tuple[int, np.ndarray]] = []  # size and step, minor first
     while len(blocks) > 1:
         step = blocks[1] - blocks[0]
@@ -164,25 +164,27 @@ def _read_off(layout: Layout) -> ShardingSpec:
 
 
 def _from_digits(layout: Layout, digits: list[tuple[int, np.ndarray]]) -> ShardingSpec:
-    # Per dimension the digits that cut it, major first: position among `digits` and size.
-    cuts: list[list[tuple[int, int]]] = []
+    # For each dimension the digits that split it, major first: position in `digits` and size.
+    splits: list[list[tuple[int, int]]] = []
     for dim, count in enumerate(layout.block_counts):
-        mine = sorted(
+        own = sorted(
             ((int(step[dim]), at, size) for at, (size, step) in enumerate(digits) if step[dim]),
             reverse=True,
         )
         left = count
-        for step, _, size in mine:
+        for step, _, size in own:
             if left != step * size:
                 raise _no_grid()
             left = step
         if left != 1:
             raise _no_grid()
-        cuts.append([(at, size) for _, at, size in mine])
-    order = [at for cut in cuts for at, _ in cut]
+        splits.append([(at, size) for _, at, size in own])
+    order = [at for split in splits for at, _ in split]
     if len(set(order)) != len(order):
         raise _no_grid()
-    dims: list[Dimension] = [Chunked([s for _, s in cut]) if cut else NoSharding() for cut in cuts]
+    dims: list[Dimension] = [
+        Chunked([size for _, size in split]) if split else NoSharding() for split in splits
+    ]
     mapping: list[Assignment] = [
         ShardedAxis(order.index(at)) if at in order else Replicated(size)
         for at, (size, _) in enumerate(digits)

@@ -1,6 +1,6 @@
-"""modern_code(): a call of `sharded_jit` in today's words, as code that runs by itself.
+"""modern_code(): a call of `sharded_jit` as code over `jax.jit` that runs by itself.
 
-Read with `ast` and written back; nothing is evaluated.
+The function's source is parsed with `ast` and written back; nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -15,17 +15,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from shardviz.core.backend.arguments import unique
 from shardviz.core.errors import ProgramError, SpecError
 from shardviz.core.format import shown
 from shardviz.legacy.call import PartitionedCall
 from shardviz.legacy.partition_trees import Partition, is_partition
 from shardviz.legacy.partitions import Parts
 
-_OURS = "shardviz"
-# Names that the code around the function has.
+# Names that the code around the function defines, and the modules among them.
 _TAKEN = {"jax", "np", "P", "NamedSharding", "AxisType", "Mesh", "mesh", "devices"}
-_SAME = {"jax": "jax", "np": "numpy"}
+_MODULES = {"jax": "jax", "np": "numpy"}
 
 
 @dataclass(frozen=True)
@@ -42,14 +40,14 @@ class Source:
 
 
 def translated(fun: Callable[..., Any], sharding: Callable[[Partition], str]) -> Source | None:
-    """The source of a plain function, its constraints written as `jax.lax`'s.
+    """The source of a plain function, with our constraints written as those of `jax.lax`.
 
     Args:
         fun: the function.
-        sharding: the code of the sharding that cuts so.
+        sharding: from a Parts or None to the code of its sharding.
 
     Returns:
-        None where the source is not to be had, or needs more around it than imports.
+        The source; None where there is none, or where it needs more than imports.
 
     >>> translated(len, repr) is None
     True
@@ -57,17 +55,17 @@ def translated(fun: Callable[..., Any], sharding: Callable[[Partition], str]) ->
     tree = _definition(fun)
     if tree is None or getattr(fun, "__closure__", None):
         return None
-    around = getattr(fun, "__globals__", {})
+    namespace = getattr(fun, "__globals__", {})
     try:
-        tree = ast.fix_missing_locations(_Constraints(around, sharding).visit(tree))
-    except _Unreadable:
+        tree = ast.fix_missing_locations(_Constraints(namespace, sharding).visit(tree))
+    except _NoLiteral:
         return None
-    imports = _imports(tree, around)
+    imports = _imports(tree, namespace)
     return None if imports is None else Source(ast.unparse(tree), imports)
 
 
-class _Unreadable(Exception):
-    """A constraint whose parts are no literal."""
+class _NoLiteral(Exception):
+    """The parts of a constraint are no literal."""
 
 
 def _definition(fun: Callable[..., Any]) -> ast.FunctionDef | None:
@@ -87,10 +85,10 @@ def _definition(fun: Callable[..., Any]) -> ast.FunctionDef | None:
 
 
 class _Constraints(ast.NodeTransformer):
-    """Our constraints as jax's."""
+    """Rewrites our constraints as those of jax."""
 
-    def __init__(self, around: dict[str, Any], sharding: Callable[[Partition], str]) -> None:
-        self.around, self.sharding = around, sharding
+    def __init__(self, namespace: dict[str, Any], sharding: Callable[[Partition], str]) -> None:
+        self.namespace, self.sharding = namespace, sharding
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         self.generic_visit(node)
@@ -98,7 +96,7 @@ class _Constraints(ast.NodeTransformer):
             return node
         arguments = [*node.args, *(k.value for k in node.keywords if k.arg == "parts")]
         if len(arguments) != 2 or len(node.keywords) > 1:
-            raise _Unreadable
+            raise _NoLiteral
         written = ast.parse(self.sharding(self._parts(arguments[1])), mode="eval").body
         target = ast.parse("jax.lax.with_sharding_constraint", mode="eval").body
         return ast.Call(target, [arguments[0], written], [])
@@ -112,20 +110,23 @@ class _Constraints(ast.NodeTransformer):
                 try:
                     return Parts(*numbers)  # type: ignore[arg-type]
                 except SpecError:
-                    raise _Unreadable from None
-        raise _Unreadable
+                    raise _NoLiteral from None
+        raise _NoLiteral
 
     def _is_ours(self, node: ast.expr, name: str) -> bool:
         if isinstance(node, ast.Attribute):
-            module = self.around.get(getattr(node.value, "id", ""))
-            home = str(getattr(module, "__name__", ""))
-            return node.attr == name and home.partition(".")[0] == _OURS
-        found = self.around.get(getattr(node, "id", ""))
+            module = self.namespace.get(getattr(node.value, "id", ""))
+            return node.attr == name and _is_shardviz(str(getattr(module, "__name__", "")))
+        found = self.namespace.get(getattr(node, "id", ""))
         home = str(getattr(found, "__module__", ""))
-        return getattr(found, "__name__", "") == name and home.partition(".")[0] == _OURS
+        return getattr(found, "__name__", "") == name and _is_shardviz(home)
 
 
-def _imports(tree: ast.FunctionDef, around: dict[str, Any]) -> str | None:
+def _is_shardviz(module: str) -> bool:
+    return module.partition(".")[0] == "shardviz"
+
+
+def _imports(tree: ast.FunctionDef, namespace: dict[str, Any]) -> str | None:
     """The imports that a definition needs; None where it needs something else."""
     names = [n for n in ast.walk(tree) if isinstance(n, ast.Name)]
     bound = {n.id for n in names if not isinstance(n.ctx, ast.Load)}
@@ -135,11 +136,11 @@ def _imports(tree: ast.FunctionDef, around: dict[str, Any]) -> str | None:
         return None
     lines = []
     for name in sorted({n.id for n in names} - bound - {"mesh", "NamedSharding", "P"}):
-        value = around.get(name)
-        if isinstance(value, ModuleType) and value.__name__.partition(".")[0] != _OURS:
-            if _SAME.get(name) != value.__name__:
+        value = namespace.get(name)
+        if isinstance(value, ModuleType) and not _is_shardviz(value.__name__):
+            if _MODULES.get(name) != value.__name__:
                 lines.append(f"import {value.__name__} as {name}")
-        elif name != "jax" and (name in around or not hasattr(builtins, name)):
+        elif name != "jax" and (name in namespace or not hasattr(builtins, name)):
             return None
     return "\n".join(lines)
 
@@ -150,27 +151,27 @@ _LITERALS = (bool, int, float, complex, str, bytes, type(None))
 def modern_code(call: PartitionedCall) -> str:
     """The code: a mesh, the shardings, `jax.jit`, and the call, whose value is `result`.
 
-    The function's own source stands in it where it needs nothing around it, with its constraints
-    translated; otherwise the code takes the function by its name.
+    It contains the function's source, its constraints translated, where that needs only imports;
+    otherwise it takes the function by its name.
 
     Raises:
         ProgramError: for containers and static arguments that have no literal.
     """
-    meshes, fun = _Meshes(call), call.asking.fun
-    # legacy.with_sharding_constraint knows how to go from cut to cut.
-    hidden = call.indirect and call.asked
-    source = None if hidden else translated(fun, lambda c: f"NamedSharding({meshes.code(c)})")
+    meshes, fun = _Meshes(call), call.request.fun
+    # Only legacy.with_sharding_constraint goes from one partition to another by a detour.
+    needs_ours = call.indirect and call.constraints
+    source = None if needs_ours else translated(fun, meshes.named_sharding)
     name = _name(fun)
     arguments = _arguments(call, name)
     values = [arguments[i] for i in call.signature.positions]
-    ins = _prefix_each(call.asking.in_parts, len(values), meshes)
-    outs = _code(call.asking.out_parts, meshes, "out_parts")
+    ins = _prefix_each(call.request.in_parts, len(values), meshes)
+    outs = _code(call.request.out_parts, meshes, "out_parts")
     numbers = tuple(i for i, _ in call.signature.statics)
     definition = source.code if source else f"# {name} is your own function: define it above."
     jitted = name
     if call.indirect:
-        definition += "\n\n\n" + _through(name, arguments, values)
-        jitted, arguments, numbers = "through", values, ()
+        definition += "\n\n\n" + _with_replicated(name, arguments, values)
+        jitted, arguments, numbers = "with_replicated", values, ()
     lines = [_HEAD, *filter(None, [source and source.imports])]
     gap = ["", ""] if source or call.indirect else [""]
     lines += ["", _mesh_code(call.count, meshes.sizes), *gap, definition, *gap]
@@ -178,27 +179,27 @@ def modern_code(call: PartitionedCall) -> str:
     lines += ["    in_shardings=in_shardings,", f"    out_shardings={outs},"]
     lines += [f"    static_argnums={numbers!r},"] * bool(numbers) + [")"]
     if values:
-        # What lies on other devices is moved there, as sharded_jit does.
+        # Arrays on other devices are moved, as sharded_jit does.
         names = ", ".join(values) + "," * (len(values) == 1)
         lines += [f"{names} = jax.device_put({_tuple(values)}, in_shardings)"]
     last = f"result = jitted({', '.join(arguments)})"
-    if call.asked and not source:
+    if call.constraints and not source:
         # legacy.with_sharding_constraint finds the mesh here.
         last = f"with jax.set_mesh(mesh):\n    {last}"
     return "\n".join([*lines, last]) + "\n"
 
 
-def _through(name: str, arguments: Sequence[str], values: Sequence[str]) -> str:
-    """A function around the function, for cuts that XLA cannot turn into each other directly."""
+def _with_replicated(name: str, arguments: Sequence[str], values: Sequence[str]) -> str:
+    """A function around the function, for shardings between which XLA cannot reshard directly."""
     names = ", ".join(values) + "," * (len(values) == 1)
-    take = f"    {names} = jax.tree.map(whole, {_tuple(values)})\n" if values else ""
+    take = f"    {names} = jax.tree.map(replicate, {_tuple(values)})\n" if values else ""
     return f"""\
-def whole(x):  # the way from cut to cut
+def replicate(x):  # between two ways to split
     return jax.lax.with_sharding_constraint(x, NamedSharding(mesh, P()))
 
 
-def through({", ".join(values)}):
-{take}    return jax.tree.map(whole, {name}({", ".join(arguments)}))"""
+def with_replicated({", ".join(values)}):
+{take}    return jax.tree.map(replicate, {name}({", ".join(arguments)}))"""
 
 
 _HEAD = """\
@@ -238,18 +239,18 @@ class _Meshes:
     def name(index: int) -> str:
         return "mesh" if index == 0 else f"mesh_{index + 1}"
 
-    def code(self, cut: Partition) -> str:
-        """The arguments of NamedSharding for what is cut so."""
-        sizes, spec = self.call.placed(cut)
+    def named_sharding(self, partition: Partition) -> str:
+        """The code of the NamedSharding that splits an array so."""
+        sizes, spec = self.call.sizes_and_spec(partition)
         if sizes not in self.sizes:
             self.sizes.append(sizes)
-        return f"{self.name(self.sizes.index(sizes))}, {spec}"
+        return f"NamedSharding({self.name(self.sizes.index(sizes))}, {spec})"
 
 
 def _code(prefix: Any, meshes: _Meshes, what: str) -> str:
     """A tree of parts as the code of a tree of shardings."""
     if is_partition(prefix):
-        return f"NamedSharding({meshes.code(prefix)})"
+        return meshes.named_sharding(prefix)
     if type(prefix) is tuple:
         return _tuple([_code(p, meshes, what) for p in prefix])
     if type(prefix) is list:
@@ -259,12 +260,12 @@ def _code(prefix: Any, meshes: _Meshes, what: str) -> str:
         return f"{{{', '.join(inner)}}}"
     raise ProgramError(
         f"{what} holds a {type(prefix).__name__}, which cannot be printed as code. Use tuples,"
-        " lists and dicts, or one Parts for all that lies below."
+        " lists and dicts, or one Parts for all arrays below it."
     )
 
 
 def _prefix_each(prefix: Any, count: int, meshes: _Meshes) -> list[str]:
-    """One entry an argument, where one prefix may speak for all."""
+    """One entry for each argument, where one prefix may be for all."""
     parts = (prefix,) * count if isinstance(prefix, Parts) or prefix is None else prefix
     return [_code(p, meshes, "in_parts") for p in parts]
 
@@ -288,15 +289,10 @@ def _literal(value: Any) -> str:
 
 def _arguments(call: PartitionedCall, name: str) -> list[str]:
     """What the call passes: the parameter's name, or the literal of a static argument."""
-    taken = {"jax", "np", "P", "AxisType", "Mesh", "NamedSharding", "devices", "mesh", name}
-    taken |= {
-        "in_shardings",
-        "jitted",
-        "result",
-        "whole",
-        "through",
-        *(f"mesh_{i}" for i in range(2, 9)),
-    }
+    from shardviz.core.backend.arguments import unique
+
+    taken = {*_TAKEN, name, "in_shardings", "jitted", "result", "replicate", "with_replicated"}
+    taken |= {_Meshes.name(i) for i in range(1, 8)}
     static, names = dict(call.signature.statics), iter(call.parameters)
     written = []
     for position in range(call.signature.total):

@@ -1,15 +1,15 @@
-"""Parts: into how many blocks each dimension is cut, as `sharded_jit` says it.
+"""Parts: into how many blocks each dimension is split, as `sharded_jit` says it.
 
 No axes and no names: the first device holds the first block in row-major order, the second the
-next, and so on. The product of the numbers is the number of devices; the one other thing that can
-be said is that an array is whole on every device, which is written `None`.
+next, and so on. The product of the numbers is the number of devices. The one other possibility, a
+replicated array, is written `None`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,14 +17,18 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import read_shape
+from shardviz.core.layout.divisibility import sizes_that_divide
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
 
+if TYPE_CHECKING:
+    from shardviz.picture.picture import Picture
+
 
 class Parts(tuple, Displayed):
-    """Into how many blocks each dimension of an array is cut.
+    """Into how many blocks each dimension of an array is split.
 
     A tuple, so it compares and hashes as one; JAX takes it for a leaf of a pytree.
 
@@ -46,7 +50,7 @@ class Parts(tuple, Displayed):
     def __getnewargs__(self) -> tuple[int, ...]:
         return tuple(self)
 
-    def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Any:
+    def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Picture:
         from shardviz.legacy.pictures import draw_parts
 
         return draw_parts(self, shape, title)
@@ -58,7 +62,7 @@ class Parts(tuple, Displayed):
 
     @property
     def rank(self) -> int:
-        """How many dimensions it speaks of; the array must have as many."""
+        """The number of dimensions, which is that of the array."""
         return len(self)
 
     @property
@@ -81,17 +85,14 @@ class Parts(tuple, Displayed):
         sizes = read_shape(shape)
         if len(sizes) != len(self):
             raise LayoutError(
-                f"{name} has {plural(len(sizes), 'dimension')} and {self} speaks of {len(self)}."
-                f" Give one number a dimension, 1 for one that stays whole{_like(sizes)}."
+                f"{name} has {plural(len(sizes), 'dimension')} and {self} is for {len(self)}."
+                f" Give one number for each dimension, 1 for one that is not split{_like(sizes)}."
             )
         for dim, (size, parts) in enumerate(zip(sizes, self, strict=True)):
             if size % parts:
-                below, padding = size - size % parts, -size % parts
-                fits = f"{below:,} and {size + padding:,}" if below else f"{size + padding:,}"
                 raise LayoutError(
                     f"Dimension {dim} of {name[0].lower() + name[1:]}: {size:,} does not divide"
-                    f" into {plural(parts, 'part')}: {size % parts:,} left over. Sizes that do:"
-                    f" {fits}; or pad by {padding:,}."
+                    f" into {plural(parts, 'part')}: {sizes_that_divide(size, parts)}"
                 )
 
     def __repr__(self) -> str:
@@ -102,7 +103,7 @@ def _checked(value: object, dim: int) -> int:
     count = check_size(value, f"The parts of dimension {dim}", SpecError)
     if count < 1:
         raise SpecError(
-            f"Dimension {dim} cannot be cut into {shown(count)} parts; 1 leaves it whole."
+            f"Dimension {dim} cannot be split into {shown(count)} parts; 1 does not split it."
         )
     if count > MAX_DEVICES:
         raise SpecError(
@@ -119,12 +120,12 @@ def _like(sizes: tuple[int, ...]) -> str:
 
 
 def parts_mesh(parts: Parts | None, device_ids: Any = None, count: int | None = None) -> MeshSpec:
-    """The mesh over which `parts` cuts: an axis `dim0`, `dim1`, … for every dimension that is cut.
+    """The mesh of `parts`: an axis `dim0`, `dim1`, … for every dimension that is split.
 
-    Where nothing is cut the devices stand along one axis, `replica`.
+    Where no dimension is, it has one axis, `replica`.
 
     Args:
-        parts: the parts, or None for an array that is whole on every device.
+        parts: the parts, or None for a replicated array.
         device_ids: the devices in order; 0, 1, 2, … where not said.
         count: how many devices, where `parts` is None and no ids are given.
 
@@ -140,13 +141,13 @@ def parts_mesh(parts: Parts | None, device_ids: Any = None, count: int | None = 
     if count is None:
         if parts is None:
             raise SpecError(
-                "An array that is whole on every device has no number of parts to tell how many"
-                " devices there are. Give device_ids or count."
+                "A replicated array has no parts to say how many devices there are. Give"
+                " device_ids or count."
             )
         count = parts.product
     if parts is not None and parts.product != count:
         raise SpecError(
-            f"{parts} makes {plural(parts.product, 'block')}, one a device; there"
+            f"{parts} makes {plural(parts.product, 'block')}, one per device; there"
             f" {'is' if count == 1 else 'are'} {plural(count, 'device')}. Make the product of the"
             " parts equal to the number of devices."
         )
@@ -158,7 +159,7 @@ def parts_mesh(parts: Parts | None, device_ids: Any = None, count: int | None = 
 
 
 def parts_spec(parts: Parts | None) -> Spec:
-    """The Spec over `parts_mesh(parts)` that cuts as `parts` does.
+    """The Spec over `parts_mesh(parts)` that splits an array as `parts` does.
 
     >>> str(parts_spec(Parts(2, 1, 4)))
     "P('dim0', None, 'dim2')"
@@ -173,11 +174,11 @@ def parts_layout(
     dtype: object = "float32",
     count: int | None = None,
 ) -> Layout:
-    """The Layout of an array cut into integer parts, the first device holding the first block.
+    """The Layout of an array under integer parts, the first device holding the first block.
 
     Args:
         shape: the global shape, in elements.
-        parts: the parts, or None for an array that is whole on every device.
+        parts: the parts, or None for a replicated array.
         device_ids: the devices in order; 0, 1, 2, … where not said.
         dtype: the element type.
         count: how many devices, where `parts` is None and no ids are given.
@@ -190,7 +191,7 @@ def parts_layout(
     (slice(0, 4, None), slice(2, 4, None))
     """
     sizes = read_shape(shape)
-    asked = parts if parts is None or isinstance(parts, Parts) else Parts(*parts)
-    if asked is not None:
-        asked.check(sizes)
-    return lay_out(sizes, parts_spec(asked), parts_mesh(asked, device_ids, count), dtype)
+    counts = parts if parts is None or isinstance(parts, Parts) else Parts(*parts)
+    if counts is not None:
+        counts.check(sizes)
+    return lay_out(sizes, parts_spec(counts), parts_mesh(counts, device_ids, count), dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from shardviz.core.format import joined, plural
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.legacy.partitions import Parts, parts_layout, parts_spec
 from shardviz.legacy.sharding_spec import ShardingSpec
@@ -16,7 +17,7 @@ from shardviz.picture.rules import draw_spec
 def draw_sharding_spec(
     spec: ShardingSpec, shape: Sequence[int] | str | None = None, title: str | None = None
 ) -> Picture:
-    """A ShardingSpec: the blocks of an array where a shape is given, else a tile a dimension.
+    """A ShardingSpec: the blocks of an array where a shape is given, else a tile per dimension.
 
     >>> from shardviz.legacy.sharding_spec import ShardedAxis, Unstacked
     >>> draw_sharding_spec(ShardingSpec((Unstacked(2),), (ShardedAxis(0),))).tiles.label(0)
@@ -31,7 +32,7 @@ def draw_sharding_spec(
 def draw_parts(
     parts: Parts, shape: Sequence[int] | str | None = None, title: str | None = None
 ) -> Picture:
-    """Integer parts: the blocks of an array where a shape is given, else a tile a dimension.
+    """Integer parts: the blocks of an array where a shape is given, else a tile per dimension.
 
     >>> draw_parts(Parts(2, 1)).tiles.label(0)
     'dim 0\\ndim0'
@@ -43,7 +44,7 @@ def draw_parts(
 
 
 def sharding_spec_words(spec: ShardingSpec) -> str:
-    """A ShardingSpec in words: what becomes of each dimension, and how the devices stand.
+    """A ShardingSpec in words: each dimension, and the grid of the devices.
 
     >>> from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis
     >>> print(sharding_spec_words(ShardingSpec((Chunked(2),), (ShardedAxis(0), Replicated(4)))))
@@ -51,10 +52,10 @@ def sharding_spec_words(spec: ShardingSpec) -> str:
     dim 0 chunked over axis0
     devices: axis0=2 × replica0=4
     """
-    kinds = {"NoSharding": "whole", "Chunked": "chunked", "Unstacked": "unstacked"}
+    kinds = {"NoSharding": "not split", "Chunked": "chunked", "Unstacked": "unstacked"}
     dims = []
     for at, (dim, axes) in enumerate(zip(spec.sharding, spec.axis_names, strict=True)):
-        over = f" over {', '.join(axes)}" if axes else ""
+        over = f" over {joined(axes)}" if axes else ""
         dims.append(f"dim {at} {kinds[type(dim).__name__]}{over}")
     grid = " × ".join(f"{n}={s}" for n, s in spec.mesh.shape.items())
     return "\n".join([str(spec), " · ".join(dims) or "a scalar", f"devices: {grid}"])
@@ -65,8 +66,8 @@ def parts_words(parts: Parts) -> str:
 
     >>> print(parts_words(Parts(2, 1)))
     Parts(2, 1)
-    dim 0 in 2 · dim 1 whole · 2 devices, the first block on the first
+    dim 0 in 2 · dim 1 not split · 2 devices, the first block on the first
     """
-    dims = [f"dim {d} {'whole' if n == 1 else f'in {n}'}" for d, n in enumerate(parts)]
-    devices = "1 device" if parts.product == 1 else f"{parts.product:,} devices"
-    return f"{parts}\n" + " · ".join([*dims, f"{devices}, the first block on the first"])
+    dims = [f"dim {d} {'not split' if n == 1 else f'in {n}'}" for d, n in enumerate(parts)]
+    devices = f"{plural(parts.product, 'device')}, the first block on the first"
+    return f"{parts}\n" + " · ".join([*dims, devices])

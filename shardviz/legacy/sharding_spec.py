@@ -1,13 +1,13 @@
 """ShardingSpec: how `jax.pmap` wrote down a sharding, before there were named axes.
 
-A dimension of the array is whole (`NoSharding`), cut (`Chunked`) or taken apart (`Unstacked`). An
-axis of the devices follows one cut (`ShardedAxis`) or holds copies (`Replicated`). Follows
-`jax.interpreters.pxla` up to jax 0.4 and the `pmap_lib` of its time, representation included.
+Two tuples. The first says for each dimension of the array whether it is not split (`NoSharding`),
+split into chunks (`Chunked`), or indexed by the device (`Unstacked`); every chunk count and every
+unstacked dimension is one *sharded axis*, numbered in order. The second describes the devices as a
+grid, major to minor: each axis of it belongs to one sharded axis (`ShardedAxis`), or holds copies
+(`Replicated`).
 
-Two tuples. The first says for each dimension of the array whether it is whole, chunked or
-unstacked; every chunk count and every unstacked dimension is one *sharded axis*, numbered in order.
-The second describes the devices as a grid, major to minor: an axis of it walks along one sharded
-axis, or holds copies. Checked against index tables of jax 0.4.13 in `tests/layout`.
+Follows `jax.interpreters.pxla` up to jax 0.4 and the `pmap_lib` of its time, representation
+included; checked against index tables of jax 0.4.13 in `tests/layout`.
 """
 
 from __future__ import annotations
@@ -17,23 +17,27 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.format import listed, plural, shown, suggestion
+from shardviz.core.format import joined, listed, plural, shown, suggestion
 from shardviz.core.layout.array_spec import read_shape
+from shardviz.core.layout.divisibility import sizes_that_divide
 from shardviz.core.layout.layout import block_numbers
 from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import Cursor, check_size
 from shardviz.core.layout.partition_spec import MAX_RANK
 
+if TYPE_CHECKING:
+    from shardviz.picture.picture import Picture
+
 
 @dataclass(frozen=True, slots=True)
 class NoSharding:
-    """A dimension that every device holds whole.
+    """A dimension that is not split.
 
     >>> NoSharding(), NoSharding() == NoSharding()
     (NoSharding(), True)
@@ -47,13 +51,13 @@ class NoSharding:
 
 @dataclass(frozen=True, slots=True, repr=False, init=False)
 class Chunked:
-    """A dimension cut into equal chunks, then each of them again, and so on.
+    """A dimension split into equal chunks, then each of them again, and so on.
 
-    Every number makes one sharded axis; the first is the major one. Numbers may stand in a list or
-    bare, as its representation has them.
+    Every number makes one sharded axis; the first is the major one. The numbers may be a
+    list or separate arguments, as in its representation.
 
     Attributes:
-        chunks: into how many chunks, cut after cut.
+        chunks: into how many chunks, one number for each split.
 
     Raises:
         SpecError: for anything but whole numbers from 1 on.
@@ -84,7 +88,7 @@ class Chunked:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Unstacked:
-    """A dimension taken apart: each device holds one index of it, and no longer has the dimension.
+    """A dimension of which each device holds one index; its own array lacks the dimension.
 
     Attributes:
         size: the size of the dimension, and of the sharded axis it makes.
@@ -112,10 +116,10 @@ class Unstacked:
 
 @dataclass(frozen=True, slots=True)
 class ShardedAxis:
-    """An axis of the devices that walks along one sharded axis of the array.
+    """An axis of the devices along which they hold the parts of one sharded axis of the array.
 
     Attributes:
-        axis: which: the chunks and unstacked dimensions, counted from 0 through the dimensions.
+        axis: which one: the chunks and unstacked dimensions, counted from 0 through the dimensions.
 
     Raises:
         SpecError: for anything but a whole number from 0 on.
@@ -135,7 +139,7 @@ class ShardedAxis:
 
 @dataclass(frozen=True, slots=True)
 class Replicated:
-    """An axis of the devices along which all hold the same.
+    """An axis of the devices along which all hold the same part.
 
     Attributes:
         replicas: how many.
@@ -166,11 +170,11 @@ Assignment = ShardedAxis | Replicated
 
 @dataclass(frozen=True, repr=False)
 class ShardingSpec(Displayed):
-    """A sharding as `jax.pmap` wrote it: per dimension how it is cut, per device axis what for.
+    """A sharding as `jax.pmap` wrote it: how dimensions are split, and what device axes hold.
 
     Attributes:
-        sharding: one `NoSharding`, `Chunked` or `Unstacked` a dimension; None is `NoSharding`.
-        mesh_mapping: one `ShardedAxis` or `Replicated` an axis of the devices, major to minor.
+        sharding: one `NoSharding`, `Chunked` or `Unstacked` per dimension; None is `NoSharding`.
+        mesh_mapping: one `ShardedAxis` or `Replicated` per axis of the devices, major to minor.
 
     Raises:
         SpecError: for parts of another kind, or if not every sharded axis is used exactly once.
@@ -186,8 +190,8 @@ class ShardingSpec(Displayed):
     mesh_mapping: tuple[Assignment, ...]
 
     def __post_init__(self) -> None:
-        dims = _entries(self.sharding, "sharding", MAX_RANK)
-        axes = _entries(self.mesh_mapping, "mesh_mapping", MAX_AXES)
+        dims = _entries(self.sharding, "sharding", "dimension", MAX_RANK)
+        axes = _entries(self.mesh_mapping, "mesh_mapping", "axis of the devices", MAX_AXES)
         dims = tuple(NoSharding() if d is None else d for d in dims)
         for at, dim in enumerate(dims):
             if not isinstance(dim, Dimension):
@@ -210,7 +214,7 @@ class ShardingSpec(Displayed):
                 f" {MAX_DEVICES:,}, please."
             )
 
-    def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Any:
+    def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Picture:
         from shardviz.legacy.pictures import draw_sharding_spec
 
         return draw_sharding_spec(self, shape, title)
@@ -227,7 +231,7 @@ class ShardingSpec(Displayed):
                 continue
             if axis.axis not in known:
                 raise SpecError(
-                    f"mesh_mapping speaks of sharded axis {shown(axis.axis)}, and the sharding has"
+                    f"mesh_mapping uses sharded axis {shown(axis.axis)}, and the sharding has"
                     f" {self._axes_in_words()}."
                 )
             used[axis.axis] += 1
@@ -241,7 +245,7 @@ class ShardingSpec(Displayed):
             raise SpecError(
                 f"No entry of mesh_mapping uses sharded axis {listed(missing)}, and the sharding"
                 f" has {self._axes_in_words()}; each is used exactly once. Add"
-                f" {', '.join(f'ShardedAxis({i})' for i in missing[:4])}."
+                f" {joined(f'ShardedAxis({i})' for i in missing[:4])}."
             )
 
     def _axes_in_words(self) -> str:
@@ -264,7 +268,7 @@ class ShardingSpec(Displayed):
 
     @cached_property
     def mesh_shape(self) -> tuple[int, ...]:
-        """The grid of the devices, one size an entry of `mesh_mapping`.
+        """The grid of the devices, one size for each entry of `mesh_mapping`.
 
         >>> ShardingSpec((Chunked([4]),), (Replicated(2), ShardedAxis(0))).mesh_shape
         (2, 4)
@@ -276,17 +280,17 @@ class ShardingSpec(Displayed):
 
     @property
     def num_devices(self) -> int:
-        """How many devices it speaks of."""
+        """How many devices it is for."""
         return math.prod(self.mesh_shape)
 
     @property
     def unstacked(self) -> tuple[int, ...]:
-        """The dimensions that are unstacked, which no device has any more."""
+        """The dimensions that are unstacked."""
         return tuple(d for d, dim in enumerate(self.sharding) if isinstance(dim, Unstacked))
 
     @cached_property
     def mesh(self) -> MeshSpec:
-        """The grid of the devices with names: `axis0` walks along sharded axis 0, `replica0`, …"""
+        """The devices as a grid: its axes are `axis0` for sharded axis 0, `replica0` for copies."""
         names, replicas = [], 0
         for axis in self.mesh_mapping:
             if isinstance(axis, ShardedAxis):
@@ -298,7 +302,7 @@ class ShardingSpec(Displayed):
 
     @cached_property
     def axis_names(self) -> tuple[tuple[str, ...], ...]:
-        """Per dimension the axes of `mesh` that cut it, major to minor."""
+        """For each dimension the axes of `mesh` that split it, major to minor."""
         found, first = [], 0
         for dim in self.sharding:
             found.append(tuple(f"axis{i}" for i in range(first, first + len(dim.counts))))
@@ -315,31 +319,29 @@ class ShardingSpec(Displayed):
         sizes = read_shape(shape)
         if len(sizes) != self.rank:
             raise LayoutError(
-                f"The array has {plural(len(sizes), 'dimension')} and {shown(self, 100)} speaks of"
-                f" {self.rank}. Give one entry a dimension, NoSharding() for one that stays whole."
+                f"The array has {plural(len(sizes), 'dimension')} and {shown(self, 100)} is for"
+                f" {self.rank}. Give one entry for each dimension, NoSharding() for one that is not"
+                " split."
             )
         for at, (size, dim) in enumerate(zip(sizes, self.sharding, strict=True)):
             if isinstance(dim, Unstacked) and dim.size != size:
                 raise LayoutError(
-                    f"Dimension {at} is {dim}, one index a device, and has {size:,}. Write"
+                    f"Dimension {at} is {dim}, one index per device, and has {size:,}. Write"
                     f" {f'Unstacked({size})' if size else 'NoSharding()'}."
                 )
             chunks = math.prod(dim.counts)
             if size % chunks:
-                below, above = size - size % chunks, size + -size % chunks
-                fits = f"{below:,} and {above:,}" if below else f"{above:,}"
                 raise LayoutError(
                     f"Dimension {at}: {size:,} does not divide into {chunks:,} chunks ({dim}):"
-                    f" {size % chunks:,} left over. Sizes that do: {fits}; or pad by"
-                    f" {above - size:,}."
+                    f" {sizes_that_divide(size, chunks)}"
                 )
         return sizes
 
     def indices(self, shape: Sequence[int] | str) -> list[tuple[int | slice, ...]]:
-        """What every device holds of an array, in device order: one tuple a device.
+        """What each device holds of an array, in device order: one tuple per device.
 
-        An entry is a slice, or for an unstacked dimension the index. A dimension that is whole is
-        `slice(None)`. (Beside an unstacked dimension, `Chunked([1])` has both ends given, as it
+        An entry is a slice, or for an unstacked dimension the index. A dimension that is not split
+        is `slice(None)`. (Beside an unstacked dimension, `Chunked([1])` has both ends given, as it
         had in `pmap`.)
 
         Args:
@@ -360,27 +362,27 @@ class ShardingSpec(Displayed):
 
     def _column(self, dim: int, size: int) -> list[Any]:
         part, count = self.sharding[dim], math.prod(self.sharding[dim].counts)
-        cuts: Sequence[int | slice]
+        blocks: Sequence[int | slice]
         if isinstance(part, Unstacked):
-            cuts = range(count)
+            blocks = range(count)
         elif isinstance(part, NoSharding) or (count == 1 and not self.unstacked):
-            cuts = [slice(None)]
+            blocks = [slice(None)]
         else:
             step = size // count
-            cuts = [slice(i * step, (i + 1) * step) for i in range(count)]
+            blocks = [slice(i * step, (i + 1) * step) for i in range(count)]
         numbers = block_numbers(self.axis_names[dim], self.mesh)
         if numbers is None:
-            return [cuts[0]] * self.num_devices
+            return [blocks[0]] * self.num_devices
         spread = np.broadcast_to(numbers, self.mesh.axis_sizes)
-        return [cuts[i] for i in spread.reshape(-1).tolist()]
+        return [blocks[i] for i in spread.reshape(-1).tolist()]
 
     def __repr__(self) -> str:
         return f"ShardingSpec({self.sharding}, {self.mesh_mapping})"
 
 
-def _entries(value: Any, what: str, limit: int) -> tuple[Any, ...]:
+def _entries(value: Any, what: str, each: str, limit: int) -> tuple[Any, ...]:
     if isinstance(value, (str, bytes)) or not isinstance(value, Sequence):
-        raise SpecError(f"{what} is a tuple, with one entry each; got {shown(value)}.")
+        raise SpecError(f"{what} is a tuple with one entry for each {each}; got {shown(value)}.")
     if len(value) > limit:
         raise SpecError(f"{what} has at most {limit} entries; got {len(value):,}.")
     return tuple(value)
@@ -400,9 +402,9 @@ _FIELDS = ("sharding", "mesh_mapping")
 def parse_sharding_spec(text: str) -> ShardingSpec:
     """A ShardingSpec from what a person typed; nothing is evaluated.
 
-    Takes `ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))`, with
-    `legacy.` before the names, with `sharding=` and `mesh_mapping=`, with None for `NoSharding()`, and
-    what a ShardingSpec shows of itself.
+    Takes `ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))`, with or
+    without a module before the names and `sharding=` and `mesh_mapping=`, None for `NoSharding()`,
+    and the `repr` of a ShardingSpec.
 
     Raises:
         SpecError: with the position that could not be read.
@@ -446,12 +448,12 @@ def is_sharding_spec(text: str) -> bool:
 
 
 def _keyword(cursor: Cursor, known: tuple[str, ...]) -> str:
-    """Steps over `name =` where it stands here, and says which; `""` where it does not."""
+    """Takes `name =` if it comes next, and returns the name; else returns `""`."""
     if cursor.here.kind != "word" or cursor.peek().value != "=":
         return ""
     name = cursor.here.value
     if name not in known:
-        raise cursor.complain(f"expected {' or '.join(known)}")
+        raise cursor.complain(f"expected {joined(known, 'or')}")
     cursor.take()
     cursor.take()
     return name

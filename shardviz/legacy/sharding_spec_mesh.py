@@ -1,11 +1,10 @@
 """ShardingSpec <-> mesh + Spec, on its own mesh or on one that is already there.
 
-A ShardingSpec has no names, so the mesh that comes out has made-up ones: `axis0` walks along
-sharded axis 0, `replica0` holds copies. A ShardingSpec has no devices either: it speaks of them in
-order, so a mesh gives its order to whoever keeps the ids.
+A ShardingSpec has no axis names, so its mesh has made-up ones: `axis0` for sharded axis 0,
+`replica0` for copies. It has no device ids either: its devices are those of a mesh in mesh order.
 
-Both walk the same devices, major to minor: each entry of `mesh_mapping` must be some of the mesh's
-axes in a row, whole.
+Both order the same devices major to minor, so a ShardingSpec fits a mesh if each entry of
+`mesh_mapping` is the product of some neighbouring axes of the mesh.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import LayoutError, SpecError
-from shardviz.core.format import listed, plural
+from shardviz.core.format import joined, listed, plural
 from shardviz.core.layout.array_spec import dtype_name
 from shardviz.core.layout.layout import Layout, block_numbers
 from shardviz.core.layout.mesh import MeshSpec
@@ -34,7 +33,7 @@ from shardviz.legacy.sharding_spec import (
 
 
 def to_mesh(spec: ShardingSpec, shape: Sequence[int] | str) -> tuple[MeshSpec, Spec]:
-    """The mesh and the Spec that cut an array of this shape as `spec` does.
+    """The mesh and the Spec that split an array of this shape as `spec` does.
 
     Raises:
         LayoutError: if the shape does not fit the spec.
@@ -47,17 +46,17 @@ def to_mesh(spec: ShardingSpec, shape: Sequence[int] | str) -> tuple[MeshSpec, S
     spec.check(shape)
     if spec.unstacked:
         dims = spec.unstacked
-        kept = ", ".join(f"Chunked([{spec.sharding[d].counts[0]}])" for d in dims[:4])
+        kept = joined(f"Chunked([{spec.sharding[d].counts[0]}])" for d in dims[:4])
         raise SpecError(
             f"Dimension {listed(dims)} {'is' if len(dims) == 1 else 'are'} Unstacked: the devices"
             " no longer have it, and a PartitionSpec takes no dimension away. No mesh and"
-            f" PartitionSpec say the same; {kept} keeps the dimension, with one element a device."
+            f" PartitionSpec say the same; {kept} keeps the dimension, with one element per device."
         )
     return spec.mesh, Spec(spec.axis_names)
 
 
 def from_mesh(mesh: MeshSpec, spec: Spec, rank: int) -> ShardingSpec:
-    """The ShardingSpec that cuts an array of `rank` dimensions as `spec` does over `mesh`.
+    """The ShardingSpec that splits an array of `rank` dimensions as `spec` does over `mesh`.
 
     Its devices are those of the mesh, in the order of the mesh.
 
@@ -80,7 +79,7 @@ def from_mesh(mesh: MeshSpec, spec: Spec, rank: int) -> ShardingSpec:
     for mark, words in marks:
         if mark:
             raise SpecError(
-                f"{spec} {words}, and a ShardingSpec has no word for it. Take the mark away."
+                f"{spec} {words}, and a ShardingSpec cannot say so. Take the mark away."
             )
     numbers = {axis: i for i, axis in enumerate(spec.axes)}
     dims: list[Dimension] = [
@@ -98,7 +97,7 @@ def from_parts(parts: Parts | None, rank: int, count: int) -> ShardingSpec:
     """The ShardingSpec of integer parts over `count` devices, as `sharded_jit` made it.
 
     Raises:
-        LayoutError: if the parts speak of another rank.
+        LayoutError: if the parts are for another rank.
         SpecError: if their product is not the number of devices.
 
     >>> from_parts(Parts(2, 1), 2, 2)
@@ -110,11 +109,11 @@ def from_parts(parts: Parts | None, rank: int, count: int) -> ShardingSpec:
         return ShardingSpec((NoSharding(),) * rank, (Replicated(count),))
     if len(parts) != rank:
         raise LayoutError(
-            f"{parts} speaks of {plural(len(parts), 'dimension')} and the array has {rank}."
+            f"{parts} is for {plural(len(parts), 'dimension')} and the array has {rank}."
         )
     if parts.product != count:
         raise SpecError(
-            f"{parts} makes {plural(parts.product, 'block')}, one a device, and there are"
+            f"{parts} makes {plural(parts.product, 'block')}, one per device, and there are"
             f" {count:,} devices."
         )
     mapping = tuple(ShardedAxis(i) for i in range(rank))
@@ -127,10 +126,10 @@ def sharding_spec_layout(
     dtype: object = "float32",
     device_ids: Any = None,
 ) -> Layout:
-    """The Layout of an array as a ShardingSpec cuts it.
+    """The Layout of an array under a ShardingSpec.
 
-    It shows the array as a whole, so where a dimension is unstacked a device's block has one
-    element of it, though the device itself holds the block without that dimension.
+    A Layout is of the global array, so the block of a device has one element of an unstacked
+    dimension, though the device itself holds the block without that dimension.
 
     Args:
         spec: the ShardingSpec.
@@ -160,22 +159,21 @@ def _with_ids(spec: ShardingSpec, device_ids: Any) -> MeshSpec:
     ids = np.asarray(device_ids).reshape(-1)
     if ids.size != spec.num_devices:
         raise LayoutError(
-            f"The ShardingSpec speaks of {plural(spec.num_devices, 'device')}; got"
-            f" {ids.size:,} ids. Give one id a device, in order."
+            f"The ShardingSpec is for {plural(spec.num_devices, 'device')}; got {ids.size:,} ids."
+            " Give one id for each device, in order."
         )
     names, sizes = spec.mesh.axis_names, spec.mesh.axis_sizes
     return MeshSpec(names, sizes, (), ids.reshape(sizes), concrete=True)
 
 
 def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
-    """The Spec over `mesh` that puts every block where `spec` puts it, in the order of the mesh.
+    """The Spec over `mesh` by which each device, in mesh order, holds the same block as by `spec`.
 
     Raises:
-        SpecError: if there is none: another number of devices, axes of `mesh` that would have to
-            be cut in two, or an unstacked dimension.
+        SpecError: if there is none: another number of devices, an axis of `mesh` that would have
+            to be split in two, or an unstacked dimension.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.legacy.sharding_spec import Chunked, NoSharding, Replicated, ShardedAxis
     >>> old = ShardingSpec((Chunked([8]), NoSharding()), (ShardedAxis(0), Replicated(2)))
     >>> str(on_mesh(old, make_mesh(a=2, b=4, c=2)))
     "P(('a', 'b'), None)"
@@ -191,21 +189,12 @@ def on_mesh(spec: ShardingSpec, mesh: MeshSpec) -> Spec:
             f" {plural(mesh.size, 'device')}. Change its mesh_mapping or the mesh."
         )
     runs = _runs(spec.mesh_shape, mesh)
-    owned = {
-        entry.axis: run
-        for entry, run in zip(spec.mesh_mapping, runs, strict=True)
-        if isinstance(entry, ShardedAxis)
-    }
-    dims, first = [], 0
-    for dim in spec.sharding:
-        axes = [owned[i] for i in range(first, first + len(dim.counts))]
-        first += len(dim.counts)
-        dims.append(tuple(name for run in axes for name in run))
-    return Spec(tuple(dims))
+    axes_of = dict(zip(spec.mesh.axis_names, runs, strict=True)) if spec.mesh_mapping else {}
+    return Spec(tuple(tuple(a for n in names for a in axes_of[n]) for names in spec.axis_names))
 
 
 def _runs(sizes: tuple[int, ...], mesh: MeshSpec) -> list[tuple[str, ...]]:
-    """Per size the mesh axes in a row whose product it is; axes of size 1 belong to nobody."""
+    """For each size the neighbouring mesh axes of that product; axes of size 1 are left out."""
     left = [(name, size) for name, size in mesh.shape.items() if size > 1]
     runs = []
     for size in sizes:
@@ -216,8 +205,8 @@ def _runs(sizes: tuple[int, ...], mesh: MeshSpec) -> list[tuple[str, ...]]:
             product *= length
         if product != size:
             raise SpecError(
-                f"An axis of {size} devices in its mesh_mapping is no row of axes of the mesh"
-                f" ({mesh}). Give the mesh axes of such sizes, in this order."
+                f"An axis of {size} devices in its mesh_mapping is no product of neighbouring axes"
+                f" of the mesh ({mesh}). Give the mesh axes of such sizes, in this order."
             )
         runs.append(tuple(run))
     return runs

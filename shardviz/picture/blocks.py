@@ -1,4 +1,4 @@
-"""Which blocks of an array a page shows, and which devices hold each."""
+"""The blocks of an array: which of them a page shows, their bounds, and which devices hold each."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ import numpy as np
 
 from shardviz.core.errors import LayoutError
 from shardviz.core.format import plural, shown
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
+
+MOST_BLOCKS = 1 << 20
 
 
 @dataclass(frozen=True)
-class View:
-    """What of an array is shown.
+class BlockSelection:
+    """Which blocks of an array are shown.
 
     Attributes:
         dims: the dimensions on the page: rows and columns, or columns, or none.
@@ -31,12 +34,12 @@ class View:
 
     @property
     def axes(self) -> tuple[int, ...]:
-        """The dimensions that take place on the page, the last one across."""
+        """The dimensions that a page has, the last one across."""
         return self.dims if self.at is not None else (*self.steps, *self.dims)
 
 
-def view_of(layout: Layout, dims: Any = None, at: Any = None) -> View:
-    """Chooses what is shown.
+def select_blocks(layout: Layout, dims: Any = None, at: Any = None) -> BlockSelection:
+    """Chooses the blocks to show.
 
     Args:
         dims: the dimensions for rows and columns; the first two that are split where None.
@@ -44,13 +47,13 @@ def view_of(layout: Layout, dims: Any = None, at: Any = None) -> View:
             0 for those not given, and the last block for a number beyond it. None shows all.
 
     Raises:
-        LayoutError: for dimensions that the array lacks, or numbers that are none.
+        LayoutError: for dimensions that the array lacks, or for anything but numbers.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.layout import lay_out
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> layout = lay_out((4, 6, 8), Spec.parse("x, None, y"), make_mesh(x=2, y=4))
-    >>> view_of(layout).dims, view_of(layout, (0, 1), (0, )).at
+    >>> select_blocks(layout).dims, select_blocks(layout, (0, 1), (0, )).at
     ((0, 2), (0,))
     """
     rank, counts = layout.rank, layout.block_counts
@@ -58,9 +61,9 @@ def view_of(layout: Layout, dims: Any = None, at: Any = None) -> View:
     hidden = [d for d in range(rank) if d not in page]
     steps = tuple(d for d in hidden if counts[d] > 1)
     if at is None:
-        return View(page, steps, None if steps else ())
+        return BlockSelection(page, steps, None if steps else ())
     given = dict(zip(hidden, _numbers(at), strict=False))
-    return View(page, steps, tuple(min(given.get(d, 0), counts[d] - 1) for d in steps))
+    return BlockSelection(page, steps, tuple(min(given.get(d, 0), counts[d] - 1) for d in steps))
 
 
 def _page_dims(counts: Sequence[int], dims: Any) -> tuple[int, ...]:
@@ -69,8 +72,8 @@ def _page_dims(counts: Sequence[int], dims: Any) -> tuple[int, ...]:
         return tuple(range(rank))
     if dims is None:
         split = [d for d in range(rank) if counts[d] > 1]
-        whole = [d for d in range(rank) if counts[d] == 1]
-        return tuple(sorted([*split, *whole][:2]))
+        others = [d for d in range(rank) if counts[d] == 1]
+        return tuple(sorted([*split, *others][:2]))
     page = _numbers(dims)
     if len(page) != 2 or page[0] == page[1] or max(page) >= rank:
         raise LayoutError(
@@ -90,17 +93,17 @@ def _numbers(values: Any) -> tuple[int, ...]:
     return found
 
 
-def block_numbers(layout: Layout, view: View) -> np.ndarray:
+def block_numbers(layout: Layout, selection: BlockSelection) -> np.ndarray:
     """int64 [tiles]: the row-major number of every block shown, in the order of the page."""
     strides = [math.prod(layout.block_counts[d + 1 :]) for d in range(layout.rank)]
     first = 0
-    if view.at is not None:
-        first = sum(n * strides[d] for n, d in zip(view.at, view.steps, strict=True))
-    number = np.full((1,) * len(view.axes), first, np.int64)
-    for place, dim in enumerate(view.axes):
-        lane = [1] * len(view.axes)
-        lane[place] = layout.block_counts[dim]
-        number = number + (np.arange(layout.block_counts[dim]) * strides[dim]).reshape(lane)
+    if selection.at is not None:
+        first = sum(n * strides[d] for n, d in zip(selection.at, selection.steps, strict=True))
+    number = np.full((1,) * len(selection.axes), first, np.int64)
+    for axis, dim in enumerate(selection.axes):
+        shape = [1] * len(selection.axes)
+        shape[axis] = layout.block_counts[dim]
+        number = number + (np.arange(layout.block_counts[dim]) * strides[dim]).reshape(shape)
     return number.reshape(-1)
 
 
@@ -123,25 +126,26 @@ def holders_of(layout: Layout, blocks: np.ndarray) -> tuple[np.ndarray, np.ndarr
 def _by_block(layout: Layout) -> np.ndarray:
     """The positions of all devices, those of one block after those of the one before.
 
-    Sorting a million of them takes longer than all else that is drawn. Blocks come of strides, so
-    that every device can be sent to its place at once.
+    Sorting a million devices takes longer than everything else that is drawn. Block numbers are
+    sums of strides, so the sorted position of every device can be computed directly.
     """
     strides = layout.group_strides
     if strides is None:
         return np.argsort(layout.groups, kind="stable")
     copy, copies = np.zeros((), np.int64), 1
-    for size, stride, lane in reversed(_lanes(layout.mesh.axis_sizes, strides)):
+    for size, stride, shape in reversed(_axis_shapes(layout.mesh.axis_sizes, strides)):
         if not stride:  # the axis copies every block
-            copy = copy + np.arange(size).reshape(lane) * copies
+            copy = copy + np.arange(size).reshape(shape) * copies
             copies *= size
-    shape = layout.mesh.axis_sizes
-    places = layout.groups.reshape(shape) * copies + copy
+    positions = layout.groups.reshape(layout.mesh.axis_sizes) * copies + copy
     order = np.empty(layout.groups.size, np.int64)
-    order[places.reshape(-1)] = np.arange(layout.groups.size)
+    order[positions.reshape(-1)] = np.arange(layout.groups.size)
     return order
 
 
-def _lanes(sizes: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int, tuple[int, ...]]]:
+def _axis_shapes(
+    sizes: Sequence[int], strides: Sequence[int]
+) -> list[tuple[int, int, tuple[int, ...]]]:
     """Per mesh axis its size, its stride, and the shape in which its coordinate broadcasts."""
     return [
         (size, stride, tuple(-1 if i == axis else 1 for i in range(len(sizes))))
@@ -156,10 +160,32 @@ def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
 
 
 def dimension_text(layout: Layout, dim: int, logical: Sequence[str | None] | None) -> str:
-    """`dim 1 mlp → model`: who splits a dimension, or that it is whole."""
+    """`dim 1 mlp → model`: which mesh axes split a dimension, or that none does."""
     name = "" if logical is None or logical[dim] is None else f" {logical[dim]}"
     spec, count = layout.spec, layout.block_counts[dim]
     axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
     if axes:
         return f"dim {dim}{name} → {', '.join(axes)}"
-    return f"dim {dim}{name} whole" if count == 1 else f"dim {dim}{name}: {plural(count, 'block')}"
+    return (
+        f"dim {dim}{name} not split" if count == 1 else f"dim {dim}{name}: {plural(count, 'block')}"
+    )
+
+
+def check_drawable(layout: Layout) -> None:
+    """Refuses a layout of far more blocks than devices, such as one small shard of a huge array.
+
+    Raises:
+        LayoutError: with the numbers.
+    """
+    if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
+        raise LayoutError(
+            f"The shard indices split the array into {layout.num_blocks:,} blocks, of which"
+            f" {plural(layout.mesh.size, 'device')} hold a few; at most {MOST_BLOCKS:,} can be"
+            " drawn. Read the shard indices from layout.starts and layout.stops."
+        )
+
+
+def array_title(layout: Layout, name: str = "") -> str:
+    """`w bf16[512, 2048]`."""
+    short = ArraySpec("array", layout.shape, None, layout.dtype).short
+    return f"{name} {short}".strip()

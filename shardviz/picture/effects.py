@@ -1,4 +1,4 @@
-"""Pictures of effects: what each one allows, and the order in which they happened."""
+"""Effects: what each one allows, and the order in which they ran; and the mesh in force."""
 
 from __future__ import annotations
 
@@ -6,14 +6,16 @@ from shardviz.core.layout.mesh_context import APIS, MeshContext
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.picture.picture import Picture
 from shardviz.picture.tables import Cell, matrix
+from shardviz.picture.text_fit import paragraphs
 
+MOST_EVENTS = 64
 _CONSTRUCTS = ("control flow", "remat", "custom derivatives", "lowering")
 _COLUMNS = ("ordered", "many devices", *_CONSTRUCTS)
-MOST_EVENTS = 64
+_SLOTS = {"abstract": "abstract mesh", "current": "jax.set_mesh", "legacy": "with mesh:"}
 
 
-def draw_effects(found: Effects, title: str | None = None) -> Picture:
-    """The effects of a program: a row an effect, a tile for what it is or where it may stand.
+def draw_effects(effects: Effects, title: str | None = None) -> Picture:
+    """The effects of a program: a row each, a tile per property and per construct that allows it.
 
     >>> from shardviz.core.program.effects import EffectUse
     >>> use = EffectUse("io callback", "IOEffect", False, True, ("control flow",))
@@ -21,28 +23,28 @@ def draw_effects(found: Effects, title: str | None = None) -> Picture:
     'yes'
     """
     cells = []
-    for row, use in enumerate(found.uses):
-        said = (use.ordered, use.shardable, *(p in (use.allowed or ()) for p in _CONSTRUCTS))
-        for column, (name, yes) in enumerate(zip(_COLUMNS, said, strict=True)):
-            if yes:
+    for row, use in enumerate(effects.uses):
+        yes = (use.ordered, use.shardable, *(p in (use.allowed or ()) for p in _CONSTRUCTS))
+        for column, (name, holds) in enumerate(zip(_COLUMNS, yes, strict=True)):
+            if holds:
                 cells.append(Cell(row, column, "yes", row, f"{use.name}: {name}"))
-    words = found.explain().splitlines()
+    lines = effects.explain().splitlines()
     return matrix(
-        [use.name for use in found.uses] or ["no effects"],
+        [use.name for use in effects.uses] or ["no effects"],
         list(_COLUMNS),
         cells,
         least=92.0,
-        title=words[0] if title is None else title,
-        # Where each may stand is in the tiles.
-        notes=[w.strip() for w in words[1:] if not w.startswith("  allowed in")],
-        alt=" ".join(words),
-        groups=max(len(found.uses), 1),
+        title=lines[0] if title is None else title,
+        # Which constructs allow an effect is in the tiles.
+        notes=[v.strip() for v in lines[1:] if not v.startswith("  allowed in")],
+        alt=" ".join(lines),
+        groups=max(len(effects.uses), 1),
         facts={"kind": "effects"},
     )
 
 
-def draw_observed(found: Observed, title: str | None = None) -> Picture:
-    """The effects of one run: a row a device, a column an event, in the order they came.
+def draw_observed(observed: Observed, title: str | None = None) -> Picture:
+    """The effects of one run: a row per device, a column per event, in the order in which they ran.
 
     >>> from shardviz.core.program.effects import Event
     >>> from shardviz.core.program.report import Report
@@ -50,34 +52,31 @@ def draw_observed(found: Observed, title: str | None = None) -> Picture:
     >>> draw_observed(Observed("f", (one,), Report("f", "CPU × 1"))).tiles.label(0)
     'log'
     """
-    devices = list(found.per_device())
-    kinds = sorted({e.name for e in found.events})
+    devices = list(observed.per_device())
+    kinds = sorted({e.name for e in observed.events})
     cells = [
         Cell(devices.index(e.device), e.number, e.what, kinds.index(e.name), str(e))
-        for e in found.events[:MOST_EVENTS]
+        for e in observed.events[:MOST_EVENTS]
     ]
-    words = found.explain().splitlines()
-    left = len(found.events) - MOST_EVENTS
+    lines = observed.explain().splitlines()
+    left = len(observed.events) - MOST_EVENTS
     more = [f"{left:,} more events came after these."] if left > 0 else []
-    promises = [line for line in words[1:] if line[:1] in ("U", "O", "✗")]
+    promises = [line for line in lines[1:] if line[:1] in ("U", "O", "✗")]
     return matrix(
-        ["some device" if d is None else f"device {d}" for d in devices] or ["no events"],
-        [str(e.number + 1) for e in found.events[:MOST_EVENTS]] or [""],
+        ["unknown device" if d is None else f"device {d}" for d in devices] or ["no events"],
+        [str(e.number + 1) for e in observed.events[:MOST_EVENTS]] or [""],
         cells,
         least=46.0,
-        title=words[0] if title is None else title,
+        title=lines[0] if title is None else title,
         notes=[*promises, *more],
-        alt=" ".join(words),
+        alt=" ".join(lines),
         groups=max(len(kinds), 1),
         facts={"kind": "observed effects"},
     )
 
 
-_SLOTS = {"abstract": "abstract mesh", "current": "jax.set_mesh", "legacy": "with mesh:"}
-
-
 def draw_mesh_context(context: MeshContext, title: str | None = None) -> Picture:
-    """A mesh context: a row an API, a column a slot of JAX, a tile where the API finds its mesh.
+    """A mesh context: a row per API, a column per slot of JAX, a tile where the API finds its mesh.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> draw_mesh_context(MeshContext((make_mesh(x=2),))).tiles.label(0)
@@ -87,11 +86,11 @@ def draw_mesh_context(context: MeshContext, title: str | None = None) -> Picture
     for row, api in enumerate(APIS):
         slot = context.slot(api)
         if slot is not None:
-            found = "abstract" if slot == "explicit" else slot
-            column, mesh = list(_SLOTS).index(found), context.sees(api)
-            hint = f"{api} finds {mesh} in {_SLOTS[found]}"
+            source = "abstract" if slot == "explicit" else slot
+            column, mesh = list(_SLOTS).index(source), context.sees(api)
+            hint = f"{api} finds {mesh} in {_SLOTS[source]}"
             cells.append(Cell(row, column, str(mesh), column, hint))
-    said = context.explain().splitlines()
+    lines = context.explain().splitlines()
     return matrix(
         list(APIS),
         list(_SLOTS.values()),
@@ -99,8 +98,14 @@ def draw_mesh_context(context: MeshContext, title: str | None = None) -> Picture
         remarks=["" if context.sees(api) else "finds no mesh" for api in APIS],
         least=92.0,
         title=f"mesh in force: {context.mesh or 'none'}" if title is None else title,
-        notes=said,
-        alt=" ".join(said),
+        notes=lines,
+        alt=" ".join(lines),
         groups=3,
         facts={"kind": "mesh context"},
     )
+
+
+def mesh_context_text(context: MeshContext, width: int) -> str:
+    """A mesh context: its explanation, then what each API sees."""
+    rows = [f"{api}: {mesh or '–'}" for api, mesh in context.table().items()]
+    return paragraphs([context.explain(), *rows], width)

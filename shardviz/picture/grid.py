@@ -1,8 +1,8 @@
-"""Where the cells of an n-dimensional grid stand on a flat page, with ticks and host outlines.
+"""n-dimensional grids on a flat page: the position of every cell, with headers, ticks and frames.
 
 The last axis runs across, the one before it down, every further axis repeats what is inside it
 as a block, across or down, whichever keeps the page in shape. An axis too long for the page is
-folded like a line of text. An offset an axis is all it takes: a cell stands at their sum.
+folded like a line of text. The position of a cell is the sum of one offset per axis.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from functools import partial
 import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.picture.page import text_width
 from shardviz.picture.picture import Frame, Label
+from shardviz.picture.text_fit import text_width
 
 ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded
 BAND = 14.0  # the height of a row of labels, in points
 AXIS_SIZE = 9.0
-SMALL = 9.0  # points: cells below it are as many as a picture, not a table
+SMALL = 9.0  # points: smaller cells form an image rather than a table
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +47,17 @@ class Level:
 
     @property
     def pitch(self) -> float:
-        """From the begin of an entry to that of the next, in points."""
+        """From the start of an entry to that of the next, in points."""
         return float(self.offsets[1]) if len(self.offsets) > 1 else self.extent
 
 
 @dataclass(frozen=True, eq=False)
 class Grid:
-    """Where the cells of a grid stand.
+    """The positions of the cells of a grid.
 
     Attributes:
         shifts: per axis what its coordinate adds to x and to y: float64 [2, size].
-        width, height: of the whole, in points.
+        width, height: of all cells together, in points.
         levels: the repeats, from the cells outward.
         folded: the axes that are folded.
     """
@@ -73,9 +73,9 @@ class Grid:
         rank = len(self.shifts)
         total = np.zeros((2, *(1,) * rank))
         for axis, shift in enumerate(self.shifts):
-            lane = [1] * rank
-            lane[axis] = shift.shape[1]
-            total = total + shift.reshape(2, *lane)
+            shape = [1] * rank
+            shape[axis] = shift.shape[1]
+            total = total + shift.reshape(2, *shape)
         return total.reshape(2, -1)
 
     def across(self) -> list[Level]:
@@ -95,13 +95,13 @@ def arrange(
     page: tuple[float, float] = PAGE,
     block_gap: float | None = None,
 ) -> Grid:
-    """Finds a place for every cell.
+    """Finds the position of every cell.
 
     Args:
         sizes: the size of every axis; the last one runs across.
         cell: width and height of a cell, in points.
         gap: between cells, in points.
-        shown: the axes that get a place on the page; the others must have size 1.
+        shown: the axes that the page shows; the others must have size 1.
         page: the width and height beyond which a long axis is folded.
         block_gap: added to the gap between blocks for every level; by cell size where None.
 
@@ -111,14 +111,14 @@ def arrange(
     extra = min(12.0, max(1.5, 0.45 * min(cell))) if block_gap is None else block_gap
     folds: dict[int, int] = {}
     while True:
-        grid = _place(sizes, cell, gap, shown, extra, folds)
+        grid = _positions(sizes, cell, gap, shown, extra, folds)
         fold = _next_fold(grid, sizes, page, gap + extra)
         if fold is None:
             return grid
         folds[fold[0]] = fold[1]
 
 
-def _place(
+def _positions(
     sizes: Sequence[int],
     cell: tuple[float, float],
     gap: float,
@@ -135,20 +135,20 @@ def _place(
         offsets = np.arange(count) * step
         levels.append(Level(axis, along, offsets, extent[along], span, sizes[axis]))
         extent[along] = float(offsets[-1]) + extent[along]
-        # What is one cell wide and hardly to be seen needs no gap to tell it from the next.
+        # One cell wide and tiny: a wider gap would not help to distinguish it from the next.
         depth[along] += count > 1 or min(cell) >= SMALL
         return offsets
 
-    for place, axis in enumerate(reversed(shown)):
+    for number, axis in enumerate(reversed(shown)):
         size, fold = sizes[axis], folds.get(axis)
-        along = place if place < 2 else _better(extent, size, gap)
+        along = number if number < 2 else _better(extent, size, gap)
         index = np.arange(size)
         if fold is None:
             shifts[axis][along] = repeat(axis, along, size, 1)
         else:
             shifts[axis][along] = repeat(axis, along, fold, 1)[index % fold]
-            pieces = repeat(axis, 1 - along, -(-size // fold), fold)
-            shifts[axis][1 - along] = pieces[index // fold]
+            folded = repeat(axis, 1 - along, -(-size // fold), fold)
+            shifts[axis][1 - along] = folded[index // fold]
     return Grid(tuple(shifts), extent[0], extent[1], tuple(levels), frozenset(folds))
 
 
@@ -172,7 +172,7 @@ def _next_fold(
         longest = max(free, key=lambda v: len(v.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
-        # A fold has a label of its own; folds narrower than that share one, and stand close.
+        # A fold has a label of its own; folds narrower than that share one, and are closer.
         beside = BAND if shape[1 - along] >= BAND else _between(grid, 1 - along, between)
         size, folded = sizes[longest.axis], (shape[along], shape[1 - along] + beside)
         return longest.axis, min(_lengths(size), key=partial(_off, size, folded, wanted))
@@ -180,7 +180,7 @@ def _next_fold(
 
 
 def _between(grid: Grid, along: int, between: float) -> float:
-    """The gap between folds that stand beside each other in that direction."""
+    """The gap between folds that are beside each other in that direction."""
     return between if any(v.along == along and len(v.offsets) > 1 for v in grid.levels) else 0.0
 
 
@@ -198,7 +198,7 @@ def _lengths(size: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Headers:
-    """Labels around a grid, and the room they take on its left and top, in points."""
+    """Labels around a grid, and the space they take on its left and top, in points."""
 
     labels: tuple[Label, ...]
     left: float
@@ -214,9 +214,9 @@ def headers(
     """The labels of every level: across on top, down on the left, the inner ones nearest.
 
     Args:
-        away: room between the grid and the nearest labels, left and top, in points.
+        away: space between the grid and the nearest labels, left and top, in points.
         bare: axes whose single coordinates have no labels; their folds do.
-        words: level and entry number to the name of the axis and what stands for the entry.
+        words: level and entry number to the name of the axis and the text of the entry.
     """
     labels: list[Label] = []
     left = top = 0.0
@@ -228,9 +228,9 @@ def headers(
             inside = sum(1 for v in levels[:outer] if _has_words(v, folded_inner))
             if _has_words(level, folded_inner):
                 if along:
-                    room = _room_left(levels[:outer], folded_inner, words)
-                    labels += _down(level, base, words, -6.0 - away[0] - room)
-                    left = max(left, room + _widest(level, words) + 10)
+                    inner = _width_left(levels[:outer], folded_inner, words)
+                    labels += _down(level, base, words, -6.0 - away[0] - inner)
+                    left = max(left, inner + _widest(level, words) + 10)
                 else:
                     new = _across(level, base, words, -8.0 - away[1] - BAND * inside)
                     labels += new
@@ -245,7 +245,7 @@ def _has_words(level: Level, folded: frozenset[int]) -> bool:
     return level.span > 1 or level.axis not in folded
 
 
-def _room_left(levels: list[Level], folded: frozenset[int], words: Callable) -> float:
+def _width_left(levels: list[Level], folded: frozenset[int], words: Callable) -> float:
     return sum(_widest(v, words) + 8 for v in levels if _has_words(v, folded))
 
 
@@ -281,13 +281,13 @@ def _across(level: Level, base: np.ndarray, words: Callable, y: float) -> list[L
         for b in starts
         for i in range(0, count, every)
     ]
-    # The first word stands in the middle of its entry, and may begin before it.
+    # The first word is centred on its entry, and may begin before it.
     out = max(0.0, text_width(labels[0].text, AXIS_SIZE) / 2 - labels[0].x)
     return labels if full else [Label(-6.0 - out, y, f"{name} →", "end"), *labels]
 
 
 def _every(needed: float, pitch: float, count: int) -> int:
-    """Which labels there is room for: every, every second, every fourth …"""
+    """How many labels fit: 1 for every label, 2 for every second, 4 for every fourth …"""
     every = 1
     while every * pitch < needed and every < count:
         every *= 2
@@ -302,7 +302,7 @@ def _ticked(grid: Grid, axes: Collection[int]) -> list[Level]:
 
 
 def tick_margin(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> tuple[float, float]:
-    """The room that ticks take at the left and at the top of a grid, in points.
+    """The space that ticks take at the left and at the top of a grid, in points.
 
     Args:
         axes: the axes of the grid that have ticks.
@@ -318,7 +318,7 @@ def tick_margin(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> tupl
 
 
 def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label]:
-    """A number at every bound between blocks, as many as there is room for, the ends always."""
+    """A number at every bound between blocks, as many as fit, and always at both ends."""
     labels: list[Label] = []
     for level in _ticked(grid, axes):
         outer = [v for v in grid.levels if v.along == level.along and v is not level]
@@ -327,17 +327,17 @@ def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label
             base = (base[:, None] + other.offsets).reshape(-1)
         bounds = np.append(level.offsets, level.offsets[-1] + level.extent)
         numbers = np.arange(len(bounds)) * steps[level.axis]
-        room = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
+        needed = 13.0 if level.along else text_width(str(numbers[-1]), TICK_SIZE) + 8
         if _crowded(level, outer, numbers):
             continue
-        keep = _kept(bounds, room)
+        keep = _kept(bounds, needed)
         for start in base[:64]:
             labels += _set(level.along, bounds[keep] + start, numbers[keep], len(bounds) - 1)
     return labels
 
 
 def _crowded(level: Level, outer: Sequence[Level], numbers: np.ndarray) -> bool:
-    """Whether not even the first and the last number have room beside those of the next repeat."""
+    """Whether not even the first and the last number fit beside those of the next repeat."""
     long = float(level.offsets[-1]) + level.extent
     ends = [text_width(str(numbers[i]), TICK_SIZE) for i in (0, -1)]
     need = 2 * TICK_SIZE if level.along else sum(ends) + 4
@@ -345,22 +345,22 @@ def _crowded(level: Level, outer: Sequence[Level], numbers: np.ndarray) -> bool:
     return bool(repeats) and min([long, *repeats]) < need
 
 
-def _kept(bounds: np.ndarray, room: float) -> np.ndarray:
-    """Every so many bounds, and the last one; none of them nearer than `room` to another."""
+def _kept(bounds: np.ndarray, needed: float) -> np.ndarray:
+    """Every so many bounds, and the last one; none of them nearer than `needed` to another."""
     last = len(bounds) - 1
     pitch = float(bounds[1] - bounds[0])
     every = 1
-    # The first stands inward of its bound, so the next one needs half as much room again.
-    while every * pitch < 1.4 * room and every < last:
+    # The first is shifted inward from its bound, so the next one needs about half as much again.
+    while every * pitch < 1.4 * needed and every < last:
         every *= 2
     keep = np.arange(0, last, every)
-    return np.append(keep[(keep == 0) | (bounds[last] - bounds[keep] >= 1.4 * room)], last)
+    return np.append(keep[(keep == 0) | (bounds[last] - bounds[keep] >= 1.4 * needed)], last)
 
 
 def _set(along: int, at: np.ndarray, numbers: np.ndarray, last: int) -> list[Label]:
     labels = []
-    for place, (where, number) in enumerate(zip(at.tolist(), numbers.tolist(), strict=True)):
-        first, end = place == 0, place == len(at) - 1
+    for index, (where, number) in enumerate(zip(at.tolist(), numbers.tolist(), strict=True)):
+        first, end = index == 0, index == len(at) - 1
         if along:
             inward = 4.0 if first else -4.0 if end else 0.0
             labels.append(Label(-5.0, where + inward, str(number), "end", "tick"))
@@ -377,10 +377,10 @@ MOST_FRAMES = 512
 def host_frames(
     mesh: MeshSpec, corners: np.ndarray, cell: tuple[float, float], gap: float
 ) -> list[Frame]:
-    """A dashed frame around every host: more than one where its devices stand apart.
+    """A dashed frame around every host: more than one where its devices are not adjacent.
 
-    None for a single host, and none where frames would be finer than a reader can see: there the
-    colour and the tooltip say the host.
+    No frames for a single host, nor where they would be finer than a reader can see: there the
+    colour and the tooltip show the host.
 
     Args:
         corners: float64 [2, devices], the top left corner of every device.
@@ -389,18 +389,18 @@ def host_frames(
         return []
     _, row = np.unique(np.round(corners[1], 3), return_inverse=True)
     _, column = np.unique(np.round(corners[0], 3), return_inverse=True)
-    board = np.full((row.max() + 1, column.max() + 1), -1, np.int64)
-    place = np.empty(board.shape, np.int64)
-    board[row, column] = mesh.process_indices.reshape(-1)
-    place[row, column] = np.arange(mesh.size)
-    runs = _runs(board)
+    hosts = np.full((row.max() + 1, column.max() + 1), -1, np.int64)
+    device = np.empty(hosts.shape, np.int64)
+    hosts[row, column] = mesh.process_indices.reshape(-1)
+    device[row, column] = np.arange(mesh.size)
+    runs = _runs(hosts)
     if len(runs) > MOST_FRAMES:
         return []
     out = 0.42 * gap
     frames = []
     for top, bottom, left, right, process in runs:
-        x, y = corners[:, place[top, left]]
-        far_x, far_y = corners[:, place[bottom, right]]
+        x, y = corners[:, device[top, left]]
+        far_x, far_y = corners[:, device[bottom, right]]
         frames.append(
             Frame(
                 float(x - out),
@@ -414,11 +414,11 @@ def host_frames(
     return frames
 
 
-def _runs(board: np.ndarray) -> list[tuple[int, int, int, int, int]]:
-    """Rectangles of one host on a board of hosts: top, bottom, left, right, host."""
+def _runs(hosts: np.ndarray) -> list[tuple[int, int, int, int, int]]:
+    """Rectangles of one host in a 2-d array of hosts: top, bottom, left, right, host."""
     done: list[tuple[int, int, int, int, int]] = []
     alive: dict[tuple[int, int, int], int] = {}
-    for row, line in enumerate(board):
+    for row, line in enumerate(hosts):
         breaks = np.flatnonzero(np.diff(line)) + 1
         starts = [0, *breaks.tolist()]
         ends = [*(breaks - 1).tolist(), len(line) - 1]
@@ -430,6 +430,6 @@ def _runs(board: np.ndarray) -> list[tuple[int, int, int, int, int]]:
                 now[key] = alive.pop(key, row)
         done += [(top, row - 1, left, right, p) for (left, right, p), top in alive.items()]
         alive = now
-    last = len(board) - 1
+    last = len(hosts) - 1
     done += [(top, last, left, right, p) for (left, right, p), top in alive.items()]
     return sorted(done)

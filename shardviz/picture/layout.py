@@ -1,7 +1,7 @@
-"""Layouts: the blocks of an array, each with its devices; as a picture and as text.
+"""Layouts: the blocks of an array, each with its devices; and arrays that have no layout yet.
 
 A page shows two dimensions. Further dimensions that are split are steps: all of them side by side,
-or one of them when somebody asks for it with `at`. Dimensions that are whole need no step.
+or one of them, chosen by `at`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from shardviz.core.format import bytes_text, plural
 from shardviz.core.layout.array_spec import ArraySpec, format_names
 from shardviz.core.layout.layout import Layout
 from shardviz.picture.blocks import (
-    View,
+    BlockSelection,
+    array_title,
     block_numbers,
     bounds_text,
+    check_drawable,
     dimension_text,
     holders_of,
-    view_of,
+    select_blocks,
 )
+from shardviz.picture.device_ids import ids_text
 from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
-from shardviz.picture.ids import ids_text
-from shardviz.picture.mesh import array_title, check_drawable
-from shardviz.picture.page import label_span, moved, page, text_width
+from shardviz.picture.page import label_span, moved, page
 from shardviz.picture.picture import (
     DEVICES,
     Label,
@@ -37,13 +38,19 @@ from shardviz.picture.picture import (
     index_template,
     make_tiles,
 )
-from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits, wrapped
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits
+from shardviz.picture.text_fit import paragraphs, text_width, wrapped
 
-WIDEST, HIGHEST, STRIP = 430.0, 250.0, 54.0  # points that an array takes before cells need more
-AREA = 240_000.0  # square points that all blocks share, before they are as small as can be read
-ASPECTS = (0.45, 4.5)  # width over height; more extreme arrays are drawn at these
+WIDEST, HIGHEST, STRIP = (
+    430.0,
+    250.0,
+    54.0,
+)  # points that an array takes, unless its cells need more
+AREA = 240_000.0  # square points for all blocks together, as long as they can still be read
+ASPECTS = (0.45, 4.5)  # width over height; arrays beyond are drawn at these
 MOST_LETTERS = 22
 MOST_ACROSS = 32
+SIDE_BY_SIDE = 17  # letters: ids that take more are written as ranges
 
 
 def draw_layout_array(
@@ -58,7 +65,7 @@ def draw_layout_array(
 
     Args:
         dims: the two dimensions to show; the first two that are split where None.
-        at: which block of the other dimensions; see `blocks.view_of`. None shows all.
+        at: which block of the other dimensions; see `select_blocks`. None shows all.
         name: what the array is called.
         logical: its logical axis names, for the captions.
         title: `""` for none.
@@ -74,15 +81,15 @@ def draw_layout_array(
     ['1 · 3 · 5 · 7', '4 replicas']
     """
     check_drawable(layout)
-    view = view_of(layout, dims, at)
-    blocks = block_numbers(layout, view)
+    selection = select_blocks(layout, dims, at)
+    blocks = block_numbers(layout, selection)
     offsets, ids = holders_of(layout, blocks)
-    counts = [layout.block_counts[d] for d in view.axes]
+    counts = [layout.block_counts[d] for d in selection.axes]
     ends = (ids[: offsets[1]], ids[offsets[-2] :])
-    cell, to_scale = _cell(layout, view, [ids_text(v, MOST_LETTERS) for v in ends])
+    cell, to_scale = _cell(layout, selection, [ids_text(v, MOST_LETTERS) for v in ends])
     shown = tuple(range(len(counts)))
     grid = arrange(counts or [1], cell, 0.0, shown or (0,), block_gap=_block_gap(cell))
-    labels, left, top = _labels(layout, view, grid)
+    labels, left, top = _labels(layout, selection, grid)
     corners = grid.corners() + np.array([[left], [top]])
     letters = max(6, int((cell[0] - 8) / 6.4))
     copies = f"\n{plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
@@ -98,17 +105,17 @@ def draw_layout_array(
         offsets=offsets,
         holders=ids,
     )
-    captions = [dimension_text(layout, d, logical) for d in (*view.steps, *view.dims)]
+    captions = [dimension_text(layout, d, logical) for d in (*selection.steps, *selection.dims)]
     spec = "" if layout.spec is None else f"  {layout.spec}"
     return page(
         tiles,
         [*moved(labels, left, top), *_caption(captions, left + grid.width / 2, top + grid.height)],
         title=f"{array_title(layout, name)}{spec}" if title is None else title,
-        notes=_notes(layout, view, ids, to_scale),
+        notes=_notes(layout, selection, ids, to_scale),
         size=(left + grid.width, top + grid.height + 18),
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
-        facts=_facts(layout, view, to_scale),
+        facts=_facts(layout, selection, to_scale),
     )
 
 
@@ -128,11 +135,13 @@ def _block_gap(cell: tuple[float, float]) -> float:
     return min(18.0, max(3.0, 0.5 * min(cell)))
 
 
-def _cell(layout: Layout, view: View, samples: list[str]) -> tuple[tuple[float, float], bool]:
+def _cell(
+    layout: Layout, selection: BlockSelection, samples: list[str]
+) -> tuple[tuple[float, float], bool]:
     """The size of a block on the page, and whether it is true to proportion."""
-    sizes = [max(1, layout.shape[d]) for d in view.dims]
-    counts = [layout.block_counts[d] for d in view.dims]
-    number = math.prod(layout.block_counts[d] for d in view.axes)
+    sizes = [max(1, layout.shape[d]) for d in selection.dims]
+    counts = [layout.block_counts[d] for d in selection.dims]
+    number = math.prod(layout.block_counts[d] for d in selection.axes)
     slices = number / math.prod(counts)
     width, height = _extent(sizes)
     smaller = min(1.0, max(0.4, 1.3 * slices**-0.5))
@@ -180,7 +189,7 @@ def _least(
         return 9.0, 9.0
     need = max(text_width(s, 8.5, bold=True) for s in samples) + 10
     # A long row is folded, so no row has many more blocks than a page of them all would; but the
-    # rows of an array of two dimensions stay whole as long as their blocks can be told apart.
+    # rows of an array of two dimensions are not folded as long as their blocks can be seen.
     across = counts[-1] if counts else 1
     if len(counts) < 2 or across > MOST_ACROSS:
         across = min(across, math.sqrt(1.7 * number))
@@ -189,21 +198,22 @@ def _least(
     return min(max(need, 28.0), max(28.0, 900.0 / across)), 34.0 if replicas > 1 else 22.0
 
 
-def _labels(layout: Layout, view: View, grid: Grid) -> tuple[list[Label], float, float]:
-    """Ticks and headers around a grid at the origin, and the room they take: left and top."""
-    if not view.axes:
+def _labels(
+    layout: Layout, selection: BlockSelection, grid: Grid
+) -> tuple[list[Label], float, float]:
+    """Ticks and headers around a grid at the origin, and their width (left) and height (top)."""
+    if not selection.axes:
         return [], 0.0, 0.0
 
     def words(level: Level, entry: int) -> tuple[str, str]:
         first = entry * level.span
         last = min(first + level.span, level.size) - 1
-        dim = view.axes[level.axis]
+        dim = selection.axes[level.axis]
         return f"dim {dim}", bounds_text(layout, dim, first, last)
 
-    ticked = frozenset(range(len(view.axes) - len(view.dims), len(view.axes)))
-    steps = [layout.shard_shape[view.axes[i]] for i in range(len(view.axes))]
-    room = tick_margin(grid, ticked, steps)
-    around = headers(grid, words, room, ticked)
+    ticked = frozenset(range(len(selection.axes) - len(selection.dims), len(selection.axes)))
+    steps = [layout.shard_shape[selection.axes[i]] for i in range(len(selection.axes))]
+    around = headers(grid, words, tick_margin(grid, ticked, steps), ticked)
     labels = [*around.labels, *ticks(grid, ticked, steps)]
     return labels, around.left, around.top
 
@@ -218,12 +228,12 @@ def _caption(texts: list[str], middle: float, y: float) -> list[Label]:
     return [label]
 
 
-def _notes(layout: Layout, view: View, ids: np.ndarray, to_scale: bool) -> list[str]:
+def _notes(layout: Layout, selection: BlockSelection, ids: np.ndarray, to_scale: bool) -> list[str]:
     notes = []
-    if view.at and view.steps:
+    if selection.at and selection.steps:
         where = ", ".join(
             f"dim {d} {bounds_text(layout, d, n, n)}, block {n + 1} of {layout.block_counts[d]}"
-            for d, n in zip(view.steps, view.at, strict=True)
+            for d, n in zip(selection.steps, selection.at, strict=True)
         )
         away = np.setdiff1d(layout.device_ids, ids)
         notes.append(f"shown: {where}")
@@ -234,13 +244,20 @@ def _notes(layout: Layout, view: View, ids: np.ndarray, to_scale: bool) -> list[
     return notes
 
 
-def _alt(layout: Layout, name: str) -> str:
-    spec = "boxes of another sharding" if layout.spec is None else str(layout.spec)
-    head = (
-        f"Array {array_title(layout, name)} as {spec} on {layout.mesh}:"
-        f" {plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)},"
-        f" {plural(layout.replicas, 'replica')}, {bytes_text(layout.bytes_per_device)} a device."
+def _head(layout: Layout, name: str) -> str:
+    spec = "a sharding without a spec" if layout.spec is None else str(layout.spec)
+    return f"{array_title(layout, name)} as {spec} on {layout.mesh}"
+
+
+def _sizes(layout: Layout) -> str:
+    return (
+        f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)},"
+        f" {bytes_text(layout.bytes_per_device)} per device, {plural(layout.replicas, 'replica')}"
     )
+
+
+def _alt(layout: Layout, name: str) -> str:
+    head = f"Array {_head(layout, name)}: {_sizes(layout)}."
     if layout.num_blocks > 8:
         return head
     bounds = index_template(layout.block_counts, layout.shard_shape)
@@ -251,62 +268,23 @@ def _alt(layout: Layout, name: str) -> str:
     return f"{head} {'; '.join(texts)}."
 
 
-def _facts(layout: Layout, view: View, to_scale: bool) -> dict[str, Any]:
-    chosen = (None,) * len(view.steps) if view.at is None else view.at
+def _facts(layout: Layout, selection: BlockSelection, to_scale: bool) -> dict[str, Any]:
+    chosen = (None,) * len(selection.steps) if selection.at is None else selection.at
     return {
         "kind": "array",
-        "dims": list(view.dims),
+        "dims": list(selection.dims),
         "steps": [
             {"dim": d, "count": layout.block_counts[d], "at": n}
-            for d, n in zip(view.steps, chosen, strict=True)
+            for d, n in zip(selection.steps, chosen, strict=True)
         ],
         "toScale": to_scale,
     }
 
 
-def draw_array_spec(array: ArraySpec, title: str | None = None, problem: str = "") -> Picture:
-    """An array by description, whole: its proportions, type, size and logical names.
-
-    Args:
-        title: `""` for none.
-        problem: a sentence on why it cannot be laid out.
-
-    >>> draw_array_spec(ArraySpec("w", (512, 2048), "embed mlp", "bfloat16")).tiles.label(0)
-    'w\\nbf16[512, 2048] · 2 MiB'
-    """
-    sizes = [max(1, n) for n in array.shape[:2]]
-    aspect = min(max(sizes[-1] / sizes[0], ASPECTS[0]), ASPECTS[1]) if len(sizes) == 2 else 4.0
-    width = min(300.0, 150.0 * aspect)
-    about = f"{array.short} · {bytes_text(array.bytes)}"
-    width = max(width, text_width(about, 8.0) + 20)
-    names = "" if array.logical is None else f"logical axes: {format_names(array.logical)}"
-    spec = "" if array.spec is None else f"asks for {array.spec}"
-    notes: list[str | Label] = [v for v in (names, spec) if v]
-    lines = [v for v in (f"{array.name} {about}", names, spec, problem) if v]
-    tiles = make_tiles(
-        0, 0, width, max(width / aspect, 40.0), text=[f"{array.name}\n{about}"],
-        hint=["\n".join(lines)], radius=3.0,
-    )  # fmt: skip
-    if problem:
-        notes.append(Label(0, 0, problem, "start", "note", "bad"))
-    return page(
-        tiles,
-        [],
-        title=f"array {array.name}" if title is None else title,
-        notes=notes,
-        size=(width, float(tiles.height[0])),
-        alt=". ".join(["Array " + lines[0], *lines[1:]]),
-        facts={"kind": "arraySpec"},
-    )
-
-
-SIDE_BY_SIDE = 17  # letters of ids that stand side by side before they are folded
-
-
 def layout_text(
     layout: Layout, width: int, name: str = "", logical: Sequence[str | None] | None = None
 ) -> str:
-    """A layout: a box a block with the ids that hold it, or a line a block, or ranges.
+    """A layout: a table of the blocks with their devices, or a line per block, or ranges of ids.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.layout import lay_out
@@ -314,55 +292,46 @@ def layout_text(
     >>> layout = lay_out((512, 2048), Spec.parse("None, model"), make_mesh(data=4, model=2))
     >>> print(layout_text(layout, 80))
     f32[512, 2048] as P(None, 'model') on data=4, model=2
-    2 blocks of [512, 1024], 2 MiB a device, 4 replicas
+    2 blocks of [512, 1024], 2 MiB per device, 4 replicas
             0:1024          1024:2048
           ┌───────────────┬───────────────┐
     0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
           └───────────────┴───────────────┘
-    dim 0 whole · dim 1 → model
+    dim 0 not split · dim 1 → model
     """
-    spec = "boxes of another sharding" if layout.spec is None else str(layout.spec)
-    lines = wrapped(f"{array_title(layout, name)} as {spec} on {layout.mesh}", width, "  ")
-    lines += wrapped(
-        f"{plural(layout.num_blocks, 'block')} of {list(layout.shard_shape)},"
-        f" {bytes_text(layout.bytes_per_device)} a device, {plural(layout.replicas, 'replica')}",
-        width,
-        "  ",
-    )
-    view = view_of(layout)
-    body = None
-    if layout.num_blocks <= MOST_CELLS:
-        body = _shard_table(layout, view, width)
+    lines = wrapped(_head(layout, name), width, "  ") + wrapped(_sizes(layout), width, "  ")
+    selection = select_blocks(layout)
+    body = _shard_table(layout, selection, width) if layout.num_blocks <= MOST_CELLS else None
     if body is None:
         body = _layout_lines(layout, width)
     captions = [dimension_text(layout, d, logical) for d in range(layout.rank)]
     return "\n".join([*lines, *body, *wrapped(" · ".join(captions), width)])
 
 
-def _shard_table(layout: Layout, view: View, width: int) -> list[str] | None:
-    """One box for every step through the dimensions that are not shown; None if too large."""
-    offsets, ids = holders_of(layout, block_numbers(layout, view))
+def _shard_table(layout: Layout, selection: BlockSelection, width: int) -> list[str] | None:
+    """One table per step through the dimensions that are not shown; None if too large."""
+    offsets, ids = holders_of(layout, block_numbers(layout, selection))
     texts = [_cell_text(ids[a:b]) for a, b in itertools.pairwise(offsets.tolist())]
-    if len(view.dims) == 1 and len(texts) > 1:
-        return _folded_row(layout, view.dims[0], texts, width)
+    if len(selection.dims) == 1 and len(texts) > 1:
+        return _folded_row(layout, selection.dims[0], texts, width)
     for full in (True, False):
-        lines = _steps(layout, view, texts, full)
+        lines = _steps(layout, selection, texts, full)
         if fits(lines, width):
             return lines
     return None
 
 
-def _steps(layout: Layout, view: View, texts: list[str], full: bool) -> list[str]:
-    heads = _heads(layout, view.dims[-1], full) if view.dims else [""]
-    sides = _heads(layout, view.dims[0]) if len(view.dims) == 2 else [""]
+def _steps(layout: Layout, selection: BlockSelection, texts: list[str], full: bool) -> list[str]:
+    heads = _heads(layout, selection.dims[-1], full) if selection.dims else [""]
+    sides = _heads(layout, selection.dims[0]) if len(selection.dims) == 2 else [""]
     lines: list[str] = []
     size = len(heads) * len(sides)
-    steps = itertools.product(*(range(layout.block_counts[d]) for d in view.steps))
-    for number, place in enumerate(steps):
+    steps = itertools.product(*(range(layout.block_counts[d]) for d in selection.steps))
+    for number, position in enumerate(steps):
         where = [f"dim {d} {bounds_text(layout, d, n, n)}"
-                 for d, n in zip(view.steps, place, strict=True)]  # fmt: skip
-        page = texts[number * size : (number + 1) * size]
-        rows = [page[i : i + len(heads)] for i in range(0, size, len(heads))]
+                 for d, n in zip(selection.steps, position, strict=True)]  # fmt: skip
+        first = number * size
+        rows = [texts[i : i + len(heads)] for i in range(first, first + size, len(heads))]
         lines += [", ".join(where)] if where else []
         lines += bordered(heads, sides, rows, ruled=len(rows) <= 4)
     return lines
@@ -384,7 +353,7 @@ def _folded_row(layout: Layout, dim: int, texts: list[str], width: int) -> list[
 
 
 def _heads(layout: Layout, dim: int, full: bool = True) -> list[str]:
-    """The bounds of every block: `512:1024`, or only `512:` where room is short."""
+    """The bounds of every block: `512:1024`, or only `512:` where that is too wide."""
     numbers = range(layout.block_counts[dim])
     if full:
         return [bounds_text(layout, dim, i, i)[1:-1] for i in numbers]
@@ -397,18 +366,64 @@ def _cell_text(ids: np.ndarray) -> str:
 
 
 def _layout_lines(layout: Layout, width: int) -> list[str]:
-    """A line a block while blocks are few, else all ids in the order of the blocks."""
+    """A line per block while blocks are few, else all ids in the order of the blocks."""
     blocks = np.arange(layout.num_blocks)
     offsets, ids = holders_of(layout, blocks)
     even = len(ids) and (np.diff(offsets) == offsets[1]).all()
     if even and layout.num_blocks > MOST_LINES:
         each = "1 device" if offsets[1] == 1 else f"{offsets[1]:,} devices"
-        text = f"device ids, block by block in row-major order, {each} a block: {ids_text(ids)}"
+        text = f"device ids, block by block in row-major order, {each} per block: {ids_text(ids)}"
         return wrapped(text, width, "  ")
     lines = []
-    for number, place in enumerate(np.ndindex(*layout.block_counts)):
-        held = ids[offsets[number] : offsets[number + 1]]
-        if even or len(held):
-            where = ", ".join(bounds_text(layout, d, n, n)[1:-1] for d, n in enumerate(place))
-            lines += wrapped(f"[{where}] on {ids_text(held)}", width, "  ")
+    for number, index in enumerate(np.ndindex(*layout.block_counts)):
+        holders = ids[offsets[number] : offsets[number + 1]]
+        if even or len(holders):
+            where = ", ".join(bounds_text(layout, d, n, n)[1:-1] for d, n in enumerate(index))
+            lines += wrapped(f"[{where}] on {ids_text(holders)}", width, "  ")
     return lines
+
+
+def draw_array_spec(array: ArraySpec, title: str | None = None, problem: str = "") -> Picture:
+    """An array without a layout: its proportions, type, size and logical names.
+
+    Args:
+        title: `""` for none.
+        problem: a sentence on why it cannot be laid out.
+
+    >>> draw_array_spec(ArraySpec("w", (512, 2048), "embed mlp", "bfloat16")).tiles.label(0)
+    'w\\nbf16[512, 2048] · 2 MiB'
+    """
+    sizes = [max(1, n) for n in array.shape[:2]]
+    aspect = min(max(sizes[-1] / sizes[0], ASPECTS[0]), ASPECTS[1]) if len(sizes) == 2 else 4.0
+    width = min(300.0, 150.0 * aspect)
+    about = f"{array.short} · {bytes_text(array.bytes)}"
+    width = max(width, text_width(about, 8.0) + 20)
+    names = "" if array.logical is None else f"logical axes: {format_names(array.logical)}"
+    spec = "" if array.spec is None else f"requested spec {array.spec}"
+    notes: list[str | Label] = [v for v in (names, spec) if v]
+    lines = [v for v in (f"{array.name} {about}", names, spec, problem) if v]
+    tiles = make_tiles(
+        0, 0, width, max(width / aspect, 40.0), text=[f"{array.name}\n{about}"],
+        hint=["\n".join(lines)], radius=3.0,
+    )  # fmt: skip
+    if problem:
+        notes.append(Label(0, 0, problem, "start", "note", "bad"))
+    return page(
+        tiles,
+        [],
+        title=f"array {array.name}" if title is None else title,
+        notes=notes,
+        size=(width, float(tiles.height[0])),
+        alt=". ".join(["Array " + lines[0], *lines[1:]]),
+        facts={"kind": "arraySpec"},
+    )
+
+
+def array_spec_text(array: ArraySpec, width: int) -> str:
+    """An array without a layout: its type, size, logical names and requested spec."""
+    parts = [f"{array.name} {array.short}", bytes_text(array.bytes)]
+    if array.logical is not None:
+        parts.append(f"logical axes {format_names(array.logical)}")
+    if array.spec is not None:
+        parts.append(f"requested spec {array.spec}")
+    return paragraphs([" · ".join(parts)], width)

@@ -1,21 +1,22 @@
-"""Meshes: devices as a grid or host by host, coloured by what they hold; as text, too."""
+"""Meshes: devices as a grid or host by host, coloured by host, by axis or by block of an array."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from shardviz.core.errors import LayoutError, MeshError
-from shardviz.core.format import bytes_text, listed, plural, shown
-from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.errors import MeshError
+from shardviz.core.format import bytes_text, joined, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.picture.blocks import array_title, check_drawable
+from shardviz.picture.device_ids import ids_text
 from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
-from shardviz.picture.ids import ids_text
-from shardviz.picture.page import page, text_width
+from shardviz.picture.page import moved, page
 from shardviz.picture.picture import (
     DEVICE,
     PEERS,
@@ -28,10 +29,9 @@ from shardviz.picture.picture import (
     index_template,
     make_tiles,
 )
-from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits, wrapped
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits
+from shardviz.picture.text_fit import text_width, wrapped
 from shardviz.picture.topology import draw_position
-
-MOST_BLOCKS = 1 << 20
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in points.
 _SIZES = (
@@ -57,8 +57,8 @@ def draw_mesh(
     """The devices of a mesh.
 
     Args:
-        by: `"mesh"`: every device at its place in the mesh; `"host"`: host by host;
-            `"position"`: where it sits in a described topology.
+        by: `"mesh"`: devices along the axes of the mesh; `"host"`: host by host;
+            `"position"`: by their position in a described topology.
         colour: a mesh axis to colour by; by host where None.
         title: `""` for none.
         topology: for `"position"`: a Topology or its text, `"tpu:v5e:4x4"`.
@@ -75,7 +75,7 @@ def draw_mesh(
     if by == "position":
         if topology is None:
             raise MeshError(
-                "Devices stand by 'position' in a topology; got none. Give one, such as"
+                "Devices have a 'position' in a topology only; got none. Give one, such as"
                 " topology='tpu:v5e:4x4'."
             )
         return draw_position(mesh, topology, collective, colour, title)
@@ -96,7 +96,7 @@ def draw_mesh(
         title=f"mesh {mesh}" if title is None else title,
         legend=legend if len(legend) <= 10 else [],
         alt=_alt(mesh, by),
-        hue="blocks" if count <= 10 else "ramp",
+        colormap="blocks" if count <= 10 else "ramp",
         facts={"kind": "devices", "by": by},
     )
 
@@ -110,7 +110,7 @@ def draw_layout_devices(
         by: as in `draw_mesh`.
         name: what the array is called.
         title: `""` for none.
-        legend: whether to say which colour is which block, where there are at most ten.
+        legend: whether to have a legend of blocks, where there are at most ten.
     """
     check_drawable(layout)
     bounds = index_template(layout.block_counts, layout.shard_shape)
@@ -142,29 +142,9 @@ def draw_layout_devices(
         alt=_alt(layout.mesh, by)
         + f" Coloured by block of {what}: {plural(layout.num_blocks, 'block')},"
         f" {plural(layout.replicas, 'replica')}.",
-        hue="blocks",
+        colormap="blocks",
         facts={"kind": "devices", "by": by},
     )
-
-
-def check_drawable(layout: Layout) -> None:
-    """Refuses a layout of far more blocks than devices, such as one box read off a huge array.
-
-    Raises:
-        LayoutError: with the numbers.
-    """
-    if layout.num_blocks > max(MOST_BLOCKS, layout.mesh.size):
-        raise LayoutError(
-            f"The boxes cut the array into {layout.num_blocks:,} blocks, of which"
-            f" {plural(layout.mesh.size, 'device')} hold a few; at most {MOST_BLOCKS:,} can be"
-            " drawn. Read the boxes from layout.starts and layout.stops."
-        )
-
-
-def array_title(layout: Layout, name: str = "") -> str:
-    """`w bf16[512, 2048]`."""
-    short = ArraySpec("array", layout.shape, None, layout.dtype).short
-    return f"{name} {short}".strip()
 
 
 def _index_words(layout: Layout, group: int) -> str:
@@ -192,14 +172,14 @@ def _devices(
         about += (" · host ", Slot("host"))
     if by == "host":
         second: Template = coordinates(mesh.axis_names, mesh.axis_sizes)
-        place = _by_host
+        arranged = _by_host
     elif by == "mesh":
         second = ("host ", Slot("host")) if "host" in columns else ()
-        place = _by_mesh
+        arranged = _by_mesh
     else:
-        raise MeshError(f"Devices stand by 'mesh', 'host' or 'position'; got {shown(by)}.")
+        raise MeshError(f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(by)}.")
     cell, gap = _cell(mesh)
-    corners, labels, frames, size = place(mesh, cell, gap)
+    corners, labels, frames, size = arranged(mesh, cell, gap)
     tiles = make_tiles(
         corners[0],
         corners[1],
@@ -225,7 +205,7 @@ def _cell(mesh: MeshSpec) -> tuple[tuple[float, float], float]:
 
 
 def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
-    """The axes of a grid that get a place on the page: those longer than 1, or else one or two.
+    """The axes that a page shows: those longer than 1, or else one or two.
 
     >>> shown_axes((1, 4, 1, 2)), shown_axes((1, 4)), shown_axes((64, 1)), shown_axes((1, 1, 1))
     ((1, 3), (0, 1), (0,), (2,))
@@ -247,28 +227,30 @@ def _by_mesh(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
 
     frames = host_frames(mesh, grid.corners(), cell, gap)
     edge = gap / 2 if frames else 0.0
-    # Rows lower than their labels would bring the first label up to the names of the columns.
+    # In rows lower than their labels, the first label would touch the names of the columns.
     around = headers(grid, words, (edge, max(edge, 6.0 - cell[1] / 2)))
-    return _settled(grid, around.labels, frames, around.left, around.top, gap)
+    return _shifted(grid, around.labels, frames, around.left, around.top, gap)
 
 
 def span_words(level: Level, entry: int) -> str:
-    """`3` for one coordinate, `0–63` for a fold."""
+    """The coordinates of an entry: `3`, or `0–63` for a fold."""
     first = entry * level.span
-    last = min(first + level.span, level.size) - 1
+    return _range(first, min(first + level.span, level.size) - 1)
+
+
+def _range(first: int, last: int) -> str:
     return str(first) if last <= first else f"{first}–{last}"
 
 
-def _settled(
+def _shifted(
     grid: Grid, labels: Any, frames: list[Frame], left: float, top: float, gap: float
 ) -> tuple:
-    """Everything moved right and down, so that the labels begin at the origin."""
+    """Everything shifted right and down, so that the labels begin at the origin."""
     edge = gap / 2 if frames else 0.0
     x, y = left, top
     corners = grid.corners() + np.array([[x], [y]])
-    moved = [Label(v.x + x, v.y + y, v.text, v.anchor, v.role, v.tone) for v in labels]
-    outlines = [Frame(f.x + x, f.y + y, f.width, f.height, f.label, f.dashed) for f in frames]
-    return corners, moved, outlines, (x + grid.width + edge, y + grid.height + edge)
+    outlines = [replace(f, x=f.x + x, y=f.y + y) for f in frames]
+    return corners, moved(labels, x, y), outlines, (x + grid.width + edge, y + grid.height + edge)
 
 
 def _host_numbers(mesh: MeshSpec) -> np.ndarray:
@@ -284,8 +266,8 @@ def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
     rank[order] = np.arange(mesh.size) - np.repeat(np.cumsum(counts) - counts, counts)
     most = int(counts.max())
     across = min(most, 1 << int(np.log2(max(1.0, 1.5 * most**0.5))))
-    room = (-(-most // across), across)
-    inner = arrange(room, cell, gap, (0, 1), page=(1e9, 1e9))
+    shape = (-(-most // across), across)
+    inner = arrange(shape, cell, gap, (0, 1), page=(1e9, 1e9))
     text = 14.0 if cell[1] >= 15 else 0.0
     name = text_width(f"host {mesh.processes[-1]}", 9.0) + 6 if text else 0.0
     block = (max(inner.width + gap, name), inner.height + gap + text)
@@ -305,15 +287,15 @@ def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
 def _alt(mesh: MeshSpec, by: str) -> str:
     hosts = plural(len(mesh.processes), "host")
     ids = ids_text(mesh.device_ids, 200)
-    stand = "by mesh axes" if by == "mesh" else "host by host"
+    order = "by mesh axes" if by == "mesh" else "host by host"
     return (
-        f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {stand}."
-        f" Axes {listed(mesh.axis_names)}. Device ids in mesh order: {ids}."
+        f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {order}."
+        f" Axes {joined(mesh.axis_names)}. Device ids in mesh order: {ids}."
     )
 
 
 def mesh_text(mesh: MeshSpec, width: int) -> str:
-    """A mesh: a box of ids in mesh order, or the ids in ranges.
+    """A mesh: a table of ids in mesh order, or the ids in ranges.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> print(mesh_text(make_mesh(data=2, model=2), 80))
@@ -333,7 +315,7 @@ def mesh_text(mesh: MeshSpec, width: int) -> str:
 
 
 def _mesh_tables(mesh: MeshSpec, width: int) -> list[str] | None:
-    """One box for every place on the outer axes; None where they do not fit."""
+    """One table per coordinate of the outer axes; None where they do not fit."""
     axes = shown_axes(mesh.axis_sizes)
     if len(axes) == 1:
         return _folded_table(mesh, width)
@@ -350,14 +332,14 @@ def _tables(mesh: MeshSpec, axes: Sequence[int], heads: Sequence[str]) -> list[s
     sizes, names = mesh.axis_sizes, mesh.axis_names
     sides = [f"{names[down]} {i}" for i in range(sizes[down])]
     lines: list[str] = []
-    for place in itertools.product(*(range(sizes[a]) for a in outer)):
+    for index in itertools.product(*(range(sizes[a]) for a in outer)):
         window: list[int | slice] = [0] * len(sizes)
-        for axis, at in zip(outer, place, strict=True):
+        for axis, at in zip(outer, index, strict=True):
             window[axis] = at
         window[down] = window[across] = slice(None)
         ids, hosts = mesh.device_ids[tuple(window)], mesh.process_indices[tuple(window)]
         if outer:
-            lines.append(", ".join(f"{names[a]} {i}" for a, i in zip(outer, place, strict=True)))
+            lines.append(", ".join(f"{names[a]} {i}" for a, i in zip(outer, index, strict=True)))
         cells = [[str(v) for v in row] for row in ids.tolist()]
         lines += bordered(heads, sides, cells, [_remark(mesh, row) for row in hosts])
     return lines
@@ -368,21 +350,17 @@ def _folded_table(mesh: MeshSpec, width: int) -> list[str] | None:
     (axis,) = shown_axes(mesh.axis_sizes)
     name, ids = mesh.axis_names[axis], mesh.device_ids.reshape(-1)
     cell = max(len(str(v)) for v in ids.tolist()) + 3
-    room = width - len(f"{name} {mesh.size}–{mesh.size}") - 2 - 14 * (len(mesh.processes) > 1)
-    across = min(mesh.size, 16, max(1, room // cell))
+    free = width - len(f"{name} {mesh.size}–{mesh.size}") - 2 - 14 * (len(mesh.processes) > 1)
+    across = min(mesh.size, 16, max(1, free // cell))
     while mesh.size % across and across > 8:
         across -= 1
     starts = range(0, mesh.size, across)
     cells = [[str(v) for v in ids[s : s + across].tolist()] for s in starts]
     hosts = mesh.process_indices.reshape(-1)
     rows = [hosts[s : s + across] for s in starts]
-    sides = [f"{name} {_span(s, min(s + across, mesh.size) - 1)}" for s in starts]
+    sides = [f"{name} {_range(s, min(s + across, mesh.size) - 1)}" for s in starts]
     lines = bordered([], sides, cells, [_remark(mesh, r) for r in rows])
     return lines if fits(lines, width) else None
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}–{last}"
 
 
 def _remark(mesh: MeshSpec, hosts: np.ndarray) -> str:
@@ -391,13 +369,13 @@ def _remark(mesh: MeshSpec, hosts: np.ndarray) -> str:
     own = list(dict.fromkeys(hosts.reshape(-1).tolist()))
     if len(own) == 1:
         return f"host {own[0]}"
-    # Where hosts take turns the row says so device by device.
+    # Where hosts alternate, the row lists the host of every device.
     inside = hosts.reshape(-1).tolist()
     return f"hosts {ids_text(inside if inside != sorted(inside) else own)}"
 
 
 def _mesh_rows(mesh: MeshSpec, width: int) -> list[str]:
-    """The ids in ranges: a line for every place on as many outer axes as there is room for."""
+    """The ids in ranges: a line per coordinate of as many outer axes as fit."""
     outer = 0
     while outer < len(mesh.axis_sizes) - 1:
         if np.prod(mesh.axis_sizes[: outer + 1]) > MOST_LINES // 2:
@@ -407,9 +385,9 @@ def _mesh_rows(mesh: MeshSpec, width: int) -> list[str]:
         order = f" ({mesh.axis_names[-1]} runs fastest)" if len(mesh.axis_sizes) > 1 else ""
         return wrapped(f"ids in mesh order{order}: {ids_text(mesh.device_ids)}", width, "  ")
     lines = []
-    for place in np.ndindex(*mesh.axis_sizes[:outer]):
-        where = ", ".join(f"{n} {i}" for n, i in zip(mesh.axis_names, place, strict=False))
-        lines += wrapped(f"{where}: {ids_text(mesh.device_ids[place])}", width, "  ")
+    for index in np.ndindex(*mesh.axis_sizes[:outer]):
+        where = ", ".join(f"{n} {i}" for n, i in zip(mesh.axis_names, index, strict=False))
+        lines += wrapped(f"{where}: {ids_text(mesh.device_ids[index])}", width, "  ")
     return lines
 
 
@@ -418,10 +396,10 @@ def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
         return []
     hosts = mesh.process_indices.reshape(-1)
     breaks = np.flatnonzero(np.diff(hosts)) + 1
-    turns = hosts[np.r_[0, breaks]]
+    runs = hosts[np.r_[0, breaks]]
     lengths = np.diff(np.r_[0, breaks, len(hosts)])
-    if len(turns) == len(mesh.processes) and (lengths == lengths[0]).all():
-        text = f"hosts in mesh order: {ids_text(turns)}; {plural(int(lengths[0]), 'device')} each"
+    if len(runs) == len(mesh.processes) and (lengths == lengths[0]).all():
+        text = f"hosts in mesh order: {ids_text(runs)}; {plural(int(lengths[0]), 'device')} each"
         return wrapped(text, width, "  ")
     lines = []
     for process in mesh.processes:

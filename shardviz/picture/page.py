@@ -1,11 +1,9 @@
-"""The parts of a page: titles, legends, notes, and pictures side by side."""
+"""Pages: tiles with a title above, legend and notes below; and pictures side by side."""
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 from shardviz.picture.picture import (
@@ -18,111 +16,13 @@ from shardviz.picture.picture import (
     make_edges,
     no_tiles,
 )
-
-# The letters from blank to tilde, two digits each: hundredths of the font's size. They are the
-# advances of DejaVu Sans, a wide font and the one that comes with matplotlib, as it is drawn at
-# 100 or 144 dots an inch, whichever is more: at few dots every letter is rounded to whole ones.
-_SANS = (
-    "3643518868968132434356883640363668686868686868686868363688888856997572728068"
-    "5981803434725989808164817268628072997264724336438856566468596864366868323264"
-    "32996864686844564368648864645668366888"
-)
-_BOLD = (
-    "4048568872999034484856884345434072727272727272727272434388888864998180808872"
-    "7288884040816899888880888072748881998076764840488856567276647672447676373772"
-    "37997672767651645176689668686476407688"
-)
-_OTHERS = {
-    **dict.fromkeys("·‹›|", 0.4),
-    **dict.fromkeys("–“”‘’", 0.57),
-    **dict.fromkeys("…—@", 1.05),
-    **dict.fromkeys("×→−✓✗↔", 0.89),
-}
-_MONO = 0.64
-_BREAKS = 3  # words that are this many times too wide for a line are cut within
-
-
-@lru_cache(maxsize=16384)
-def text_width(text: str, size: float, mono: bool = False, bold: bool = False) -> float:
-    """The width of one line of text, in points, from above rather than from below.
-
-    >>> text_width("model 0", 9) < text_width("model 10", 9)
-    True
-    """
-    if mono:
-        return size * sum(_MONO if v.isascii() else max(_MONO, _other(v)) for v in text)
-    table = _WIDTHS[bold]
-    more = 1.15 if bold else 1.0
-    return size * sum(table[ord(v) - 32] if " " <= v <= "~" else more * _other(v) for v in text)
-
-
-def _table(digits: str) -> tuple[float, ...]:
-    return tuple(int(digits[i : i + 2]) / 100 for i in range(0, len(digits), 2))
-
-
-_WIDTHS = {False: _table(_SANS), True: _table(_BOLD)}
-
-
-def _other(letter: str) -> float:
-    if letter in _OTHERS:
-        return _OTHERS[letter]
-    return 1.2 if unicodedata.east_asian_width(letter) in "WF" else 0.97
-
-
-def shortened(text: str, width: float, size: float, mono: bool = False) -> str:
-    """`text`, cut with an ellipsis where it is wider than `width` points.
-
-    >>> shortened("a very long name", 50, 9)
-    'a very l…'
-    """
-    if text_width(text, size, mono) <= width:
-        return text
-    while text and text_width(text + "…", size, mono) > width:
-        text = text[:-1]
-    return text.rstrip() + "…"
-
-
-def broken(
-    text: str, width: float, size: float, most: int | None = None, indent: str = ""
-) -> list[str]:
-    """`text` in lines no wider than `width` points, broken at blanks; in long words, anywhere.
-
-    Args:
-        most: how many lines there may be; the last then ends with an ellipsis.
-        indent: what stands before every line but the first.
-
-    >>> broken("one two three", 40, 9), broken("a/long/path/without/blanks", 60, 9)
-    (['one two', 'three'], ['a/long/path/', 'without/bla', 'nks'])
-    >>> broken("one two three", 40, 9, most=1)
-    ['one t…']
-    """
-    lines, rest = [], text
-    while rest and (most is None or len(lines) + 1 < most):
-        start = indent if lines else ""
-        if text_width(start + rest, size) <= width:
-            break
-        at = _break(rest, width - text_width(start, size), size)
-        lines.append(start + rest[:at].rstrip())
-        rest = rest[at:].lstrip()
-    return [*lines, shortened((indent if lines else "") + rest, width, size)] if rest else lines
-
-
-def _break(text: str, width: float, size: float) -> int:
-    """How many letters go into a line: up to a blank, or as many as fit where that is far off."""
-    room, at = 0.0, 0
-    for at, letter in enumerate(text):  # noqa: B007  used after the loop
-        room += text_width(letter, size)
-        if room > width:
-            break
-    blank = text.rfind(" ", 0, at + 1)
-    return blank if blank > at // _BREAKS else max(at, 1)
-
+from shardviz.picture.text_fit import broken, text_width
 
 PAD = 10.0
 TITLE_SIZE, NOTE_SIZE, LINE = 11.0, 8.5, 14.0
 SWATCH = 9.0
 NOTES_WIDE = 700.0  # longer notes take several lines
-# At few dots an inch painters round every letter to whole dots, and lines grow by so much.
+# At few dots per inch, painters round every letter to full dots; lines grow by up to this factor.
 ROUNDING = 1.06
 
 
@@ -144,14 +44,14 @@ def label_span(label: Label) -> tuple[float, float]:
 def legend_rows(
     entries: Sequence[tuple[int, str]], x: float, y: float, width: float
 ) -> tuple[tuple[LegendEntry, ...], float]:
-    """The legend set in rows no wider than `width`, and the height it takes."""
+    """The legend in rows no wider than `width`, and its height."""
     placed, at, row = [], x, 0
     for group, text in entries:
-        room = SWATCH + 5 + text_width(text, NOTE_SIZE) + 14
-        if at > x and at + room > x + width:
+        wide = SWATCH + 5 + text_width(text, NOTE_SIZE) + 14
+        if at > x and at + wide > x + width:
             at, row = x, row + 1
         placed.append(LegendEntry(group, text, at, y + row * (LINE + 2)))
-        at += room
+        at += wide
     return tuple(placed), (row + 1) * (LINE + 2) if placed else 0.0
 
 
@@ -167,7 +67,7 @@ def page(
     edges: Edges | None = None,
     **more: Any,
 ) -> Picture:
-    """A picture of what stands at the origin, with a title above, legend and notes below.
+    """A picture of tiles and labels that begin at the origin; title above, legend and notes below.
 
     Args:
         size: the width and height of the tiles and labels, margins not included.
@@ -205,20 +105,32 @@ def _shifted_edges(edges: Edges, x: float, y: float) -> Edges:
 
 
 def _end(label: Label) -> float:
-    """Where a label ends at the latest, on whatever it is painted."""
+    """Where a label ends at most, whatever paints it."""
     left, right = label_span(label)
     return left + (right - left) * ROUNDING
 
 
 def _notes(notes: Iterable[str | Label], y: float, width: float) -> list[Label]:
-    """Notes below each other, those that are longer than a page is wide on several lines."""
-    given = [v if isinstance(v, Label) else Label(0, 0, v, "start", "note") for v in notes]
+    """Notes below each other; those wider than the page take several lines."""
+    labels = [v if isinstance(v, Label) else Label(0, 0, v, "start", "note") for v in notes]
     lines = [
         replace(label, text=line)
-        for label in given
+        for label in labels
         for line in broken(label.text, max(width, NOTES_WIDE), NOTE_SIZE, indent="    ") or [""]
     ]
     return [replace(v, x=PAD + v.x, y=y + 7 + i * LINE) for i, v in enumerate(lines)]
+
+
+def text_page(lines: Sequence[tuple[str, str]], **more: Any) -> Picture:
+    """A page of lines of text, each with its tone.
+
+    Args:
+        more: what `page` takes.
+    """
+    labels = [
+        Label(0, 7 + 15.0 * i, text, "start", "note", tone) for i, (text, tone) in enumerate(lines)
+    ]
+    return page(no_tiles(), labels, size=(200, 15.0 * len(lines)), **more)
 
 
 def shifted(tiles: Tiles, x: float, y: float) -> Tiles:

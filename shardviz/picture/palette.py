@@ -8,7 +8,7 @@ Colour is never the only sign: every tile also has its id, or its words, and a t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
 
@@ -36,8 +36,11 @@ class Theme:
     Attributes:
         paper, panel: behind everything; behind a side panel.
         ink, muted, faint_ink: text; text of less weight; ink for dashes and hints of lines.
-        line: rules and borders.
-        accent, good, warn, bad: what they say.
+        line, shadow: rules and borders; under what floats above the page.
+        soft, unsplit: behind small parts, such as tags; a dimension that is not split.
+        accent, on_accent, accent_soft: what can be pressed or is chosen; text on that colour; a
+            background in a pale tint of it.
+        good, warn, bad: what they say.
         groups: the colours of up to ten groups.
         ramp: stops of the ramp for order, first to last.
         verdicts: the colours of good, lost, broken, other.
@@ -51,7 +54,12 @@ class Theme:
     muted: str
     faint_ink: str
     line: str
+    shadow: str
+    soft: str
+    unsplit: str
     accent: str
+    on_accent: str
+    accent_soft: str
     good: str
     warn: str
     bad: str
@@ -64,8 +72,9 @@ class Theme:
 
 LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", ink="#1f2430", muted="#5f697d",
-    faint_ink="#98a2b3", line="#e2e5ea", accent="#3f90da", good="#1a7f37", warn="#b54708",
-    bad="#bd1f01", groups=PETROFF10,
+    faint_ink="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
+    accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
+    good="#187734", warn="#b54708", bad="#bd1f01", groups=PETROFF10,
     ramp=(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
         "#73c2de", "#78b0df", "#849cda", "#9187cb",
@@ -75,8 +84,9 @@ LIGHT = Theme(
 
 DARK = Theme(
     "dark", paper="#111318", panel="#181b22", ink="#e6e9ef", muted="#98a2b3",
-    faint_ink="#667085", line="#2b303b", accent="#3f90da", good="#56c271", warn="#ff9a1f",
-    bad="#ff7a66", groups=PETROFF10,
+    faint_ink="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
+    accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
+    good="#56c271", warn="#ff9a1f", bad="#ff7a66", groups=PETROFF10,
     ramp=(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
         "#025868", "#096565", "#24705c", "#477751",
@@ -243,5 +253,5 @@ def theme_data(theme: str | Theme) -> Mapping[str, str]:
     '#1f2430'
     """
     look = theme_of(theme)
-    names = ("paper", "panel", "ink", "muted", "faint_ink", "line", "accent", "good", "warn", "bad")
-    return {name: getattr(look, name) for name in names}
+    named = {f.name: getattr(look, f.name) for f in fields(Theme)}
+    return {name: v for name, v in named.items() if isinstance(v, str) and name != "name"}

@@ -1,23 +1,22 @@
 """Picture: tiles as arrays, labels, frames, legend and alt text, ready for any painter.
 
-A text inside a tile, or its tooltip, is a tuple of parts: plain words, and slots that are filled
-per tile from a number of that tile. 65,536 tooltips cost as much as one: none is made before
-somebody points at its tile.
-
 Coordinates are in points, y downward, the origin at the top left. Tiles are arrays and not
-objects, so that 65,536 of them cost a frame; a tile's texts are made when somebody asks.
+objects, so that 65,536 of them can be drawn in the time of a frame.
+
+The text inside a tile, and its tooltip, are templates: plain text, and slots that are filled from
+the numbers of one tile. A tooltip is made when somebody points at its tile.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.display import Displayed
-from shardviz.picture.ids import ids_text
+from shardviz.picture.device_ids import ids_text
 
 INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
 RESERVED = (INDEX, GROUP, DEVICE, DEVICES, PEERS)
@@ -27,17 +26,17 @@ RESERVED = (INDEX, GROUP, DEVICE, DEVICES, PEERS)
 class Slot:
     """A number of a tile, or its word: `words[n]`, `n = value // divide % modulo * times + plus`.
 
-    Coordinates in a mesh, numbers of blocks and the bounds of boxes are all mixed-radix digits
-    of the tile's place or group, so this one formula says them.
+    Coordinates in a mesh, numbers of blocks and bounds of shard indices are all mixed-radix digits
+    of the tile's index or group, so this one formula covers them.
 
     Attributes:
         of: where the value comes from: `"index"` (the tile's own number), `"group"`, `"device"`,
             or the name of one of the tiles' columns. `"devices"` is the list of device ids that
-            the tile stands for, and `"peers"` that of the other tiles of its group; these two
-            are written by `ids_text` and know nothing of the formula.
+            of the tile, and `"peers"` that of the other tiles of its group; these two
+            are written by `ids_text`, without the formula.
         modulo: 0 leaves the value as it is.
         words: what the numbers mean; empty for the number itself.
-        limit: for `"devices"` and `"peers"`, the letters there is room for; 0 for no limit.
+        limit: for `"devices"` and `"peers"`, how many letters fit; 0 for no limit.
 
     >>> Slot("group", divide=2, modulo=4, times=16).number(7)
     48
@@ -59,7 +58,7 @@ class Slot:
         return value * self.times + self.plus
 
     def word(self, value: int) -> str:
-        """The number, or the word it stands for."""
+        """The number, or its word."""
         number = self.number(value)
         return self.words[number] if self.words else str(number)
 
@@ -67,17 +66,8 @@ class Slot:
 Template = tuple[str | Slot, ...]
 
 
-def worded(texts: Iterable[str]) -> Template:
-    """The template of tiles that each have a text of their own.
-
-    >>> worded(["a", "b"])[0].word(1)
-    'b'
-    """
-    return (Slot(INDEX, words=tuple(texts)),)
-
-
 def coordinates(names: Iterable[str], sizes: Iterable[int], joint: str = ", ") -> Template:
-    """`data 1, model 0`: the place of tile number i in a row-major grid.
+    """`data 1, model 0`: the coordinates of a tile in a row-major grid.
 
     >>> [p if isinstance(p, str) else p.word(3) for p in coordinates(["data", "model"], [4, 2])]
     ['data ', '1', ', ', 'model ', '1']
@@ -93,9 +83,9 @@ def coordinates(names: Iterable[str], sizes: Iterable[int], joint: str = ", ") -
 
 
 def index_template(counts: Iterable[int], steps: Iterable[int], of: str = GROUP) -> Template:
-    """`[0:512, 1024:2048]`: the box of a block, from its row-major number.
+    """`[0:512, 1024:2048]`: the shard index of a block, from its row-major number.
 
-    >>> [p if isinstance(p, str) else p.word(1) for p in box([1, 2], [512, 1024])]
+    >>> [p if isinstance(p, str) else p.word(1) for p in index_template([1, 2], [512, 1024])]
     ['[', '0', ':', '512', ', ', '1024', ':', '2048', ']']
     """
     parts: list[str | Slot] = []
@@ -114,19 +104,19 @@ NO_GROUP, MANY_GROUPS = -1, -2
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Tiles:
-    """Rectangles, one entry an array element.
+    """Rectangles, one per array element.
 
     Attributes:
         x, y, width, height: float32 [tiles], in points.
-        group: int32 [tiles]: what the tile's colour says (a block, a host, a verdict).
-        device: int64 [tiles]: the device id a tile stands for, or NO_DEVICE.
+        group: int32 [tiles]: what the tile's colour means (a block, a host, a verdict).
+        device: int64 [tiles]: the device of a tile, or NO_DEVICE.
         text: the template of the text inside a tile, drawn where it fits. The first line is the
             important one; a tab sends the rest of a line to the right edge.
         hint: the template of the tooltip.
         columns: name to int64 [tiles], numbers that only templates use.
-        offsets, holders: where a tile stands for a set of devices, their ids: those of tile `i`
+        offsets, holders: the device ids of tiles that have several: those of tile `i`
             are `holders[offsets[i]:offsets[i + 1]]`. int64 [tiles + 1] and int64 [ids], or None.
-        align: `"start"` or `"middle"`: how text stands in a tile.
+        align: `"start"` or `"middle"`: how text is aligned in a tile.
         radius: of the corners, in points.
 
     >>> tiles = make_tiles([0, 10], 0, 8, 8, device=[4, 5], text=["four", "five"])
@@ -163,14 +153,14 @@ class Tiles:
         return self._filled(self.hint, index)
 
     def devices(self, index: int) -> np.ndarray:
-        """int64: the ids of the devices that tile `index` stands for."""
+        """int64: the device ids of tile `index`."""
         if self.offsets is not None and self.holders is not None:
             return self.holders[self.offsets[index] : self.offsets[index + 1]]
         own = self.device[index : index + 1]
         return own[own != NO_DEVICE]
 
     def device_ids(self) -> np.ndarray:
-        """int64: every device id that some tile stands for, ascending, once each."""
+        """int64: every device id of any tile, ascending, once each."""
         parts = [self.device[self.device != NO_DEVICE]]
         if self.holders is not None:
             parts.append(self.holders)
@@ -200,8 +190,8 @@ class Label:
     """Text at a point.
 
     Attributes:
-        x, y: where the text stands; `y` is the middle of its line.
-        anchor: `"start"`, `"middle"` or `"end"`: which end of the text stands at `x`.
+        x, y: a point; `y` is the middle of the line.
+        anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets it.
         tone: `"ink"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
 
@@ -235,12 +225,12 @@ class Frame:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Edges:
-    """Straight strokes under the tiles, one entry an array element: the links between chips.
+    """Straight lines under the tiles, one per array element: the links between chips.
 
     Attributes:
         x0, y0, x1, y1: float32 [edges]: both ends, in points.
-        group: int32 [edges]: what the colour says, as of tiles; NO_GROUP for what stands by, and
-            MANY_GROUPS for what belongs to several groups.
+        group: int32 [edges]: what the colour means, as of tiles; NO_GROUP for unused edges, and
+            MANY_GROUPS for edges of several groups.
         width: float32 [edges]: in points.
 
     >>> edges = make_edges([0, 8], 4, [8, 16], 4, group=[0, 1])
@@ -278,21 +268,21 @@ class LegendEntry:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Picture(Displayed):
-    """What a value looks like; painters add nothing but ink.
+    """What a value looks like.
 
     Attributes:
-        width, height: the size of the whole, in points.
+        width, height: in points.
         tiles: the rectangles.
-        labels: the texts beside them.
+        labels: the text beside them.
         frames: outlines around sets of tiles.
         legend: what the colours mean, at most ten entries.
         alt: the picture in words, for screen readers and for files.
-        hue: `"blocks"` (as many colours as can be told apart, then a ramp), `"ramp"` (order),
-            `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
+        colormap: `"blocks"` (as many colours as can be distinguished, then a ramp), `"ramp"`
+            (order), `"verdicts"` (good, lost, broken, other), `"bars"` (full colours) or `"plain"`.
         groups: how many groups there are, whether or not a tile shows each.
         panels: pictures inside this one, each with the point of its top left corner.
-        facts: what a page needs to know beyond ink, as plain JSON data.
-        edges: the strokes under the tiles, or None.
+        facts: what a web page needs to know beyond the drawing, as plain JSON data.
+        edges: the lines under the tiles, or None.
 
     >>> Picture(20, 10, make_tiles(0, 0, 20, 10, device=7), alt="One device.")
     Picture(20×10: One device.)
@@ -305,14 +295,14 @@ class Picture(Displayed):
     frames: tuple[Frame, ...] = ()
     legend: tuple[LegendEntry, ...] = ()
     alt: str = ""
-    hue: str = "blocks"
+    colormap: str = "blocks"
     groups: int = 1
     panels: tuple[tuple[float, float, Picture], ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     edges: Edges | None = None
 
     def device_ids(self) -> np.ndarray:
-        """int64: every device id in it, ascending, once each."""
+        """int64: every device id of the picture, ascending, once each."""
         inside = [picture.device_ids() for _, _, picture in self.panels]
         return np.unique(np.concatenate([self.tiles.device_ids(), *inside]))
 
@@ -335,17 +325,14 @@ def make_tiles(
     """Tiles from anything that broadcasts to one flat length; the arrays become read-only.
 
     Args:
-        text, hint: a template, or one text a tile (a list).
+        text, hint: a template, or a list with one text per tile.
         more: further fields of Tiles.
 
     >>> tiles = make_tiles([0, 10, 20], 0, 8, 8, device=[4, 5, 6], hint=["a", "b", "c"])
     >>> len(tiles), tiles.tooltip(2), tiles.devices(1).tolist()
     (3, 'c', [5])
     """
-    numbers = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in
-                                    (x, y, width, height, group, device)))  # fmt: skip
-    kinds = (np.float32,) * 4 + (np.int32, np.int64)
-    arrays = [_frozen(v.reshape(-1), k) for v, k in zip(numbers, kinds, strict=True)]
+    arrays = _columns((x, y, width, height, group, device), (*_CORNERS, np.int32, np.int64))
     for name in ("offsets", "holders"):
         if more.get(name) is not None:
             more[name] = _frozen(more[name], np.int64)
@@ -362,15 +349,20 @@ def make_edges(
     >>> len(make_edges([], [], [], []))
     0
     """
-    numbers = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in
-                                    (x0, y0, x1, y1, group, width)))  # fmt: skip
-    kinds = (np.float32,) * 4 + (np.int32, np.float32)
-    return Edges(*(_frozen(v.reshape(-1), k) for v, k in zip(numbers, kinds, strict=True)))
+    return Edges(*_columns((x0, y0, x1, y1, group, width), (*_CORNERS, np.int32, np.float32)))
 
 
 def no_tiles() -> Tiles:
     """No tiles at all, for pictures made of text or of panels."""
     return make_tiles([], [], [], [], [], [])
+
+
+_CORNERS = (np.float32,) * 4
+
+
+def _columns(values: Sequence[Any], kinds: Sequence[type]) -> list[np.ndarray]:
+    flat = np.broadcast_arrays(*(np.atleast_1d(np.asarray(v)) for v in values))
+    return [_frozen(v.reshape(-1), kind) for v, kind in zip(flat, kinds, strict=True)]
 
 
 def _frozen(values: Any, kind: type) -> np.ndarray:
@@ -380,6 +372,4 @@ def _frozen(values: Any, kind: type) -> np.ndarray:
 
 
 def _template(text: Template | Iterable[str]) -> Template:
-    if isinstance(text, tuple):
-        return text
-    return worded(text)
+    return text if isinstance(text, tuple) else (Slot(INDEX, words=tuple(text)),)

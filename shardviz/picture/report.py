@@ -1,24 +1,28 @@
-"""Reports and audits as bars: bytes per device, seconds, collectives, least times."""
+"""Reports, audits and rooflines as bars: bytes per device, seconds, collectives, minimum times."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from shardviz.core.format import bytes_text, count_text, plural, seconds_text
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.request import Request
 from shardviz.core.program.report import Check, Collective, Report
 from shardviz.core.program.roofline import Bound, Roofline
-from shardviz.picture.page import broken, page, side_by_side
-from shardviz.picture.picture import Label, Picture, no_tiles
-from shardviz.picture.tables import FINE, ODD, Bar, bars
+from shardviz.picture.page import side_by_side, text_page
+from shardviz.picture.picture import Label, Picture
+from shardviz.picture.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, bars
+from shardviz.picture.text_fit import and_more, broken, paragraphs, wrapped
 
-MOST_ROWS = 40
-WIDE = 700.0  # longer sentences take several lines
-MARKS = {True: "✓", False: "✗", None: "–"}
+MOST_ROWS, MOST_TIMES = 40, 30
+WIDE = 700.0  # points: longer sentences take several lines
+_MARKS = {True: "✓", False: "✗", None: "–"}
 _TONES = {True: "good", False: "bad", None: "muted"}
+_RESULTS = {True: "passed", False: "failed", None: "not checked"}
 
 
-def draw_audit(found: Audit, limit: int = MOST_ROWS, title: str | None = None) -> Picture:
-    """What every array takes on each device, the largest first; then those that do not work out.
+def draw_audit(audit: Audit, limit: int = MOST_ROWS, title: str | None = None) -> Picture:
+    """What every array takes on each device, the largest first; then those without a layout.
 
     Args:
         limit: how many rows to show; the rest become one.
@@ -28,30 +32,26 @@ def draw_audit(found: Audit, limit: int = MOST_ROWS, title: str | None = None) -
     >>> draw_audit(found).tiles.tooltip(0)
     "2 MiB w f32[512, 2048] P(None, 'model')"
     """
-    broken = [r for r in found.rows if r.layout is None]
-    rows = [_array_bar(r, found.mesh.size) for r in found.largest[:limit]]
-    rest = found.largest[limit:]
+    failed = [r for r in audit.rows if r.layout is None]
+    rows = [_array_bar(r, audit.mesh.size) for r in audit.largest[:limit]]
+    rest = audit.largest[limit:]
     if rest:
         total = sum(r.layout.bytes_per_device for r in rest if r.layout is not None)
         rows.append(Bar(total, bytes_text(total), (f"{plural(len(rest), 'smaller array')}",)))
     rows += [
         Bar(None, "✗", (r.array.name, r.array.short, r.problem or ""), tone="bad")
-        for r in broken[:limit]
+        for r in failed[:limit]
     ]
-    heads = ["bytes a device", "array", "type and shape", "spec"]
-    total = f"{bytes_text(found.bytes_per_device)} on each device"
-    odd = any(b.group == ODD for b in rows)
+    arrays = plural(len(audit.rows), "array")
+    head = f"{arrays} on {audit.mesh}: {bytes_text(audit.bytes_per_device)} per device"
+    replicated = any(b.group == HIGHLIGHTED for b in rows)
     return bars(
         rows,
-        heads,
-        title=f"{plural(len(found.rows), 'array')} on {found.mesh}: {total}"
-        if title is None
-        else title,
-        legend=((FINE, "split"), (ODD, "whole on every device")) if odd else (),
-        notes=[f"and {plural(len(broken) - limit, 'more array')} cannot be laid out"]
-        if len(broken) > limit
-        else [],
-        alt=found.explain(),
+        ["bytes per device", "array", "type and shape", "spec"],
+        title=head if title is None else title,
+        legend=((NORMAL, "split"), (HIGHLIGHTED, "replicated")) if replicated else (),
+        notes=[f"{more} without a layout" for more in and_more(len(failed) - limit, "array")],
+        alt=audit.explain(),
         facts={"kind": "audit"},
     )
 
@@ -59,12 +59,11 @@ def draw_audit(found: Audit, limit: int = MOST_ROWS, title: str | None = None) -
 def _array_bar(row: Request, devices: int) -> Bar:
     layout = row.layout
     assert layout is not None  # `largest` has only rows that are laid out
-    whole = layout.num_blocks == 1 and devices > 1
     return Bar(
         layout.bytes_per_device,
         bytes_text(layout.bytes_per_device),
         (row.array.name, row.array.short, str(row.spec)),
-        ODD if whole else FINE,
+        HIGHLIGHTED if layout.num_blocks == 1 and devices > 1 else NORMAL,
     )
 
 
@@ -75,17 +74,15 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     >>> picture.panels[0][2].tiles.tooltip(1)
     'compile 200 ms'
     """
-    state = "failed" if report.error else "ok" if report.ok else "a check failed"
-    stale = " (stale)" if report.stale else ""
     panels = [_stages(report)]
     if report.collectives is not None:
         panels.append(draw_collectives(report.collectives))
     if report.checks:
         panels.append(_checks(report.checks))
-    notes = [Label(0, 0, t, "start", "note") for t in report_notes(report)]
+    notes = [Label(0, 0, t, "start", "note") for t in _notes(report)]
     if report.error:
         notes.insert(0, Label(0, 0, f"✗ {report.error}", "start", "note", "bad"))
-    head = f"{report.program} on {report.target}: {state}{stale}"
+    head = f"{_head(report)}{' (stale)' * report.stale}"
     return side_by_side(
         panels,
         title=head if title is None else title,
@@ -96,12 +93,31 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     )
 
 
-def stage_seconds(report: Report) -> list[tuple[str, float]]:
-    """The stages that happened, each with its seconds.
+def report_text(report: Report, width: int) -> str:
+    """A report: what came of it, stages, memory and cost, collectives, checks; a line each."""
+    lines = [_head(report) + "; stale: the program was edited since" * report.stale]
+    if report.error:
+        lines.append(f"✗ {report.error}")
+    stages = [f"{name} {seconds_text(s)}" for name, s in _stage_seconds(report)]
+    if report.cache_hit:
+        stages.append("from the cache")
+    if len(report.runs_s) > 1:
+        stages.append(f"median of {len(report.runs_s)} runs")
+    lines += [" · ".join(stages)] if stages else []
+    lines += _notes(report)
+    if report.collectives is not None:
+        lines += _collective_lines(report.collectives)
+    lines += [_check_line(c) for c in report.checks]
+    return paragraphs(lines, width)
 
-    >>> stage_seconds(Report("f", "cpu", lower_s=0.5))
-    [('lower', 0.5)]
-    """
+
+def _head(report: Report) -> str:
+    state = "failed" if report.error else "ok" if report.ok else "a check failed"
+    return f"{report.program} on {report.target}: {state}"
+
+
+def _stage_seconds(report: Report) -> list[tuple[str, float]]:
+    """The stages that ran, each with its seconds."""
     stages = (
         ("lower", report.lower_s),
         ("compile", report.compile_s),
@@ -112,90 +128,96 @@ def stage_seconds(report: Report) -> list[tuple[str, float]]:
 
 
 def _stages(report: Report) -> Picture:
-    stages = stage_seconds(report)
+    stages = _stage_seconds(report)
     rows = []
     for name, seconds in stages:
-        word = "from the cache" if name == "compile" and report.cache_hit else ""
+        remark = "from the cache" if name == "compile" and report.cache_hit else ""
         if name == "run" and len(report.runs_s) > 1:
-            word = f"median of {len(report.runs_s)}"
+            remark = f"median of {len(report.runs_s)}"
         text = seconds_text(seconds)
-        rows.append(Bar(seconds, text, (name, word), hint=f"{name} {text}"))
+        rows.append(Bar(seconds, text, (name, remark), hint=f"{name} {text}"))
     if not rows:
         rows = [Bar(None, "nothing was compiled", ())]
-    said = ", ".join(f"{name} {seconds_text(s)}" for name, s in stages) or "none"
-    return bars(rows, ["time", "stage", ""], alt=f"Stages: {said}.")
+    times = ", ".join(f"{name} {seconds_text(s)}" for name, s in stages) or "none"
+    return bars(rows, ["time", "stage", ""], alt=f"Stages: {times}.")
 
 
 def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
-    """Collectives as bars of bytes on each device, the largest first."""
-    ordered = sorted(collectives, key=lambda c: -c.bytes_in_all)
+    """Collectives as bars of bytes per device, the largest first."""
+    if not collectives:
+        return text_page([("no collectives", "")], alt="No collectives.")
+    ordered = _largest_first(collectives)
     rows = [
-        Bar(c.bytes_in_all, c.amount,
-            (c.kind, " × ".join(c.mesh_axes) or "–", c.source, c.op))
+        Bar(c.bytes_in_all, c.amount, (c.kind, " × ".join(c.mesh_axes) or "–", c.source, c.op))
         for c in ordered[:MOST_ROWS]
-    ]  # fmt: skip
+    ]
     rest = ordered[MOST_ROWS:]
     if rest:
         total = sum(c.bytes_in_all for c in rest)
         rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
-    if not rows:
-        return page(no_tiles(), [Label(0, 6, "no collectives", "start", "note")],
-                    size=(120, 12), alt="No collectives.")  # fmt: skip
-    said = "; ".join(
-        f"{c.kind} over {', '.join(c.mesh_axes) or 'no axis by name'},"
-        f" {c.amount}" for c in ordered[:MOST_ROWS]
-    )  # fmt: skip
-    heads = ["bytes a device", "collective", "over", "line", "operation"]
-    return bars(rows, heads, alt=f"{plural(len(collectives), 'collective')}: {said}.")
+    shown = "; ".join(
+        f"{c.kind} over {', '.join(c.mesh_axes) or 'unnamed axes'}, {c.amount}"
+        for c in ordered[:MOST_ROWS]
+    )
+    return bars(
+        rows,
+        ["bytes per device", "collective", "over", "line", "operation"],
+        alt=f"{plural(len(collectives), 'collective')}: {shown}.",
+    )
+
+
+def _collective_lines(collectives: tuple[Collective, ...]) -> list[str]:
+    if not collectives:
+        return ["no collectives"]
+    lines = [f"{plural(len(collectives), 'collective')}:"]
+    for one in _largest_first(collectives):
+        over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
+        where = "".join(f" · {v}" for v in (one.source, one.op) if v)
+        lines.append(f"  {one.amount} {one.kind}{over}{where}")
+    return lines
+
+
+def _largest_first(collectives: Sequence[Collective]) -> list[Collective]:
+    return sorted(collectives, key=lambda c: -c.bytes_in_all)
 
 
 def _checks(checks: tuple[Check, ...]) -> Picture:
-    # Where there are many, those that fail come first and some of those that hold are left out.
+    # Where there are many, those that failed come first and some that passed are left out.
     order = sorted(checks, key=lambda c: c.ok is not False) if len(checks) > MOST_ROWS else checks
-    lines = [(f"{MARKS[c.ok]} {c.name}: {c.detail}", _TONES[c.ok]) for c in list(order)[:MOST_ROWS]]
+    texts = [(_check_line(c), _TONES[c.ok]) for c in order[:MOST_ROWS]]
     if len(checks) > MOST_ROWS:
-        held = sum(c.ok is True for c in order[MOST_ROWS:])
-        lines.append((f"and {len(checks) - MOST_ROWS:,} more, {held:,} of which hold", "muted"))
-    lines = [
-        (part, tone) for text, tone in lines for part in broken(text, WIDE, 8.5, indent="    ")
-    ]
-    labels = [
-        Label(0, 7 + 15.0 * i, text, "start", "note", tone) for i, (text, tone) in enumerate(lines)
-    ]
-    words = {True: "holds", False: "fails", None: "not checked"}
-    said = "; ".join(f"{c.name} {words[c.ok]}" for c in checks)
-    return page(no_tiles(), labels, size=(200, 15.0 * len(lines)), alt=f"Checks: {said}.")
+        passed = sum(c.ok is True for c in order[MOST_ROWS:])
+        texts.append((f"and {len(checks) - MOST_ROWS:,} more, of which {passed:,} passed", "muted"))
+    results = "; ".join(f"{c.name} {_RESULTS[c.ok]}" for c in checks)
+    return text_page(
+        [(line, tone) for text, tone in texts for line in broken(text, WIDE, 8.5, indent="    ")],
+        alt=f"Checks: {results}.",
+    )
 
 
-def report_notes(report: Report) -> list[str]:
-    """Memory, cost, effects and the report's own notes, a line each, where there are some.
+def _check_line(check: Check) -> str:
+    return f"{_MARKS[check.ok]} {check.name}: {check.detail}"
 
-    >>> report_notes(Report("f", "cpu", cost={"flops": 2e9}))
-    ['cost: 2 G flops']
-    """
-    memory = report.memory
-    parts = [
-        f"{name} {bytes_text(value)}"
-        for name, value in (
-            ("arguments", memory.arguments), ("outputs", memory.outputs),
-            ("temporaries", memory.temporaries), ("aliased", memory.aliased),
-        )
-        if value is not None
-    ]  # fmt: skip
-    host = [
-        f"{name} {bytes_text(value)}"
-        for name, value in (
-            ("arguments", memory.host_arguments), ("outputs", memory.host_outputs),
-            ("temporaries", memory.host_temporaries),
-        )
-        if value
-    ]  # fmt: skip
-    lines = []
-    if parts:
-        room = f" of {bytes_text(memory.capacity)}" if memory.capacity is not None else ""
-        lines.append(f"memory on each device: {', '.join(parts)}{room}")
+
+def _notes(report: Report) -> list[str]:
+    """Memory, cost, effects and the report's own notes, a line each, where there are some."""
+    memory, lines = report.memory, []
+    device = _sizes(
+        arguments=memory.arguments,
+        outputs=memory.outputs,
+        temporaries=memory.temporaries,
+        aliased=memory.aliased,
+    )
+    host = _sizes(
+        arguments=memory.host_arguments or None,
+        outputs=memory.host_outputs or None,
+        temporaries=memory.host_temporaries or None,
+    )
+    if device:
+        capacity = f" of {bytes_text(memory.capacity)}" if memory.capacity is not None else ""
+        lines.append(f"memory per device: {device}{capacity}")
     if host:
-        lines.append(f"beside that in the host's memory, for each device: {', '.join(host)}")
+        lines.append(f"and in the host's memory, per device: {host}")
     cost = [
         f"{count_text(report.cost[k])} {k}" for k in ("flops", "bytes accessed") if k in report.cost
     ]
@@ -206,10 +228,11 @@ def report_notes(report: Report) -> list[str]:
     return [*lines, *report.notes]
 
 
-MOST_TIMES = 30
+def _sizes(**sizes: int | None) -> str:
+    return ", ".join(f"{name} {bytes_text(n)}" for name, n in sizes.items() if n is not None)
 
 
-def draw_roofline(found: Roofline, title: str | None = None, limit: int = MOST_TIMES) -> Picture:
+def draw_roofline(roofline: Roofline, title: str | None = None, limit: int = MOST_TIMES) -> Picture:
     """What bounds a program: its arithmetic, its memory, each collective, the longest first.
 
     Args:
@@ -222,12 +245,13 @@ def draw_roofline(found: Roofline, title: str | None = None, limit: int = MOST_T
     >>> draw_roofline(roofline(report, "tpu:v5e:4x4")).panels[0][2].tiles.tooltip(0)
     'compute: 1.0 s, bound by FLOP/s'
     """
-    panels = [_rows(found.rows, "part of the program", limit)]
-    if found.ops:
-        panels.append(_rows(found.ops, "operation, before XLA fuses it", limit))
-    notes = [Label(0, 0, found.words, "start", "note", "bad" if found.fits is False else "ink")]
-    notes += [Label(0, 0, note, "start", "note") for note in found.notes]
-    head = f"least times on {found.where}"
+    panels = [_bounds(roofline.rows, "part of the program", limit)]
+    if roofline.ops:
+        panels.append(_bounds(roofline.ops, "operation, before XLA fuses it", limit))
+    tone = "bad" if roofline.fits is False else "ink"
+    notes = [Label(0, 0, roofline.words, "start", "note", tone)]
+    notes += [Label(0, 0, note, "start", "note") for note in roofline.notes]
+    head = f"minimum times on {roofline.where}"
     return side_by_side(
         panels,
         title=head if title is None else title,
@@ -238,28 +262,14 @@ def draw_roofline(found: Roofline, title: str | None = None, limit: int = MOST_T
     )
 
 
-def amount_text(row: Bound) -> str:
-    """What a row is about, in its own unit: `2 G flops`, `16 MiB × 12`.
-
-    >>> amount_text(Bound("compute", "compute", 1.0, "FLOP/s", 2e9))
-    '2 G flops'
-    """
-    text = f"{count_text(row.amount)} flops"
-    if row.bound != "FLOP/s":
-        text = bytes_text(int(row.amount))
-    if row.trips is None:
-        return f"{text} × ?"
-    return f"{text} × {row.trips:,}" if row.trips > 1 else text
-
-
-def _rows(rows: tuple[Bound, ...], what: str, limit: int) -> Picture:
+def _bounds(rows: tuple[Bound, ...], what: str, limit: int) -> Picture:
     longest = max((r.seconds or 0.0 for r in rows), default=0.0)
     drawn = [
         Bar(
             row.seconds,
             seconds_text(row.seconds),
-            (row.name, row.bound, amount_text(row), row.source or row.note),
-            ODD if row.seconds and row.seconds == longest else FINE,
+            (row.name, row.bound, _amount(row), row.source or row.note),
+            HIGHLIGHTED if row.seconds and row.seconds == longest else NORMAL,
             hint=f"{row.name}: {seconds_text(row.seconds)}, bound by {row.bound or '–'}",
         )
         for row in rows[:limit]
@@ -268,6 +278,39 @@ def _rows(rows: tuple[Bound, ...], what: str, limit: int) -> Picture:
         total = sum(r.seconds or 0.0 for r in rows[limit:])
         drawn.append(Bar(total, seconds_text(total), (f"{len(rows) - limit:,} shorter",)))
     if not drawn:
-        drawn = [Bar(None, "nothing is known of its cost", ())]
-    said = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in rows[:limit]) or "none"
-    return bars(drawn, ["least time", what, "bound by", "amount", "line"], alt=f"{said}.")
+        drawn = [Bar(None, "its cost is not known", ())]
+    times = "; ".join(f"{r.name} {seconds_text(r.seconds)}" for r in rows[:limit]) or "none"
+    return bars(drawn, ["minimum time", what, "bound by", "amount", "line"], alt=f"{times}.")
+
+
+def _amount(row: Bound) -> str:
+    """The work or the bytes of a row, and how often it runs: `2 G flops`, `16 MiB × 12`."""
+    text = f"{count_text(row.amount)} flops"
+    if row.bound != "FLOP/s":
+        text = bytes_text(int(row.amount))
+    if row.trips is None:
+        return f"{text} × ?"
+    return f"{text} × {row.trips:,}" if row.trips > 1 else text
+
+
+def roofline_text(roofline: Roofline, width: int) -> str:
+    """A roofline: its summary, a line per part and per operation, its notes."""
+    lines = wrapped(roofline.words, width, "  ") + _bound_lines(roofline.rows, width)
+    if roofline.ops:
+        lines += wrapped("operations on each device, before XLA fuses them:", width, "  ")
+        lines += _bound_lines(roofline.ops, width)
+    for note in roofline.notes:
+        lines += wrapped(note, width, "  ")
+    return "\n".join(lines)
+
+
+def _bound_lines(rows: Sequence[Bound], width: int) -> list[str]:
+    left = max((len(seconds_text(r.seconds)) for r in rows), default=0)
+    lines = []
+    for row in rows[:MOST_LINES]:
+        parts = [row.name, row.bound, _amount(row), row.source, row.note]
+        start = f"{seconds_text(row.seconds):>{left}}  {' · '.join(p for p in parts if p)}"
+        lines += wrapped(start, width, " " * (left + 2))
+    if len(rows) > MOST_LINES:
+        lines.append(f"and {len(rows) - MOST_LINES:,} more")
+    return lines

@@ -1,4 +1,4 @@
-"""to_wire(picture): a Picture as JSON and binary buffers, for a painter in a browser.
+"""serialize(picture): a Picture as JSON and binary buffers, for a painter in a browser.
 
 The JSON of one picture, version 1; lengths are in points, y downward, origin at the top left:
 
@@ -7,8 +7,9 @@ The JSON of one picture, version 1; lengths are in points, y downward, origin at
     alt       the picture in words
     hue       "blocks", "ramp", "verdicts", "bars" or "plain"
     groups    how many groups there are
-    facts     what the drawing knows beyond ink: {"kind": "devices", "by": "mesh"} or {"kind":
-              "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null: all)}], "toScale"}, …
+    facts     what the drawing knows beyond its shapes: {"kind": "devices", "by": "mesh"} or
+              {"kind": "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null: all)}],
+              "toScale"}, …
     labels    [{"x", "y" (middle of the line), "text", "anchor": "start" | "middle" | "end",
               "role": "title" | "axis" | "tick" | "note" | "mono",
               "tone": "" | "ink" | "muted" | "good" | "warn" | "bad"}]
@@ -31,7 +32,7 @@ The JSON of one picture, version 1; lengths are in points, y downward, origin at
 
 A column is {"value": v} where all tiles have one value, {"start": a, "step": s} where tile i has
 a + s * i, or {"buffer": b, "dtype": "float32" | "int32" | "float64"}: buffer number b holds one
-little-endian number a tile. Ids and counts beyond int32 travel as float64, exact to 2**53.
+little-endian number a tile. Ids and counts beyond int32 are sent as float64, exact to 2**53.
 
 A template is a list of parts, joined: a part is text, or a slot {"of", "divide", "modulo",
 "times", "plus", "words", "limit"} in which fields with their default (1, 0, 1, 0, [], 0) are left
@@ -39,11 +40,12 @@ out. `of` is "index" (the tile's number), "group", "device" or the name of a col
 becomes n = (v // divide [% modulo, unless 0]) * times + plus, shown as words[n] if there are
 words. `of: "devices"` is the list of the device ids of the tile (holders[offsets[i]] up to
 holders[offsets[i + 1]]; where offsets are null, its own device) and `of: "peers"` that of the
-devices of the other tiles of its group; both are set as `shardviz.picture.ids.ids_text(ids,
+devices of the other tiles of its group; both are set as `shardviz.picture.device_ids.ids_text(ids,
 limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
 line to the right edge of the tile.
 
-`shardviz/widgets/wire.js` reads all of this and is held against Python.
+`shardviz/widgets/static/picture_data.js` reads all of this; a test compares what it makes of it
+with Python. `messages.d.ts` beside it has the types.
 """
 
 from __future__ import annotations
@@ -53,7 +55,16 @@ from typing import Any
 import numpy as np
 
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
-from shardviz.picture.picture import Edges, Picture, Slot, Template, Tiles
+from shardviz.picture.picture import (
+    Edges,
+    Frame,
+    Label,
+    LegendEntry,
+    Picture,
+    Slot,
+    Template,
+    Tiles,
+)
 
 VERSION = 1
 _DEFAULTS = {"divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": (), "limit": 0}
@@ -67,9 +78,9 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
         with_palette: False for a page that brings its own colours, as the Explorer does.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.picture.draw import draw
-    >>> wire, buffers = to_wire(draw(make_mesh(data=4, model=2)))
-    >>> wire["tiles"]["count"], wire["tiles"]["device"], len(buffers[0])
+    >>> from shardviz.picture.show import draw
+    >>> data, buffers = serialize(draw(make_mesh(data=4, model=2)))
+    >>> data["tiles"]["count"], data["tiles"]["device"], len(buffers[0])
     (8, {'start': 0, 'step': 1}, 32)
     """
     buffers: list[bytes] = []
@@ -78,29 +89,34 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
 
 def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict[str, Any]:
     names = THEMES if with_palette else ()
-    colours = {name: colours_data(picture.groups, picture.hue, name) for name in names}
+    colours = {name: colours_data(picture.groups, picture.colormap, name) for name in names}
     return {
-        "width": picture.width,
-        "height": picture.height,
+        "width": round(picture.width, 2),
+        "height": round(picture.height, 2),
         "alt": picture.alt,
-        "hue": picture.hue,
+        "hue": picture.colormap,
         "groups": picture.groups,
         "facts": dict(picture.facts),
-        "labels": [dict(vars(v)) for v in picture.labels],
-        "frames": [dict(vars(v)) for v in picture.frames],
-        "legend": [dict(vars(v)) for v in picture.legend],
+        "labels": [_rounded(v) for v in picture.labels],
+        "frames": [_rounded(v) for v in picture.frames],
+        "legend": [_rounded(v) for v in picture.legend],
         "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
         "edges": _edges(picture.edges, buffers),
         "panels": [
-            {"x": x, "y": y, "picture": _picture(panel, buffers, with_palette)}
+            {"x": round(x, 2), "y": round(y, 2), "picture": _picture(panel, buffers, with_palette)}
             for x, y, panel in picture.panels
         ],
     }
 
 
+def _rounded(part: Label | Frame | LegendEntry) -> dict[str, Any]:
+    """A part of a picture, its lengths to a hundredth of a point."""
+    return {k: round(v, 2) if isinstance(v, float) else v for k, v in vars(part).items()}
+
+
 def colours_data(groups: int, hue: str, theme: str) -> dict[str, list[str]]:
-    """The fills of every strength, and the ink on each, as `#rrggbb`.
+    """The fills of every strength, and the colour of text on each, as `#rrggbb`.
 
     >>> colours_data(2, "blocks", "light")["strong"][:2]
     ['#3f90da', '#ffa90e']

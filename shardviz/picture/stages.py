@@ -1,49 +1,63 @@
-"""Stages: what changed from one to another, in a program or between two plans."""
+"""Stages of a program, and what changes from one stage, or from one plan, to another."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, plural, seconds_text
-from shardviz.core.program.comparison import CollectiveChange, Comparison
+from shardviz.core.format import bytes_text, seconds_text
+from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.plan_difference import PlanDiff
-from shardviz.core.program.plan_values import PlannedOp, Record
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stage, Stages
-from shardviz.picture.page import broken, page, shortened, text_width
-from shardviz.picture.picture import Frame, Label, Picture, Tiles, make_tiles, no_tiles
-from shardviz.picture.plan import MOST_TEXT_LINES, bar_tiles, flowing, legend_of, moved_parts
-from shardviz.picture.spec_bars import Part, short_type, spec_bars
-from shardviz.picture.tables import wrapped
+from shardviz.picture.page import page
+from shardviz.picture.picture import Frame, Label, Picture
+from shardviz.picture.plan import MOST_TEXT_LINES
+from shardviz.picture.spec_bars import (
+    Rectangle,
+    axis_legend,
+    rectangle_tiles,
+    short_type,
+    value_bars,
+)
+from shardviz.picture.tables import LINE, column_heads, lines_at
+from shardviz.picture.text_fit import (
+    and_more,
+    broken,
+    paragraphs,
+    shortened,
+    text_width,
+    wrapped,
+)
 
 MOST_CHANGES, MOST_MOVES = 40, 10
-LONGEST, LEAST, THICK, PITCH, LINE = 90.0, 2.0, 9.0, 19.0, 12.5
+LONGEST, LEAST, THICK, PITCH = 90.0, 2.0, 9.0, 19.0
 KINDS_WIDE, WORDS_WIDE = 112.0, 640.0
 COLUMN, BETWEEN, HEAD = 226.0, 26.0, 72.0
-SAME, CHANGED, WORSE, BETTER = 0, 1, 2, 3  # groups: as it was, otherwise, more, less
+SAME, CHANGED, WORSE, BETTER = 0, 1, 2, 3  # groups
 _GROUPS = {"kept": SAME, "added": WORSE, "removed": BETTER}
 
 
 def draw_comparison(
     found: Comparison, limit: int = MOST_CHANGES, title: str | None = None
 ) -> Picture:
-    """Two stages side by side: a row a change, with the bytes before and after, and its sentence.
+    """Two stages side by side: a row per change, with the bytes before and after, and its sentence.
 
     Args:
-        limit: how many changes to show; what stayed as it was comes last.
+        limit: how many changes to show; collectives that stay the same come last.
 
     >>> from shardviz.core.program.stages import compare
     >>> one = Collective("all-reduce", ("data",), 1024)
     >>> draw_comparison(compare([one], [])).tiles.tooltip(0)
     'partitioned: all-reduce over data, 1 KiB'
     """
-    changes = _ordered(found.changes)
+    changes = sorted(found.changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device))
     head = f"From {found.before} to {found.after}: {found.short}"
     largest = max([_bytes(s) for c in changes for s in (c.before, c.after)], default=0) or 1
     starts = (0.0, KINDS_WIDE, KINDS_WIDE + LONGEST + 84, KINDS_WIDE + 2 * (LONGEST + 84))
     heads = ("", found.before, found.after, "what happened")
-    labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
-    bars: list[_Bar] = []
+    labels = column_heads(starts, heads)
+    bars: list[Rectangle] = []
     bottom = 16.0
     for change in changes[:limit]:
         y = bottom + PITCH / 2
@@ -52,24 +66,20 @@ def draw_comparison(
         for x, side, name in zip(
             starts[1:], (change.before, change.after), heads[1:], strict=False
         ):
-            made, words = _side(x, y, side, name, largest, _GROUPS.get(change.kind, CHANGED))
+            made, label = _side(x, y, side, name, largest, _GROUPS.get(change.kind, CHANGED))
             bars += made
-            labels.append(words)
-        said = broken(change.words, WORDS_WIDE, 9.0)
-        labels += [
-            Label(starts[3], y + LINE * i, line, "start", "axis", "muted")
-            for i, line in enumerate(said)
-        ]
-        bottom += PITCH + LINE * (len(said) - 1)
-    left = len(changes) - limit
+            labels.append(label)
+        lines = broken(change.words, WORDS_WIDE, 9.0)
+        labels += lines_at(starts[3], y, lines, "muted")
+        bottom += PITCH + LINE * (len(lines) - 1)
     return page(
-        _tiles(bars),
+        rectangle_tiles(bars, radius=3.0),
         labels,
         title=head if title is None else title,
-        notes=[*found.notes, *([f"and {plural(left, 'more change')}"] if left > 0 else [])],
+        notes=[*found.notes, *and_more(len(changes) - limit, "change")],
         size=(starts[-1] + 60, max(bottom, 16 + PITCH)),
         alt=" ".join([f"{head}.", *found.notes, *(c.words for c in changes[:limit])]),
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "comparison"},
     )
@@ -78,7 +88,7 @@ def draw_comparison(
 def draw_stages(found: Stages, title: str | None = None) -> Picture:
     """The four stages in four columns: time, sum, and the largest collectives of each.
 
-    Over a column stands what changed since the one before it.
+    The head of a column says what changed since the stage before.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.program.program import Program
@@ -89,23 +99,23 @@ def draw_stages(found: Stages, title: str | None = None) -> Picture:
     stages = found.all
     largest = max([c.bytes_in_all for r in stages for c in r.collectives or ()], default=0) or 1
     labels = _requested(found)
-    bars: list[_Bar] = []
+    bars: list[Rectangle] = []
     frames: list[Frame] = []
     counts = [len(found.program.requests), *(len(r.collectives or ()) for r in stages)]
-    deepest = _depth(max(counts))
+    height = HEAD + _rows_height(max(counts))
     for number, stage in enumerate(stages):
         x = number * (COLUMN + BETWEEN)
         frames.append(
-            Frame(x, 0, COLUMN, HEAD + deepest, dashed=bool(number) and stage.collectives is None)
+            Frame(x, 0, COLUMN, height, dashed=bool(number) and stage.collectives is None)
         )
         labels += _stage_head(stage, x, _since(found, number))
-        made, words = _stage_changes(stage, x, largest)
-        bars, labels = [*bars, *made], [*labels, *words]
+        made, added = _collectives(stage, x, largest)
+        bars, labels = [*bars, *made], [*labels, *added]
         if number:
             labels.append(Label(x - BETWEEN / 2, HEAD / 2 - 8, "→", "middle", "mono"))
     head = f"{found.program.name} on {found.program.mesh}"
     return page(
-        _tiles(bars),
+        rectangle_tiles(bars, radius=3.0),
         labels,
         title=head if title is None else title,
         notes=[
@@ -114,33 +124,12 @@ def draw_stages(found: Stages, title: str | None = None) -> Picture:
             if stage.collectives is None and _too_long(stage.words)
         ],
         frames=frames,
-        size=(4 * COLUMN + 3 * BETWEEN, HEAD + deepest),
+        size=(4 * COLUMN + 3 * BETWEEN, height),
         alt=" ".join([f"The stages of {head}.", *(line.strip() + "." for line in found.lines)]),
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "stages"},
     )
-
-
-_Bar = tuple[float, float, float, int, str]  # x, y of its middle, length, group, hint
-
-
-def _tiles(bars: Sequence[_Bar]) -> Tiles:
-    if not bars:
-        return no_tiles()
-    return make_tiles(
-        [b[0] for b in bars],
-        [b[1] - THICK / 2 for b in bars],
-        [b[2] for b in bars],
-        THICK,
-        [b[3] for b in bars],
-        hint=[b[4] for b in bars],
-        radius=3.0,
-    )
-
-
-def _ordered(changes: Sequence[CollectiveChange]) -> list[CollectiveChange]:
-    return sorted(changes, key=lambda c: (c.kind == "kept", -c.bytes_per_device))
 
 
 def _bytes(side: Sequence[Collective]) -> int:
@@ -154,7 +143,7 @@ def _named(one: Collective) -> str:
 
 def _side(
     x: float, y: float, side: Sequence[Collective], stage: str, largest: int, group: int
-) -> tuple[list[_Bar], Label]:
+) -> tuple[list[Rectangle], Label]:
     """One side of a change: a bar of its bytes, and how many of what."""
     if not side:
         return [], Label(x, y, "–", "start", "axis", "muted")
@@ -163,7 +152,7 @@ def _side(
     many = f"{len(side)} × " if len(side) > 1 else ""
     hint = f"{stage}: " + "; ".join(_named(c) for c in side[:MOST_MOVES])
     words = Label(x + length + 6, y, f"{many}{bytes_text(size)}", "start", "axis", "ink")
-    return [(x, y, length, group, hint)], words
+    return [Rectangle(x, y - THICK / 2, length, THICK, group, hint)], words
 
 
 def _since(found: Stages, number: int) -> str:
@@ -194,25 +183,25 @@ def _stage_head(stage: Stage, x: float, since: str) -> list[Label]:
 
 
 def _too_long(words: str) -> bool:
-    """Whether a column cannot hold what is said of a stage; it then stands below all of them."""
+    """Whether a sentence does not fit into a column; it then becomes a note."""
     return len(broken(words, COLUMN - 16, 9.0)) > 2
 
 
-def _depth(count: int) -> float:
-    """The room that so many rows take, and the line that counts the others."""
+def _rows_height(count: int) -> float:
+    """The height of so many rows, and of the line that counts the others, in points."""
     return PITCH * (min(count, MOST_MOVES) + (count > MOST_MOVES)) + (6 if count else 0)
 
 
 def _requested(found: Stages) -> list[Label]:
-    """The arrays of a program as they were asked for."""
+    """The arrays of a program with the specs that were requested."""
     labels = []
-    for row, asked in enumerate(found.program.requests[:MOST_MOVES]):
+    for row, request in enumerate(found.program.requests[:MOST_MOVES]):
         y = HEAD + PITCH * row + PITCH / 2
-        name = shortened(asked.array.name, 84.0, 9.0, mono=True)
-        said = "✗" if asked.layout is None else str(asked.spec)
+        name = shortened(request.array.name, 84.0, 9.0, mono=True)
+        spec = "✗" if request.layout is None else str(request.spec)
         labels += [
             Label(8, y, name, "start", "mono"),
-            Label(98, y, shortened(said, COLUMN - 106, 8.0), "start", "tick"),
+            Label(98, y, shortened(spec, COLUMN - 106, 8.0), "start", "tick"),
         ]
     left = len(found.program.requests) - MOST_MOVES
     if left > 0:
@@ -221,14 +210,15 @@ def _requested(found: Stages) -> list[Label]:
     return labels
 
 
-def _stage_changes(stage: Stage, x: float, largest: int) -> tuple[list[_Bar], list[Label]]:
+def _collectives(stage: Stage, x: float, largest: int) -> tuple[list[Rectangle], list[Label]]:
     moves = sorted(stage.collectives or (), key=lambda c: -c.bytes_in_all)
     bars, labels = [], []
     for row, one in enumerate(moves[:MOST_MOVES]):
         y = HEAD + PITCH * row + PITCH / 2
         length = max(LEAST, 44.0 * one.bytes_in_all / largest)
         group = WORSE if one.rematerialises else SAME
-        bars.append((x + 8, y, length, group, f"{stage.name}: {_named(one)}"))
+        hint = f"{stage.name}: {_named(one)}"
+        bars.append(Rectangle(x + 8, y - THICK / 2, length, THICK, group, hint))
         size = one.amount
         labels.append(Label(x + 58, y, size, "start", "axis", "ink"))
         over = f" {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
@@ -241,27 +231,32 @@ def _stage_changes(stage: Stage, x: float, largest: int) -> tuple[list[_Bar], li
     return bars, labels
 
 
+def stages_text(found: Stages | Comparison, width: int) -> str:
+    """Stages, or what changed between two of them, a sentence per line."""
+    head = [f"{found.program.name} on {found.program.mesh}"] if isinstance(found, Stages) else []
+    return paragraphs([*head, *found.lines], width, MOST_TEXT_LINES)
+
+
 MOST_ROWS = 40
-ROW_PITCH, BAR, WIDE = 17.0, 9.0, 84.0
+ROW_PITCH, WIDE = 17.0, 84.0
 NAME_WIDE, TYPE_WIDE, CAUSE_WIDE, MOVES_WIDE = 200.0, 130.0, 420.0, 700.0
-ROW_LINE = 12.0
-Row = tuple[
-    str, str, PlannedOp | None, PlannedOp | None, str, str
-]  # name, type, sides, words, tone
+# Name, type, before, after, what changed, tone of that.
+Row = tuple[str, str, PlannedOp | None, PlannedOp | None, str, str]
 
 
 def draw_plan_difference(
     found: PlanDiff, limit: int = MOST_ROWS, title: str | None = None
 ) -> Picture:
-    """What an edit changes: a row a value, its sharding before and after; then the collectives.
+    """What an edit changes: a row per value, its sharding before and after; then the collectives.
 
     Args:
         limit: how many values, and how many collectives, to show.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.program.plan_difference import difference
+    >>> from shardviz.core.program.plan_difference import plan_difference
+    >>> from shardviz.core.program.plan_values import Record
     >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
-    >>> draw_difference(difference(plan, plan)).alt
+    >>> draw_plan_difference(plan_difference(plan, plan)).alt
     'From f to f: Nothing changes.'
     """
     head = f"From {found.before.program} to {found.after.program}"
@@ -269,38 +264,35 @@ def draw_plan_difference(
         head += f": {found.before.mesh} to {found.after.mesh}"
     failed = [p for p in (found.before, found.after) if p.error is not None]
     rows = [] if failed else _rows(found)
-    moves = [] if failed else _moves(found)
-    labels, parts, size = _table(found, rows[:limit])
+    collectives = [] if failed else _changed_collectives(found)
+    labels, bars, size = _table(found, rows[:limit])
     y = size[1]
-    for text, tone in moves[:limit]:
+    for text, tone in collectives[:limit]:
         for line in broken(text, max(size[0], MOVES_WIDE), 9.0, indent="    "):
             labels.append(Label(0, y + ROW_PITCH / 2, line, "start", "axis", tone))
             y += ROW_PITCH
     notes = [line for text in found.lines if failed for line in wrapped(text, 110, "  ")]
-    notes += [] if rows or moves or failed else ["Nothing changes."]
-    notes += _left(len(rows) - limit, "value") + _left(len(moves) - limit, "collective")
+    notes += [] if rows or collectives or failed else ["Nothing changes."]
+    notes += and_more(len(rows) - limit, "value")
+    notes += and_more(len(collectives) - limit, "collective")
     return page(
-        bar_tiles(parts),
+        rectangle_tiles(bars),
         labels,
         title=head if title is None else title,
-        legend=legend_of(found.after.mesh) if parts else (),
+        legend=axis_legend(found.after.mesh) if bars else (),
         notes=notes,
         size=(size[0], y),
         alt=f"{head}: {' '.join(found.lines[: 2 * limit])}",
-        hue="bars",
+        colormap="bars",
         groups=10,
         facts={"kind": "plan difference"},
     )
 
 
-def _left(count: int, noun: str) -> list[str]:
-    return [f"and {plural(count, 'more ' + noun)}"] if count > 0 else []
-
-
 def _rows(found: PlanDiff) -> list[Row]:
     rows = [_row(c.before, c.after, _change(c.before, c.after), "ink") for c in found.changed]
     rows += [_row(None, op, "new", "warn") for op in found.added]
-    rows += [_row(op, None, "gone", "muted") for op in found.removed]
+    rows += [_row(op, None, "removed", "muted") for op in found.removed]
     return rows
 
 
@@ -318,19 +310,19 @@ def _change(before: PlannedOp, after: PlannedOp) -> str:
     return f"{', '.join(now) or 'no axis'}; before {', '.join(was) or 'no axis'}"
 
 
-def _moves(found: PlanDiff) -> list[tuple[str, str]]:
-    """What is to move besides, and what no more, with the tone of each."""
-    moves = [(f"+ {c.words}", "bad") for c in found.gained]
-    moves += [(f"− {c.words}", "good") for c in found.lost]
+def _changed_collectives(found: PlanDiff) -> list[tuple[str, str]]:
+    """A line per collective that is new, gone or of another size, with its tone."""
+    lines = [(f"+ {c.words}", "bad") for c in found.gained]
+    lines += [(f"− {c.words}", "good") for c in found.lost]
     for old, new in found.resized:
         tone = "bad" if new.bytes_in_all > old.bytes_in_all else "good"
-        moves.append((f"~ {new.words}, {old.amount} before", tone))
-    return moves
+        lines.append((f"~ {new.words}, {old.amount} before", tone))
+    return lines
 
 
 def _table(
     found: PlanDiff, rows: Sequence[Row]
-) -> tuple[list[Label], list[tuple[Part, str]], tuple[float, float]]:
+) -> tuple[list[Label], list[Rectangle], tuple[float, float]]:
     """The labels and bars of the values, and the size that they take."""
     if not rows:
         return [], [], (240.0, 0.0)
@@ -338,29 +330,27 @@ def _table(
     kind = min(TYPE_WIDE, max(30.0, *(text_width(r[1], 9.0) for r in rows))) + 14
     starts = (0.0, name, name + kind, name + kind + WIDE + 26, name + kind + 2 * (WIDE + 26))
     heads = ("value", "type", "before", "after", "")
-    labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
-    parts: list[tuple[Part, str]] = []
+    labels = column_heads(starts, heads)
+    bars: list[Rectangle] = []
     bottom = ROW_PITCH
     for row in rows:
         y = bottom + ROW_PITCH / 2
-        said = _words(row, starts, y)
-        labels += said
-        bottom = max(v.y for v in said) + ROW_PITCH / 2
+        added = _row_labels(row, starts, y)
+        labels += added
+        bottom = max(v.y for v in added) + ROW_PITCH / 2
         for x, op, plan in ((starts[2], row[2], found.before), (starts[3], row[3], found.after)):
-            parts += _bars(op, plan, x, y)
-    return labels, parts, (starts[4] + 180, bottom + 6)
+            if op is not None:
+                bars += value_bars(op, plan.mesh, WIDE, x, y)
+    return labels, bars, (starts[4] + 180, bottom + 6)
 
 
-def _words(row: Row, starts: Sequence[float], y: float) -> list[Label]:
+def _row_labels(row: Row, starts: Sequence[float], y: float) -> list[Label]:
     name, kind, before, after, words, tone = row
     labels = [
         Label(0, y, shortened(name, NAME_WIDE, 9.0, mono=True), "start", "mono"),
         Label(starts[1], y, shortened(kind, TYPE_WIDE, 9.0), "start", "axis"),
     ]
-    labels += [
-        Label(starts[4], y + ROW_LINE * i, line, "start", "axis", tone)
-        for i, line in enumerate(broken(words, CAUSE_WIDE, 9.0))
-    ]
+    labels += lines_at(starts[4], y, broken(words, CAUSE_WIDE, 9.0), tone)
     if before is not None and after is not None:
         labels.append(Label(starts[3] - 13, y, "→", "middle", "axis"))
     missing = starts[2] if before is None else starts[3] if after is None else None
@@ -369,44 +359,29 @@ def _words(row: Row, starts: Sequence[float], y: float) -> list[Label]:
     return labels
 
 
-def _bars(op: PlannedOp | None, plan: Record, x: float, y: float) -> list[tuple[Part, str]]:
-    if op is None:
-        return []
-    room = min(WIDE, 34.0 * max(len(op.shape), 1))
-    bars = spec_bars(op.spec, len(op.shape), plan.mesh, room, BAR)
-    return [(p, f"{op.name}: {p.hint}") for p in moved_parts(bars, x, y - BAR / 2)]
-
-
 MOST_DIFFERENCES, LEAST_VALUES = 40, 12  # of a difference
 
 
 def plan_difference_text(found: PlanDiff, width: int) -> str:
-    """What changes from one plan to another: in all, the collectives, then the values.
+    """What changes from one plan to another: a summary, the collectives, then the values.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.program.plan_values import PlannedOp
-    >>> from shardviz.core.program.plan_values import Record
+    >>> from shardviz.core.program.plan_values import PlannedOp, Record
     >>> mesh = make_mesh(data=2)
     >>> one = Record("f", mesh, (PlannedOp("x", "argument", shape=(8,)),))
-    >>> print(difference_text(PlanDiff(one, one, added=one.ops), 80))
+    >>> print(plan_difference_text(PlanDiff(one, one, added=one.ops), 80))
     1 value new.
     New: x, [8], P()
     """
-    broken = any(plan.error is not None for plan in (found.before, found.after))
-    if broken or not (found.moves or found.values):
-        return flowing(found.lines, width)
+    failed = any(plan.error is not None for plan in (found.before, found.after))
+    if failed or not (found.moves or found.values):
+        return paragraphs(found.lines, width, MOST_TEXT_LINES)
     # Collectives are what people look for; values get the lines that these leave.
-    shown = _first_of(found.moves, MOST_DIFFERENCES, "collective")
-    room = max(MOST_TEXT_LINES - len(found.head) - len(shown) - 1, LEAST_VALUES)
-    return flowing([*found.head, *shown, *_first_of(found.values, room, "value")], width)
+    collectives = _first(found.moves, MOST_DIFFERENCES, "collective")
+    left = max(MOST_TEXT_LINES - len(found.head) - len(collectives) - 1, LEAST_VALUES)
+    values = _first(found.values, left, "value")
+    return paragraphs([*found.head, *collectives, *values], width, MOST_TEXT_LINES)
 
 
-def _first_of(lines: Sequence[str], most: int, noun: str) -> list[str]:
-    left = len(lines) - most
-    return [*lines[:most], *([f"and {plural(left, 'more ' + noun)}"] if left > 0 else [])]
-
-
-def stages_text(found: Stages | Comparison, width: int) -> str:
-    """Stages, or what changed between two of them, a sentence a line."""
-    head = [f"{found.program.name} on {found.program.mesh}"] if isinstance(found, Stages) else []
-    return flowing([*head, *found.lines], width)
+def _first(lines: Sequence[str], most: int, noun: str) -> list[str]:
+    return [*lines[:most], *and_more(len(lines) - most, noun)]

@@ -1,45 +1,18 @@
-"""Tables: tiles where a row meets a column, bars with numbers, and tables drawn in letters."""
+"""Tables: tiles in a matrix, bars with numbers and columns of words, and tables in letters."""
 
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from shardviz.picture.page import broken, page, shortened, text_width
+from shardviz.picture.page import page
 from shardviz.picture.picture import Label, Picture, Tiles, make_tiles, no_tiles
+from shardviz.picture.text_fit import broken, shortened, text_width
 
 MOST_CELLS = 256
 MOST_LINES = 64
-
-
-def wrapped(text: str, width: int, indent: str = "") -> list[str]:
-    """`text` in lines no wider than `width` where blanks, and slashes of long paths, allow it.
-
-    >>> wrapped("one two three", 8, "  ")
-    ['one two', '  three']
-    >>> wrapped("from jit(step)/transpose(jvp(layer))/dot_general", 24, "  ")
-    ['from', '  jit(step)/', '  transpose(jvp(layer))/', '  dot_general']
-    """
-    lines = textwrap.wrap(
-        text, max(width, 20) if width > 20 else width, subsequent_indent=indent,
-        break_long_words=False, break_on_hyphens=False,
-    )  # fmt: skip
-    return [part for line in lines for part in _path_lines(line, width, indent)]
-
-
-def _path_lines(line: str, width: int, indent: str) -> list[str]:
-    """A line that a long path makes too long, broken after slashes; addresses stay whole."""
-    found = []
-    while len(line) > width and "://" not in line:
-        at = line.rfind("/", len(indent), width) + 1
-        if at <= len(indent) or not line[at:].strip():
-            break
-        found.append(line[:at])
-        line = indent + line[at:]
-    return [*found, line]
 
 
 def bordered(
@@ -49,9 +22,9 @@ def bordered(
     remarks: Sequence[str] = (),
     ruled: bool = False,
 ) -> list[str]:
-    """A box-drawn table: heads on top, sides on the left, remarks on the right.
+    """A table drawn in letters: heads on top, sides on the left, remarks on the right.
 
-    >>> print("\\n".join(boxed(["x 0", "x 1"], ["y 0"], [["7", "8"]])))
+    >>> print("\\n".join(bordered(["x 0", "x 1"], ["y 0"], [["7", "8"]])))
           x 0   x 1
         ┌─────┬─────┐
     y 0 │ 7   │ 8   │
@@ -80,7 +53,7 @@ def bordered(
 
 
 def fits(lines: Sequence[str], width: int) -> bool:
-    """Whether a box is narrow and short enough to be read.
+    """Whether a table is narrow and short enough to be read.
 
     >>> fits(["abc"], 3), fits(["abc"], 2)
     (True, False)
@@ -88,6 +61,7 @@ def fits(lines: Sequence[str], width: int) -> bool:
     return max(map(len, lines)) <= width and len(lines) <= MOST_LINES
 
 
+LINE = 12.0  # points: from one line of a cell to the next
 ROW, GAP, HEAD = 22.0, 3.0, 16.0
 WIDEST_NAME = 260.0
 
@@ -112,19 +86,19 @@ def matrix(
     least: float = 54.0,
     **more: Any,
 ) -> Picture:
-    """A page with the table on it.
+    """A page with a tile wherever a row and a column have something in common.
 
     Args:
         rows, columns: their names.
         remarks: a text at the right of every row, `""` for none.
-        least: the least width of a column, in points.
-        more: what `page` takes: title, notes, legend, alt, hue, groups.
+        least: the minimum width of a column, in points.
+        more: what `page` takes: title, notes, legend, alt, colormap, groups.
 
     >>> matrix(["a"], ["x"], [Cell(0, 0, "yes", 0, "a is x")]).tiles.tooltip(0)
     'a is x'
     """
     left = min(max([text_width(r, 9.0, mono=True) for r in rows], default=0.0), WIDEST_NAME) + 14
-    texts = [*(c.text for c in cells)]
+    texts = [c.text for c in cells]
     width = max([least, *(text_width(t, 9.0, bold=True) + 12 for t in texts)])
     pitch = width + GAP
     labels = [
@@ -154,8 +128,8 @@ def matrix(
 
 LONGEST, THICK, PITCH, LEAST = 150.0, 9.0, 19.0, 2.0
 WIDEST_COLUMN, WIDEST_LAST = 320.0, 620.0
-LINE, MOST_REMARK_LINES = 12.0, 3  # of the words in the last column
-FINE, ODD = 0, 1  # groups: as meant, and worth a look
+MOST_REMARK_LINES = 3  # of the words in the last column
+NORMAL, HIGHLIGHTED = 0, 1  # groups
 
 
 @dataclass(frozen=True)
@@ -163,20 +137,32 @@ class Bar:
     """One row.
 
     Attributes:
-        value: what the length of the bar says; None for a row without a bar.
+        value: the length of the bar, in any unit; None for a row without a bar.
         text: the value in words, at the bar's end.
-        words: one text a column, at its right.
-        group: FINE or ODD.
+        words: one text per column, at its right.
+        group: NORMAL or HIGHLIGHTED.
         hint: the tooltip of the bar.
-        tone: of the words, as in Label; of what is `"bad"` no word is left out.
+        tone: of the words, as in Label; `"bad"` words are never shortened.
     """
 
     value: float | None
     text: str
     words: tuple[str, ...]
-    group: int = FINE
+    group: int = NORMAL
     hint: str = ""
     tone: str = ""
+
+
+def column_heads(starts: Sequence[float], heads: Sequence[str]) -> list[Label]:
+    """The names above the columns of a table."""
+    return [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
+
+
+def lines_at(x: float, y: float, lines: Sequence[str], tone: str) -> list[Label]:
+    """Several lines of text in one cell, the first at `y`."""
+    return [
+        Label(x, y + LINE * i, line, "start", "axis", tone) for i, line in enumerate(lines) if line
+    ]
 
 
 def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
@@ -184,7 +170,7 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
 
     Args:
         rows: in the order to show them.
-        heads: a name for the bars, then one a column of words.
+        heads: a name for the bars, then one per column of words.
         more: what `page` takes.
 
     >>> bars([Bar(2.0, "2 B", ("x",)), Bar(1.0, "1 B", ("y",))], ["bytes", ""]).tiles.width.tolist()
@@ -194,7 +180,7 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
     lengths = [None if r.value is None else max(LEAST, LONGEST * r.value / largest) for r in rows]
     ends = [(n or -6.0) + 6 + text_width(r.text, 9.0) for n, r in zip(lengths, rows, strict=True)]
     starts = _columns(rows, heads, max([60.0, *ends]) + 16)
-    labels = [Label(x, 5, h, "start", "tick") for x, h in zip(starts, heads, strict=True) if h]
+    labels = column_heads(starts, heads)
     y, tops = 16.0 if labels else 0.0, []
     for row, length in zip(rows, lengths, strict=True):
         tops.append(y)
@@ -204,7 +190,7 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
         labels += [label, *words]
         y += PITCH + LINE * (lines - 1)
     tiles = _tiles(rows, lengths, tops)
-    return page(tiles, labels, size=(starts[-1] + 40, y), hue="bars", groups=2, **more)
+    return page(tiles, labels, size=(starts[-1] + 40, y), colormap="bars", groups=2, **more)
 
 
 def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], int]:
@@ -216,11 +202,7 @@ def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], in
             most = None if row.tone == "bad" else MOST_REMARK_LINES
             parts = broken(text, WIDEST_LAST, 9.0, most)
             lines = max(lines, len(parts))
-        labels += [
-            Label(x, y + LINE * i, part, "start", "axis", tone)
-            for i, part in enumerate(parts)
-            if part
-        ]
+        labels += lines_at(x, y, parts, tone)
     return labels, lines
 
 

@@ -1,37 +1,38 @@
-"""Targets to choose from as a table: what each is, and what one device of it has."""
+"""Targets to choose from: what each is, and the published figures of one device."""
 
 from __future__ import annotations
 
 from shardviz.core.format import bytes_text, count_text, plural
 from shardviz.core.program.target import Target, Targets
 from shardviz.picture.picture import Picture
-from shardviz.picture.tables import Cell, matrix, wrapped
+from shardviz.picture.tables import Cell, matrix
+from shardviz.picture.text_fit import wrapped
 
-_COLUMNS: tuple[str, ...] = ("devices", "hosts", "memory", "bf16 peak", "memory rate")
-_HERE, _WORKER, _MISSING = 0, 3, 2  # as verdicts are coloured: good, neutral, bad
+_COLUMNS: tuple[str, ...] = ("devices", "hosts", "memory", "bf16 peak", "memory bandwidth")
+_RUNS, _COMPILES, _MISSING = 0, 3, 2  # the colours of verdicts: good, other, bad
 _LEGEND = (
-    (_HERE, "programs run on it"),
-    (_WORKER, "programs compile for it"),
+    (_RUNS, "programs run on it"),
+    (_COMPILES, "programs compile for it"),
     (_MISSING, "its compiler is not installed"),
 )
 
 
 def draw_targets(found: Targets, title: str | None = None) -> Picture:
-    """Targets: a row each, with the published figures of one device; None is left out.
+    """Targets: a row each, with the published figures of one device.
 
     >>> from shardviz.core.hardware.topology import Topology
     >>> pod = Target("described", "tpu", 16, "tpu:v5e:4x4", True)
     >>> draw_targets(Targets([pod])).tiles.tooltip(2)
-    'tpu:v5e:4x4: memory 16 GiB each'
+    'tpu:v5e:4x4: memory 16 GiB per device'
     """
     cells = []
     for row, target in enumerate(found):
-        group = _MISSING if target.missing else _WORKER if target.text else _HERE
+        group = _MISSING if target.missing else _COMPILES if target.text else _RUNS
         for column, text in enumerate(_figures(target)):
             if text:
-                hint = f"{target.name}: {_COLUMNS[column]} {text}{' each' * (column > 1)}"
+                hint = f"{target.name}: {_COLUMNS[column]} {text}{' per device' * (column > 1)}"
                 cells.append(Cell(row, column, text, group, hint))
-    said = "; ".join(f"{t.name}: {', '.join([str(t), *_words(t)])}" for t in found) or "none"
+    listing = "; ".join(f"{t.name}: {', '.join([str(t), *_in_words(t)])}" for t in found)
     return matrix(
         [t.name for t in found],
         _COLUMNS,
@@ -39,9 +40,9 @@ def draw_targets(found: Targets, title: str | None = None) -> Picture:
         remarks=[f"{t}{'; ' * bool(t.missing)}{t.missing}" for t in found],
         title=plural(len(found), "target") if title is None else title,
         legend=_LEGEND,
-        notes=["memory, bf16 peak and memory rate are those of one device, as published"],
-        alt=f"Targets. {said}.",
-        hue="verdicts",
+        notes=["memory, bf16 peak and memory bandwidth are per device, as published"],
+        alt=f"Targets. {listing or 'none'}.",
+        colormap="verdicts",
         groups=4,
         facts={"kind": "targets"},
     )
@@ -60,16 +61,15 @@ def targets_text(found: Targets, width: int) -> str:
     """Targets: how each is written, what it is, and what one device of it has.
 
     >>> print(targets_text(Targets([Target("described", "gpu", 16, "gpu:h100:2x8", True)]), 80))
-    gpu:h100:2x8  NVIDIA H100 SXM 2×8, described · 16 devices · 2 hosts · each 79.1
-                  GiB, 989.4 TFLOP/s in bf16, 3.4 TB/s
+    gpu:h100:2x8  NVIDIA H100 SXM 2×8, described · 16 devices · 2 hosts · per device
+                  79.1 GiB, 989.4 TFLOP/s in bf16, 3.4 TB/s
     """
     left = max((len(t.name) for t in found), default=0)
     lines = []
     for target in found:
-        said = " · ".join(
-            [str(target), *_words(target), *([target.missing] * bool(target.missing))]
-        )
-        lines += wrapped(f"{target.name:<{left}}  {said}", width, " " * (left + 2))
+        parts = [str(target), *_in_words(target), target.missing]
+        line = f"{target.name:<{left}}  {' · '.join(filter(None, parts))}"
+        lines += wrapped(line, width, " " * (left + 2))
     return "\n".join(lines) or "no targets"
 
 
@@ -83,31 +83,31 @@ def target_text(target: Target, width: int) -> str:
 
 
 def _figures(target: Target) -> tuple[str, ...]:
-    """What stands in each of `_COLUMNS`; `""` where it is not known."""
+    """A text for each of `_COLUMNS`; `""` where it is not known."""
     count = "" if target.count is None else f"{target.count:,}"
-    there = target.topology
-    if there is None:
+    topology = target.topology
+    if topology is None:
         return (count,)
-    chip = there.chip
-    memory, peak, rate = chip.device_bytes, chip.peak_bf16, chip.hbm_bandwidth
+    chip = topology.chip
+    memory, peak, bandwidth = chip.device_bytes, chip.peak_bf16, chip.hbm_bandwidth
     return (
         count,
-        f"{there.hosts:,}",
+        f"{topology.hosts:,}",
         "" if memory is None else bytes_text(memory),
         "" if peak is None else f"{count_text(peak / chip.devices)}FLOP/s",
-        "" if rate is None else f"{count_text(rate / chip.devices)}B/s",
+        "" if bandwidth is None else f"{count_text(bandwidth / chip.devices)}B/s",
     )
 
 
-def _words(target: Target) -> list[str]:
-    """The same as it is said in a line."""
+def _in_words(target: Target) -> list[str]:
+    """The same figures for a line of text."""
     figures: dict[str, str] = dict(zip(_COLUMNS, _figures(target), strict=False))
     words = [plural(target.count, "device")] if target.count is not None else []
     if target.topology is not None:
         words.append(plural(target.topology.hosts, "host"))
-    each = [
+    device = ", ".join(
         f"{figures[name]}{unit}"
-        for name, unit in (("memory", ""), ("bf16 peak", " in bf16"), ("memory rate", ""))
+        for name, unit in (("memory", ""), ("bf16 peak", " in bf16"), ("memory bandwidth", ""))
         if figures.get(name)
-    ]
-    return [*words, *([f"each {', '.join(each)}"] if each else [])]
+    )
+    return [*words, f"per device {device}"] if device else words

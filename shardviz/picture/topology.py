@@ -1,8 +1,7 @@
-"""Topologies: devices by position, and the links that a collective uses; rooflines as text."""
+"""Topologies: devices by their position, and the links that a collective uses."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,9 +12,10 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.hardware.torus import Torus
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Collective
-from shardviz.core.program.roofline import Bound, Roofline, collective_link_use, collective_name
-from shardviz.picture.ids import ids_text
-from shardviz.picture.page import page, text_width
+from shardviz.core.program.roofline import collective_link_use, collective_name
+from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
+from shardviz.picture.device_ids import ids_text
+from shardviz.picture.page import page
 from shardviz.picture.picture import (
     DEVICE,
     MANY_GROUPS,
@@ -26,9 +26,8 @@ from shardviz.picture.picture import (
     coordinates,
     make_tiles,
 )
-from shardviz.picture.report import amount_text
-from shardviz.picture.tables import MOST_LINES, wrapped
-from shardviz.picture.topology_page import Board, board, connection_edges
+from shardviz.picture.tables import fits
+from shardviz.picture.text_fit import text_width, wrapped
 
 
 def draw_position(
@@ -40,16 +39,16 @@ def draw_position(
     links: LinkUse | None = None,
     bare: bool = False,
 ) -> Picture:
-    """The devices of a mesh where they stand, with the links between their chips.
+    """The devices of a mesh by their position in a topology, with the links between chips.
 
     Args:
-        topology: where they stand, or its text: `"tpu:v5e:4x4"`.
+        topology: a Topology or its text: `"tpu:v5e:4x4"`.
         collective: of a Report or Plan: its groups are coloured, and the links that it uses; the
-            wider a link, the more it carries.
+            wider a link, the more bytes on it.
         colour: without a collective, a mesh axis to colour by; the first one where None.
         title: `""` for none.
-        links: what `collective_links` finds for the collective, where it was asked already.
-        bare: leaves out what stands below the devices: legend and notes.
+        links: the result of `collective_link_use` for the collective, where it is known already.
+        bare: leaves out the legend and the notes.
 
     Raises:
         TargetError: where the mesh does not fit the topology.
@@ -60,36 +59,36 @@ def draw_position(
     >>> len(picture.tiles), len(picture.edges), len(picture.frames)
     (16, 24, 4)
     """
-    place = Topology.parse(topology) if isinstance(topology, str) else topology
-    rows = device_rows(mesh, place)
-    placed = board(place)
+    described = Topology.parse(topology) if isinstance(topology, str) else topology
+    rows = device_rows(mesh, described)
+    grid = chip_grid(described)
     if collective is not None and links is None:
-        links = collective_link_use(collective, mesh, place)
+        links = collective_link_use(collective, mesh, described)
     if links is None:
         groups, count, legend = _by_axis(mesh, colour)
     else:
-        groups, count, legend = _by_group(links, place, rows)
+        groups, count, legend = _by_group(links, described, rows)
     about: Template = (" · ", *coordinates(mesh.axis_names, mesh.axis_sizes))
-    tiles = _tiles(placed, rows, groups, mesh.device_ids.reshape(-1), about, _short(mesh))
-    head = f"mesh {mesh} on {place}"
+    tiles = _tiles(grid, rows, groups, mesh.device_ids.reshape(-1), about, _short(mesh))
+    head = f"mesh {mesh} on {described}"
     if collective is not None:
-        head = f"{collective_name(collective)} on {place}"
-    edges = connection_edges(placed, links)
-    notes = [place.words(), *_stroke_notes(placed), *_link_notes(links, collective, count)]
+        head = f"{collective_name(collective)} on {described}"
+    edges = connection_edges(grid, links)
+    notes = [described.words(), *_line_notes(grid), *_link_notes(links, collective, count)]
     if (edges.group == MANY_GROUPS).any():
-        notes.append("Grey links serve several groups.")
+        notes.append("Grey links carry the data of several groups.")
     return page(
         tiles,
-        placed.labels(),
+        grid.labels(),
         title=head if title is None else title,
         notes=[] if bare else notes,
         legend=[] if bare else legend,
-        frames=placed.frames(),
-        size=placed.size,
+        frames=grid.frames(),
+        size=grid.size,
         edges=edges,
         groups=count,
-        hue="blocks" if count <= 10 else "ramp",
-        alt=_alt(mesh, place, notes),
+        colormap="blocks" if count <= 10 else "ramp",
+        alt=_alt(mesh, described, notes),
         facts={"kind": "devices", "by": "position"},
     )
 
@@ -101,22 +100,22 @@ def draw_topology(topology: Topology, title: str | None = None) -> Picture:
     >>> len(picture.tiles), len(picture.frames)
     (64, 16)
     """
-    placed = board(topology)
+    grid = chip_grid(topology)
     rows = np.arange(topology.devices)
-    tiles = _tiles(placed, rows, topology.slice_indices, topology.device_ids, (), ())
+    tiles = _tiles(grid, rows, topology.slice_indices, topology.device_ids, (), ())
     count = topology.slices
     legend = [(i, f"slice {i}") for i in range(count)] if 1 < count <= 10 else []
     return page(
         tiles,
-        placed.labels(),
+        grid.labels(),
         title=str(topology) if title is None else title,
-        notes=[topology.words(), *_stroke_notes(placed)],
+        notes=[topology.words(), *_line_notes(grid)],
         legend=legend,
-        frames=placed.frames(),
-        size=placed.size,
-        edges=connection_edges(placed, None),
+        frames=grid.frames(),
+        size=grid.size,
+        edges=connection_edges(grid, None),
         groups=count,
-        hue="blocks" if count <= 10 else "ramp",
+        colormap="blocks" if count <= 10 else "ramp",
         alt=f"{topology}: {topology.words()} Device ids: {ids_text(topology.device_ids, 200)}.",
         facts={"kind": "devices", "by": "position"},
     )
@@ -126,13 +125,13 @@ def _by_axis(mesh: MeshSpec, colour: str | None) -> tuple[np.ndarray, int, list]
     long = [name for name, size in mesh.shape.items() if size > 1]
     axis = colour if colour is not None else (long or list(mesh.axis_names))[0]
     count = mesh.require_axis(axis)
-    lane = np.broadcast_to(mesh.lane(axis), mesh.axis_sizes).reshape(-1)
+    groups = np.broadcast_to(mesh.lane(axis), mesh.axis_sizes).reshape(-1)
     legend = [(i, f"{axis} {i}") for i in range(count)] if 1 < count <= 10 else []
-    return lane, count, legend
+    return groups, count, legend
 
 
 def _by_group(links: LinkUse, topology: Topology, rows: np.ndarray) -> tuple[np.ndarray, int, list]:
-    """Each device in the colour of its group; of a chip with several groups, its own device's."""
+    """The group of each device, how many groups there are, and the legend."""
     chips = links.torus.chip_of[rows]
     groups = np.maximum(links.chip_group[chips], 0)
     count = int(max(links.chip_group.max(), links.owner.max(initial=-1))) + 1
@@ -142,27 +141,27 @@ def _by_group(links: LinkUse, topology: Topology, rows: np.ndarray) -> tuple[np.
 
 def _short(mesh: MeshSpec) -> Template:
     """`0, 3`: the coordinates alone, for the second line of a tile."""
-    parts = [p for p in coordinates(mesh.axis_names, mesh.axis_sizes) if isinstance(p, Slot)]
-    joined: list[str | Slot] = []
-    for part in parts:
-        joined += [", ", part] if joined else [part]
-    return tuple(joined)
+    text: list[str | Slot] = []
+    for part in coordinates(mesh.axis_names, mesh.axis_sizes):
+        if isinstance(part, Slot):
+            text += [", ", part] if text else [part]
+    return tuple(text)
 
 
 def _tiles(
-    placed: Board,
+    grid: ChipGrid,
     rows: np.ndarray,
     groups: Any,
     ids: np.ndarray,
     about: Template,
     second: Template,
 ) -> Tiles:
-    topology, torus = placed.topology, placed.torus
+    topology, torus = grid.topology, grid.torus
     chips, cores = torus.chip_of[rows], topology.cores[rows]
     each = topology.chip.devices
-    seam = 0.0 if each == 1 else min(2.0, placed.gap * 0.2)
-    width = (placed.cell[0] - seam * (each - 1)) / each
-    x, y = placed.corners[:, chips]
+    gap = 0.0 if each == 1 else min(2.0, grid.gap * 0.2)
+    width = (grid.cell[0] - gap * (each - 1)) / each
+    x, y = grid.corners[:, chips]
     names = ("x", "y", "z")[: len(torus.shape)] if torus.shape else ("GPU",)
     hint: list[str | Slot] = ["device ", Slot(DEVICE), *about]
     columns = {"host": topology.process_indices[rows]}
@@ -178,13 +177,13 @@ def _tiles(
         hint += [" · slice ", Slot("slice")]
     wide = text_width(str(ids.max()), 8.0) + 5 <= width
     text: tuple[str | Slot, ...] = (Slot(DEVICE),) if wide else ()
-    if text and second and placed.cell[1] >= 30:
+    if text and second and grid.cell[1] >= 30:
         text += ("\n", *second)
     return make_tiles(
-        x + cores * (width + seam),
+        x + cores * (width + gap),
         y,
         width,
-        placed.cell[1],
+        grid.cell[1],
         groups,
         ids,
         text=text,
@@ -194,15 +193,13 @@ def _tiles(
     )
 
 
-def _stroke_notes(placed: Board) -> list[str]:
-    """What the strokes mean that do not lead from chip to chip."""
+def _line_notes(grid: ChipGrid) -> list[str]:
+    """What the lines mean that do not join two chips."""
     parts = []
-    if not placed.flat:
-        parts.append(
-            "Slanted strokes are links along z, up to the next plane and down to the last."
-        )
-    if any(placed.torus.wraps[:2]):
-        parts.append("Strokes beyond an edge lead around to the other side.")
+    if not grid.flat:
+        parts.append("Slanted lines are links along z, to the next plane and to the one before.")
+    if any(grid.torus.wraps[:2]):
+        parts.append("Lines that end outside the grid wrap around to the other side.")
     return parts
 
 
@@ -212,14 +209,11 @@ def _link_notes(links: LinkUse | None, collective: Collective | None, groups: in
     if links is None:
         return ["Which devices take part is not known, so no links are drawn."]
     size = collective.bytes_per_device
-    times = links.times(size)
-    parts = []
-    for name, seconds in times.items():
-        least = "an unpublished rate" if seconds is None else f"at least {seconds_text(seconds)}"
-        parts.append(f"{name} {least}")
-    used = f"{plural(links.used, 'link')} between chips" if links.torus.shape else ""
-    said = ", ".join(p for p in (used, *parts) if p) or "nothing leaves a chip"
-    notes = [f"{bytes_text(size)} on each device: {said}."]
+    parts = [f"{plural(links.used, 'link')} between chips"] if links.torus.shape else []
+    for name, seconds in links.times(size).items():
+        time = "at an unpublished rate" if seconds is None else f"at least {seconds_text(seconds)}"
+        parts.append(f"{name} {time}")
+    notes = [f"{bytes_text(size)} per device: {', '.join(parts) or 'nothing leaves a chip'}."]
     if groups > 10:
         notes.append(f"{plural(groups, 'group')}, coloured in order from first to last.")
     return notes
@@ -234,7 +228,7 @@ def _alt(mesh: MeshSpec, topology: Topology, notes: list[str]) -> str:
 
 
 def topology_text(topology: Topology, width: int) -> str:
-    """A topology: what it is, then the device ids at their coordinates, where there is room.
+    """A topology: what it is, then the device ids at their coordinates, where these fit.
 
     >>> print(topology_text(Topology.parse("tpu:v5e:2x4"), 80))
     tpu:v5e:2x4 · 8 chips of TPU v5e as 2×4 on 2 hosts; no axis closes to a ring.
@@ -245,15 +239,15 @@ def topology_text(topology: Topology, width: int) -> str:
     y 3     6    7
     """
     lines = wrapped(f"{topology} · {topology.words()}", width, "  ")
-    grid = _grid(topology)
-    if len(grid) <= MOST_LINES and max(map(len, grid)) <= width:
-        return "\n".join([*lines, *grid])
+    planes = _planes(topology)
+    if fits(planes, width):
+        return "\n".join([*lines, *planes])
     ids = ids_text(np.sort(topology.device_ids))
     return "\n".join([*lines, *wrapped(f"ids {ids}", width, "  ")])
 
 
-def _grid(topology: Topology) -> list[str]:
-    """Planes below one another; the devices of a chip stand side by side."""
+def _planes(topology: Topology) -> list[str]:
+    """Planes below one another; the devices of a chip as `0/1`."""
     torus = Torus(topology)
     order = np.argsort(torus.chip_of, kind="stable")
     ids = topology.device_ids[order].reshape(torus.chips, -1)
@@ -283,28 +277,4 @@ def _grid(topology: Topology) -> list[str]:
             first = (plane * down + row) * across
             body = "".join(f"{c:>{wide}}" for c in cells[first : first + across])
             lines.append(f"{sides[row]:<{margin}}{body}")
-    return lines
-
-
-def roofline_text(found: Roofline, width: int) -> str:
-    """A roofline: its words, a line a part, its notes."""
-    lines = wrapped(found.words, width, "  ")
-    lines += _bounds(found.rows, width)
-    if found.ops:
-        lines += wrapped("operations on each device, before XLA fuses them:", width, "  ")
-        lines += _bounds(found.ops, width)
-    for note in found.notes:
-        lines += wrapped(note, width, "  ")
-    return "\n".join(lines)
-
-
-def _bounds(rows: Sequence[Bound], width: int) -> list[str]:
-    left = max((len(seconds_text(r.seconds)) for r in rows), default=0)
-    lines = []
-    for row in rows[:MOST_LINES]:
-        parts = [row.name, row.bound, amount_text(row), row.source, row.note]
-        said = " · ".join(p for p in parts if p)
-        lines += wrapped(f"{seconds_text(row.seconds):>{left}}  {said}", width, " " * (left + 2))
-    if len(rows) > MOST_LINES:
-        lines.append(f"and {len(rows) - MOST_LINES:,} more")
     return lines

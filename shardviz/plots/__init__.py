@@ -1,1 +1,1 @@
-"""Pictures in ink, through matplotlib. Imports no pyplot and no widgets."""
+"""Pictures drawn by matplotlib. Imports no pyplot and no widgets."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from matplotlib.figure import Figure as PlainFigure
 
-from shardviz.picture.draw import draw
 from shardviz.picture.palette import Theme
 from shardviz.picture.picture import Picture
+from shardviz.picture.show import draw
 from shardviz.plots.paint import paint
 
 DOTS_PER_INCH = 144.0  # two dots a point: crisp on the screens that people have

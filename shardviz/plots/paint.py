@@ -13,7 +13,6 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
-from shardviz.picture.page import text_width
 from shardviz.picture.palette import (
     Theme,
     colours,
@@ -33,6 +32,7 @@ from shardviz.picture.picture import (
     Picture,
     Tiles,
 )
+from shardviz.picture.text_fit import text_width
 
 MOST_LABELS = 4096
 LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points
@@ -47,18 +47,18 @@ class Line:
     text: str
     size: float
     bold: bool
-    ink: tuple[float, ...]
+    colour: tuple[float, ...]
     anchor: str
 
 
-def letter_tiles(picture: Picture, inks: np.ndarray) -> Iterator[Line]:
+def lines_in_tiles(picture: Picture, text_colour: np.ndarray) -> Iterator[Line]:
     """The lines inside the tiles of a picture, all tiles set alike.
 
-    The first line is as large as every tile can bear; further lines and what stands at the right
-    edge are left out where they do not fit. Tooltips have the full text.
+    The first line is as large as fits into every tile; further lines, and text at the right
+    edge, are left out where they do not fit. Tooltips have the full text.
 
     Args:
-        inks: uint8 [tiles, 4], the colour of text on each tile.
+        text_colour: uint8 [tiles, 4], the colour of text on each tile.
     """
     tiles = picture.tiles
     smallest_width, smallest_height = float(tiles.width.min()), float(tiles.height.min())
@@ -71,9 +71,9 @@ def letter_tiles(picture: Picture, inks: np.ndarray) -> Iterator[Line]:
         return
     fit = _Fit(size, pad, tiles.align)
     for index, text in enumerate(texts):
-        box = (float(tiles.x[index]), float(tiles.y[index]),
+        edges = (float(tiles.x[index]), float(tiles.y[index]),
                float(tiles.width[index]), float(tiles.height[index]))  # fmt: skip
-        yield from fit.lines(text, box, tuple((inks[index] / 255).tolist()))
+        yield from fit.lines(text, edges, tuple((text_colour[index] / 255).tolist()))
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,9 @@ class _Fit:
     align: str
 
     def lines(
-        self, text: _Text, box: tuple[float, float, float, float], ink: tuple[float, ...]
+        self, text: _Text, edges: tuple[float, float, float, float], colour: tuple[float, ...]
     ) -> Iterator[Line]:
-        x, y, width, height = box
+        x, y, width, height = edges
         small = min(SECOND, self.size * 0.8)
         rest = [t for t in text.rest if text_width(t, small) <= width - 2 * self.pad]
         if small < SMALLEST or self.size * 1.25 + len(rest) * small * 1.35 > height - 4:
@@ -115,13 +115,13 @@ class _Fit:
         left = self.align == "start"
         along = x + self.pad if left else x + width / 2
         anchor = "start" if left else "middle"
-        yield Line(along, at, text.main, self.size, True, ink, anchor)
-        room = width - 2 * self.pad - text_width(text.main, self.size, bold=True)
-        if text.corner and left and small >= SMALLEST and text_width(text.corner, small) + 4 < room:
-            yield Line(x + width - self.pad, at, text.corner, small, False, ink, "end")
+        yield Line(along, at, text.main, self.size, True, colour, anchor)
+        free = width - 2 * self.pad - text_width(text.main, self.size, bold=True)
+        if text.corner and left and small >= SMALLEST and text_width(text.corner, small) + 4 < free:
+            yield Line(x + width - self.pad, at, text.corner, small, False, colour, "end")
         at += self.size * 0.6 + small * 0.85
         for line in rest:
-            yield Line(along, at, line, small, False, ink, anchor)
+            yield Line(along, at, line, small, False, colour, anchor)
             at += small * 1.4
 
 
@@ -155,7 +155,7 @@ def paint(
         figure_class: the class of a new Figure.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.picture.draw import draw
+    >>> from shardviz.picture.show import draw
     >>> figure = paint(draw(make_mesh(data=4, model=2)), theme="dark")
     >>> len(figure.axes[0].collections[0].get_paths())
     8
@@ -178,9 +178,9 @@ def _scale(ax: Axes, picture: Picture) -> float:
     parent = ax.get_figure(root=True)
     if parent is None:
         return 1.0
-    box = ax.get_position()
+    area = ax.get_position()
     width, height = parent.get_size_inches() * POINTS_PER_INCH
-    return float(min(box.width * width / picture.width, box.height * height / picture.height))
+    return float(min(area.width * width / picture.width, area.height * height / picture.height))
 
 
 class _Painter:
@@ -218,9 +218,9 @@ class _Painter:
         self.ax.add_collection(lines, autolim=False)
 
     def tiles(self, picture: Picture, x: float, y: float) -> None:
-        """All tiles in one collection, then the texts that fit into them."""
+        """All tiles in one collection, then the text that fits into them."""
         tiles = picture.tiles
-        fills = colours(tiles.group, picture.groups, picture.hue, self.theme)
+        fills = colours(tiles.group, picture.groups, picture.colormap, self.theme)
         smallest = float(min(tiles.width.min(), tiles.height.min()))
         edges: Any = "none"
         if smallest >= EDGED and tiles.radius:
@@ -238,9 +238,9 @@ class _Painter:
             antialiased=bool(tiles.radius) or smallest >= 3,
             zorder=1,
         )
-        for text in letter_tiles(picture, text_colours_of(picture, self.theme)):
+        for text in lines_in_tiles(picture, text_colours_of(picture, self.theme)):
             self.text(x + text.x, y + text.y, text.text, "sans", text.size,
-                      "bold" if text.bold else "normal", text.ink, text.anchor)  # fmt: skip
+                      "bold" if text.bold else "normal", text.colour, text.anchor)  # fmt: skip
 
     def raster(self, picture: Picture, fills: np.ndarray, x: float, y: float) -> None:
         """So many tiles that each is a few dots: painted as an image, not one by one."""
@@ -287,16 +287,16 @@ class _Painter:
         self.ax.add_collection(collection, autolim=False)
 
     def _palette(self, picture: Picture, strength: str) -> np.ndarray:
-        return palette(picture.groups, picture.hue, self.theme, strength)
+        return palette(picture.groups, picture.colormap, self.theme, strength)
 
     def label(self, label: Label, x: float, y: float) -> None:
-        """One label, set as its role says."""
+        """One label, in the font of its role."""
         family, size, weight, tone = _ROLES[label.role]
-        ink = getattr(self.theme, label.tone or tone)
-        self.text(x + label.x, y + label.y, label.text, family, size, weight, ink, label.anchor)
+        colour = getattr(self.theme, label.tone or tone)
+        self.text(x + label.x, y + label.y, label.text, family, size, weight, colour, label.anchor)
 
     def text(
-        self, x: float, y: float, text: str, family: str, size: float, weight: str, ink: Any,
+        self, x: float, y: float, text: str, family: str, size: float, weight: str, colour: Any,
         anchor: str,
     ) -> None:  # fmt: skip
         """One line of text; names are never read as mathematics."""
@@ -307,7 +307,7 @@ class _Painter:
             family=_FAMILIES[family],
             size=size * self.scale,
             weight=weight,
-            color=ink,
+            color=colour,
             ha={"start": "left", "middle": "center", "end": "right"}[anchor],
             va="center",
             parse_math=False,
@@ -318,23 +318,23 @@ class _Painter:
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
     """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
-    found = colours(np.maximum(edges.group, 0), picture.groups, picture.hue, theme, "strong")
-    for group, ink in ((NO_GROUP, theme.faint_ink), (MANY_GROUPS, theme.muted)):
-        found[edges.group == group, :3] = rgb(ink)
-    found[edges.group == NO_GROUP, 3] = 140  # what is idle stands back
+    found = colours(np.maximum(edges.group, 0), picture.groups, picture.colormap, theme, "strong")
+    for group, colour in ((NO_GROUP, theme.faint_ink), (MANY_GROUPS, theme.muted)):
+        found[edges.group == group, :3] = rgb(colour)
+    found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
     return found
 
 
 def _edge_colours(picture: Picture, theme: Theme) -> np.ndarray:
-    """The full colour, half and half with the fill: an edge that a pale tile can be told by."""
-    group, count, hue = picture.tiles.group, picture.groups, picture.hue
-    strong = colours(group, count, hue, theme, "strong").astype(float)
-    return (strong + colours(group, count, hue, theme)) / 2
+    """The full colour, half and half with the fill: an edge by which pale tiles differ."""
+    group, count, colormap = picture.tiles.group, picture.groups, picture.colormap
+    strong = colours(group, count, colormap, theme, "strong").astype(float)
+    return (strong + colours(group, count, colormap, theme)) / 2
 
 
 def text_colours_of(picture: Picture, theme: Theme) -> np.ndarray:
     """The colour of text on every tile: uint8 [tiles, 4]."""
-    table = palette(picture.groups, picture.hue, theme)
+    table = palette(picture.groups, picture.colormap, theme)
     return text_colours(table, theme)[table_index(picture.tiles.group, picture.groups, len(table))]
 
 
@@ -353,13 +353,13 @@ def _round_corners(edges: np.ndarray, radius: float) -> np.ndarray:
     across, down = np.array([1.0, 0, 0, 1]), np.array([1.0, 1, 0, 0])
     if radius <= 0:
         return np.stack([x + width * across, y + height * down], -1)
-    turn = np.minimum(radius, np.minimum(width, height) / 2)
+    bend = np.minimum(radius, np.minimum(width, height) / 2)
     angles = np.linspace(0, np.pi / 2, 5) + np.pi / 2 * np.arange(4)[:, None]
     right, low = np.repeat([1, 0, 0, 1], 5), np.repeat([1, 1, 0, 0], 5)
-    middle_x = x + np.where(right, width - turn, turn)
-    middle_y = y + np.where(low, height - turn, turn)
+    middle_x = x + np.where(right, width - bend, bend)
+    middle_y = y + np.where(low, height - bend, bend)
     return np.stack(
-        [middle_x + turn * np.cos(angles.ravel()), middle_y + turn * np.sin(angles.ravel())], -1
+        [middle_x + bend * np.cos(angles.ravel()), middle_y + bend * np.sin(angles.ravel())], -1
     )
 
 
@@ -370,7 +370,7 @@ def _letters(family: str) -> frozenset[int]:
 
 
 def printable(text: str, family: str = "sans") -> str:
-    """`text` with a box for every letter that the font lacks, so that nothing warns.
+    """`text` with a square for every letter that the font lacks, so that nothing warns.
 
     >>> printable("ctx 文")
     'ctx □'

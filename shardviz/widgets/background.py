@@ -149,15 +149,15 @@ class LatestWins(Generic[Item]):
 
     Args:
         name: what the thread is called.
-        work: does one item; is given it, and a check whether it should stop: something newer is
+        work: does one item; is given it, and a check whether it should stop: something later is
             due, or everything was closed. Must not raise.
         settle_s: seconds without another request before work begins.
 
     >>> done = []
-    >>> newest = Newest("example", lambda item, stop: done.append(item), 0.01)
+    >>> latest = LatestWins("example", lambda item, stop: done.append(item), 0.01)
     >>> for number in range(100):
-    ...     newest.ask(number)
-    >>> newest.wait(5), done
+    ...     latest.ask(number)
+    >>> latest.wait(5), done
     (True, [99])
     """
 
@@ -235,7 +235,7 @@ def _close_all() -> None:
 
 
 class EffectsReader:
-    """Reads the effects of one program after another, on a thread; the newest counts.
+    """Reads the effects of one program after another, on a thread; the latest counts.
 
     Attributes:
         view: what the page shows: `state` is `"none"`, `"reading"` or `"done"`.

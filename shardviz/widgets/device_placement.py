@@ -24,9 +24,9 @@ class DevicePlacement:
     Attributes:
         topology: the hardware.
         mesh: the mesh with the ids and hosts that its devices have there.
-        compiled: whether the order is that of a compile; else devices stand in order of their ids.
+        compiled: whether the order is that of a compile; else it is that of the ids.
 
-    >>> standing(make_mesh(data=8, model=2), "tpu:v5e:4x4").words
+    >>> device_placement(make_mesh(data=8, model=2), "tpu:v5e:4x4").words
     '16 · in id order'
     """
 
@@ -44,9 +44,9 @@ class DevicePlacement:
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
     """Why the devices have no position under a target; `""` where they do.
 
-    >>> why_not_standing(make_mesh(data=8), "tpu:v5e:4x4")
+    >>> why_no_placement(make_mesh(data=8), "tpu:v5e:4x4")
     'TPU v5e 4×4 has 16 devices and the mesh has 8.'
-    >>> why_not_standing(make_mesh(data=8, model=2), "tpu:v5e:4x4")
+    >>> why_no_placement(make_mesh(data=8, model=2), "tpu:v5e:4x4")
     ''
     """
     topology = topology_of(target)
@@ -68,22 +68,22 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
 def device_placement(
     mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
 ) -> DevicePlacement | None:
-    """The mesh with its devices where they stand; None where they have no position.
+    """The mesh with the devices that the target has; None where they have no position.
 
     Args:
         mesh: the mesh as it stands.
         target: what it is compiled for, checked.
         order: the ids of the devices in mesh order, as a compile chose them; `()` where not known.
 
-    >>> found = standing(make_mesh(data=2, model=2), "tpu:v5e:2x2", (0, 1, 3, 2))
+    >>> found = device_placement(make_mesh(data=2, model=2), "tpu:v5e:2x2", (0, 1, 3, 2))
     >>> found.mesh.device_ids.tolist(), found.compiled
     ([[0, 1], [3, 2]], True)
     """
-    return None if why_no_placement(mesh, target) else _standing(mesh, target, order)
+    return None if why_no_placement(mesh, target) else _placed(mesh, target, order)
 
 
 @lru_cache(maxsize=8)
-def _standing(mesh: MeshSpec, target: str, order: tuple[int, ...]) -> DevicePlacement:
+def _placed(mesh: MeshSpec, target: str, order: tuple[int, ...]) -> DevicePlacement:
     topology = topology_of(target)
     assert topology is not None  # the caller has looked
     known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
@@ -106,10 +106,10 @@ def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
 
 
 class DeviceOrders:
-    """In which order compiles put the devices of their targets.
+    """The order in which each compile put the devices of its target.
 
-    >>> orders = Orders()
-    >>> orders.standing(make_mesh(data=2, model=2), "tpu:v5e:2x2").compiled
+    >>> orders = DeviceOrders()
+    >>> orders.placement(make_mesh(data=2, model=2), "tpu:v5e:2x2").compiled
     False
     """
 
@@ -132,8 +132,8 @@ class DeviceOrders:
         self._known[key] = order
         return True
 
-    def standing(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
-        """The mesh with its devices where they stand; None where they have no position."""
+    def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
+        """The mesh with the devices that the target has; None where they have no position."""
         return device_placement(mesh, target, self._known.get(_key(mesh, target), ()))
 
 
@@ -152,7 +152,7 @@ def link_words(collective: Collective, links: LinkUse | None) -> str:
 
     Args:
         collective: of a Report or Plan.
-        links: what `collective_links` found; None where its groups are not known.
+        links: what `collective_link_use` found; None where its groups are not known.
 
     >>> from shardviz.core.hardware.topology import Topology
     >>> from shardviz.core.hardware.interconnect import route

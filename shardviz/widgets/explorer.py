@@ -23,14 +23,25 @@ from shardviz.widgets.menus import target_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.report_view import History, cache_view, report_view
-from shardviz.widgets.session import Session
-from shardviz.widgets.session_view import session_view
+from shardviz.widgets.session import MAX_ARRAYS, Session
+from shardviz.widgets.session_view import menus_view, session_view
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import session_on, session_state
 from shardviz.widgets.values_view import explanation_view
 
 
-class Explorer(anywidget.AnyWidget):
+def array_trait(number: int) -> str:
+    """The name of the trait that holds the view and the picture of one array."""
+    return f"array_{number}"
+
+
+class _ArrayTraits(traitlets.HasTraits):
+    """One trait for each array, so that an edit sends only the arrays that it changes."""
+
+    locals().update({array_trait(i): traitlets.Dict().tag(sync=True) for i in range(MAX_ARRAYS)})
+
+
+class Explorer(anywidget.AnyWidget, _ArrayTraits):
     """The main screen: mesh, arrays, rules, devices and program, linked and live.
 
     Made by `shardviz.explore`. The synced traits are what the page draws; the session behind them
@@ -48,21 +59,22 @@ class Explorer(anywidget.AnyWidget):
 
     _esm = html_page.bundled_module("explorer")
     _css = html_page.bundled_styles()
+    menus = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
-    pictures = traitlets.Dict().tag(sync=True)
     devices = traitlets.Dict().tag(sync=True)
     report_data = traitlets.Dict().tag(sync=True)
+    code_data = traitlets.Unicode().tag(sync=True)
     target = traitlets.Dict().tag(sync=True)
     palette = traitlets.Dict().tag(sync=True)
-    rungs_data = traitlets.Dict().tag(sync=True)
+    stages_data = traitlets.Dict().tag(sync=True)
     plan_data = traitlets.Dict().tag(sync=True)
-    story = traitlets.Dict().tag(sync=True)
+    explanation = traitlets.Dict().tag(sync=True)
     background = traitlets.Dict().tag(sync=True)
     link_data = traitlets.Dict().tag(sync=True)
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
-        super().__init__(palette=palettes(), **kwargs)
+        super().__init__(palette=palettes(), menus=menus_view(session), **kwargs)
         self.session = session
         self._cache = cache
         self.report: Report | None = None
@@ -70,7 +82,7 @@ class Explorer(anywidget.AnyWidget):
         self._job: Job | None = None
         self._sync = threading.RLock()  # one thread at a time tells the page
         self._planner = Planner(self._plan_changed, cache)
-        self._rungs = StageViews(self._planner)
+        self._stages = StageViews(self._planner)
         self._follows = False
         self._noted: Report | None = None  # the background's last one in the history
         self._answer: dict[str, Any] = {"seq": 0, "client": ""}
@@ -79,10 +91,14 @@ class Explorer(anywidget.AnyWidget):
         self._orders = DeviceOrders()
         self._history = History()
         self._effects = EffectsReader(self._refresh_report)
-        session.listen(self._refresh)
+        self._cache_data = self._cache_view()
+        self._shows_code = False  # once somebody has opened the tab
+        self._hearing = False  # the edits of one message are shown together, at its end
+        self._edited = False
+        session.listen(self._session_changed)
         self.on_msg(self._hear)
         self._refresh()
-        self._refresh_rungs()
+        self._refresh_stages()
 
     @property
     def plan(self) -> Plan | None:
@@ -124,10 +140,12 @@ class Explorer(anywidget.AnyWidget):
     def page(self) -> str:
         """The file that `save_html` writes, as text."""
         session = self.session
-        rungs, values = self._rungs.saved(session.program, session.revision, session.target)
-        traits = {name: getattr(self, name) for name in _SAVED}
+        stages, values = self._stages.saved(session.program, session.revision, session.target)
+        arrays = [array_trait(i) for i in range(len(session.program.arrays))]
+        traits = {name: getattr(self, name) for name in (*_SAVED, *arrays)}
+        traits["code_data"] = self.code()
         return html_page.saved_page(
-            {**traits, "rungs_data": rungs, "plan_data": values}, self._alt()
+            {**traits, "stages_data": stages, "plan_data": values}, self._alt()
         )
 
     def compile(self) -> None:
@@ -179,11 +197,12 @@ class Explorer(anywidget.AnyWidget):
             self._learn_order(job.report, job.program, job.target)
             self.report, self._report_revision = job.report, job.revision
             self._history.add(job.kind, job.program, job.report, job.jax_events)
-            self._rungs.take(job.report, job.revision, job.target)
-            self._refresh_rungs()
+            self._cache_data = self._cache_view()
+            self._stages.take(job.report, job.revision, job.target)
+            self._refresh_stages()
         elif job.early is not None:
-            self._rungs.take_early(job.early, job.revision, job.target)
-            self._refresh_rungs()
+            self._stages.take_early(job.early, job.revision, job.target)
+            self._refresh_stages()
         with self._sync:
             self._refresh_report()
 
@@ -193,13 +212,14 @@ class Explorer(anywidget.AnyWidget):
 
     def _plan_changed(self) -> None:
         found = self._planner.answer
-        self._refresh_rungs()
+        self._refresh_stages()
         if found.program is None or found.report is None or found.stage:
             return
         self._learn_order(found.report, found.program, found.report_target)
         if found.report.compile_s is not None and found.report is not self._noted:
             self._noted = found.report
             self._history.add("in the background:", found.program, found.report, "")
+            self._cache_data = self._cache_view()
             with self._sync:
                 self._refresh_report()
 
@@ -210,27 +230,34 @@ class Explorer(anywidget.AnyWidget):
                 self._choose_links()
 
     def _there(self) -> DevicePlacement | None:
-        return self._orders.standing(self.session.mesh, self.session.target)
+        target = self.session.target
+        return (
+            self._orders.placement(self.session.mesh, target)
+            if target.startswith(("tpu:", "gpu:"))
+            else None
+        )
 
     def _choose_links(self) -> None:
         """Has the links of the chosen collective drawn, where devices stand by position."""
-        there = self._there() if self.session.look["by"] == "position" else None
-        self._links.update(self._rungs.collective(self._links.chosen), there)
+        there = chosen = None
+        if self._links.chosen and self.session.look["by"] == "position":
+            there, chosen = self._there(), self._stages.collective(self._links.chosen)
+        self._links.update(chosen, there)
         self.link_data = self._links.view
 
     def _refresh_links(self) -> None:
         with self._sync:
             self.link_data = self._links.view
 
-    def _refresh_rungs(self) -> None:
-        """Tells the page what is known of the rungs; the words are made before anybody waits."""
+    def _refresh_stages(self) -> None:
+        """Tells the page what is known of the stages; the words are made before anybody waits."""
         session = self.session
-        rungs, plan, stage = self._rungs.views(session.revision, session.target)
+        stages, plan, stage = self._stages.views(session.revision, session.target)
         with self._sync:
-            if rungs is not self.rungs_data:
-                self.rungs_data = rungs
+            if stages is not self.stages_data:
+                self.stages_data = stages
             if plan is not self.plan_data:
-                self.plan_data, self.story = plan, {}
+                self.plan_data, self.explanation = plan, {}
             self.background = stage
             self._choose_links()
 
@@ -243,10 +270,14 @@ class Explorer(anywidget.AnyWidget):
             self._answer = {"seq": seq, "client": client[:40]}
         self._follows = True
         with self._sync, self.hold_sync():
-            for intent in message["intents"][:100]:
-                if isinstance(intent, dict):
-                    self._act(intent)
-            self._refresh()
+            self._hearing, self._edited = True, False
+            try:
+                for intent in message["intents"][:100]:
+                    if isinstance(intent, dict):
+                        self._act(intent)
+            finally:
+                self._hearing = False
+            self._answer_page()
         # A page may wait for its plan, whose thread must be able to tell of it meanwhile.
         if any(isinstance(i, dict) and i.get("kind") == "save" for i in message["intents"][:100]):
             self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
@@ -264,35 +295,70 @@ class Explorer(anywidget.AnyWidget):
         elif kind == "links":
             self._links.chosen = str(intent.get("value") or "")[:20]
         elif kind == "why":
-            self.story = explanation_view(self.plan, str(intent.get("value"))[:400])
+            self.explanation = explanation_view(self.plan, str(intent.get("value"))[:400])
+        elif kind == "code":
+            self._shows_code = True
+            self.code_data = self.code()
         elif kind == "effects":
             self._effects.read(self.session.program, self.session.revision)
         elif kind == "observe":
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
+    def _session_changed(self) -> None:
+        if self._hearing:
+            self._edited = True
+        else:
+            self._refresh()
+
+    def _answer_page(self) -> None:
+        """Sends what a message changed, and the number of the message with it."""
+        if self._edited:
+            self._refresh()
+            return
+        self.view = {**self.view, **self._answer}
+        self._choose_links()
+        self._refresh_report()
+        if self._follows:
+            self._ask_for_plan()
+
     def _refresh(self) -> None:
         session = self.session
         with self._sync, self.hold_sync():
-            self.devices, self.pictures = self._pictures.update(session, self._there())
+            self.devices, pictures = self._pictures.update(session, self._there())
             self._choose_links()
-            self.view = {**session_view(session), **self._answer}
+            view = session_view(session)
+            self._show_arrays(view.pop("arrays"), pictures)
+            self.view = {**view, **self._answer}
             self.target = target_view(
                 session.mesh, session.target, session.errors.get("target", "")
             )
+            if self._shows_code:
+                self.code_data = self.code()
             self._refresh_report()
         if self._follows:
             self._ask_for_plan()
 
+    def _show_arrays(self, views: list[dict[str, Any]], pictures: list[Any]) -> None:
+        for i, (view, picture) in enumerate(zip(views, pictures, strict=True)):
+            setattr(self, array_trait(i), {**view, "picture": picture})
+        for i in range(len(views), MAX_ARRAYS):
+            if not getattr(self, array_trait(i)):
+                break
+            setattr(self, array_trait(i), {})
+
     def _refresh_report(self) -> None:
         stale = self._report_revision != self.session.revision
         self.report_data = {
-            **report_view(self._job, self.report, stale, self.code()),
+            **report_view(self._job, self.report, stale),
             "effects": self._effects.view,
-            "cache": {**cache_view(self._cache), "history": self._history.rows},
+            "cache": self._cache_data,
         }
 
+    def _cache_view(self) -> dict[str, Any]:
+        return {**cache_view(self._cache), "history": self._history.rows}
+
     def _alt(self) -> str:
-        from shardviz.picture.text import to_text  # only saved pages and notebooks need it
+        from shardviz.picture.show import to_text  # only saved pages and notebooks need it
 
         return to_text(self.session.program)
 
@@ -308,7 +374,7 @@ class Explorer(anywidget.AnyWidget):
 
 
 _SAVED = (
-    "view", "pictures", "devices", "report_data", "target", "palette", "rungs_data",
+    "menus", "view", "devices", "report_data", "target", "palette", "stages_data",
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
-"""The page: its modules and styles as one, and the saved page that needs no kernel.
+"""The page as one ES module and one style sheet, and the saved page that needs no kernel.
 
-Each file imports its neighbours as plain ES modules, so that editors and tsc understand them.
-Here the imports between them go, and what they export stays under its own name. No build step,
-nothing from the network.
+The files in `static/` import their neighbours as plain ES modules, so that editors and tsc
+understand them; front ends load a widget as one module. Here the imports between them are removed,
+and what they export keeps its name. The colours of the style sheet come from
+`shardviz.picture.palette`. No build step, nothing from the network.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import shown
+from shardviz.picture.palette import THEMES, theme_data
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
+
+# What the style sheet calls a colour, where the palette's name for it is another.
+_PROPERTY = {"ink": "text", "faint_ink": "faint-text", "unsplit": "not-split"}
+_STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values")
 
 
 @lru_cache(maxsize=4)
 def bundled_module(entry: str = "explorer") -> str:
     """The source of one ES module: the entry file and everything it imports, in order.
 
-    >>> source = module("explorer")
+    >>> source = bundled_module("explorer")
     >>> "import {" in source, source.count("export default") == 1
     (False, True)
     """
@@ -47,8 +53,22 @@ def _collect(name: str, done: dict[str, str]) -> None:
 
 
 def bundled_styles() -> str:
-    """The style sheet."""
-    return (HERE / "explorer.css").read_text(encoding="utf-8")
+    """The style sheet: the colours of both themes, and every part in order."""
+    parts = [(HERE / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES]
+    return "\n".join([*(_colours(name) for name in THEMES), *parts])
+
+
+def _colours(name: str) -> str:
+    """The colours of a theme as custom properties; the light ones hold until a theme is known.
+
+    >>> "--sv-text: #1f2430;" in _colours("light"), "--sv-group-9: #92dadd;" in _colours("dark")
+    (True, True)
+    """
+    chosen = "" if name == "light" else f'[data-theme="{name}"]'
+    named = {_PROPERTY.get(k, k.replace("_", "-")): v for k, v in theme_data(name).items()}
+    named |= {f"group-{i}": colour for i, colour in enumerate(THEMES[name].groups)}
+    lines = [f"  --sv-{k}: {v};" for k, v in named.items()]
+    return "\n".join([f".shardviz-explorer{chosen} {{", *lines, f"  color-scheme: {name};", "}"])
 
 
 def page_path(path: Any) -> Path:

@@ -193,7 +193,8 @@ def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
 
 
 @lru_cache(maxsize=1)
-def _described_options() -> list[dict[str, str]]:
+def described_options() -> list[dict[str, str]]:
+    """Examples of described targets for the menu, each with what it is."""
     options = []
     for text in EXAMPLES:
         topology = _topology(text)
@@ -222,10 +223,9 @@ def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
         {"value": "attached", "label": "attached devices", "title": "What this kernel's JAX has."},
         {"value": "cpu", "label": one, "title": "As many devices as the mesh has, simulated."},
     ]
-    options = [{**o, "group": here} for o in options] + _described_options()
-    if target not in [o["value"] for o in options]:
+    if target not in [o["value"] for o in options] and target not in EXAMPLES:
         title = target_title(target)
-        options.insert(3, {"value": target, "label": title, "title": title, "group": here})
+        options.append({"value": target, "label": title, "title": title})
     note = offer = ""
     count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target)
     if count is not None and fitting is not None:
@@ -235,7 +235,7 @@ def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
         offer = f"Take {axes}"
     topology = topology_of(target)
     return {
-        "options": options,
+        "here": [{**option, "group": here} for option in options],
         "value": target,
         "error": error,
         "note": note,

@@ -35,13 +35,13 @@ class PictureCache:
         self._devices: tuple[Any, dict[str, Any]] = (None, {})
         self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn, whatever its name
         self._named: dict[Any, dict[str, Any]] = {}
-        self._shown: tuple[Any, dict[str, Any]] = (None, {})
+        self._shown: tuple[Any, list[dict[str, Any] | None]] = (None, [])
         self._last: dict[int, dict[str, Any]] = {}
 
     def update(
         self, session: Session, there: DevicePlacement | None = None
-    ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The devices and the arrays, as the page takes them.
+    ) -> tuple[dict[str, Any], list[dict[str, Any] | None]]:
+        """The devices and the arrays, as the page takes them; None for what cannot be drawn.
 
         Args:
             session: what is shown.
@@ -60,14 +60,14 @@ class PictureCache:
             part = {
                 **_drawn(mesh, by, place),
                 "by": by,
-                "places": there is not None,
+                "has_positions": there is not None,
                 "note": note,
                 "count": place.words if place is not None else "",
             }
             self._devices = (key, part)
         return part
 
-    def _array_part(self, session: Session) -> dict[str, Any]:
+    def _array_part(self, session: Session) -> list[dict[str, Any] | None]:
         keys = [
             (_key(asked, session.look if i == session.selected else None), asked.array.name)
             for i, asked in enumerate(session.program.requests)
@@ -87,7 +87,7 @@ class PictureCache:
                 picture = self._last.get(index)  # the last good picture stays
             pictures.append(picture)
         self._arrays, self._named = drawn, named
-        self._shown = (keys, {"arrays": pictures})
+        self._shown = (keys, pictures)
         return self._shown[1]
 
 
@@ -138,17 +138,17 @@ def _draw(asked: Request, key: Any) -> dict[str, Any]:
 
 def _with_name(drawn: dict[str, Any], name: str) -> dict[str, Any]:
     """A picture that stands for one of the arrays that look so; only words differ."""
-    data = drawn["wire"]
+    data = drawn["data"]
     hint = [name, *data["tiles"]["hint"][1:]]
     alt = data["alt"].replace(NAME, name, 1)
     named = {**data, "alt": alt, "tiles": {**data["tiles"], "hint": hint}}
-    return {"wire": named, "buffers": drawn["buffers"]}
+    return {"data": named, "buffers": drawn["buffers"]}
 
 
 def serialized(picture: Picture) -> dict[str, Any]:
     """A Picture for the page, which brings its own colours: the JSON and its buffers."""
     data, buffers = serialize(picture, with_palette=False)
-    return {"wire": data, "buffers": buffers}
+    return {"data": data, "buffers": buffers}
 
 
 def palettes() -> dict[str, dict[str, Any]]:
@@ -178,7 +178,7 @@ class LinkPictures:
         changed: called from the thread when there is another picture.
 
     Attributes:
-        chosen: the rung and number of the collective that somebody chose, `"0:3"`; `""` for none.
+        chosen: the stage and number of the collective that somebody chose, `"0:3"`; `""` for none.
         view: what the page takes: `key`, `words`, and `picture` where there is one.
     """
 
@@ -222,8 +222,8 @@ def links_view(key: str, collective: Collective, there: DevicePlacement) -> dict
     """The links of a collective for the page: their picture and a sentence.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.widgets.device_placement import standing
-    >>> there = standing(make_mesh(data=4, model=4), "tpu:v5e:4x4")
+    >>> from shardviz.widgets.device_placement import device_placement
+    >>> there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
     >>> view = links_view("0:0", Collective("all-gather", ("model",), 1 << 20), there)
     >>> view["words"]
     'Lines over model along x: each link carries 768 KiB each way, at least 16 µs.'

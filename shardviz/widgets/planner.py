@@ -1,4 +1,4 @@
-"""Planner: the propagated and the partitioned rung of the newest program, in the background.
+"""Planner: the propagated and the partitioned stage of the latest program, in the background.
 
 After an edit settles, the program is planned: milliseconds, no devices. Then the partitioner is
 asked, where that is quick: for simulated devices. What a described target says takes many seconds
@@ -46,7 +46,7 @@ class PlanRequest:
 
 @dataclass(frozen=True)
 class PlannerAnswer:
-    """What is known of the newest program so far.
+    """What is known of the latest program so far.
 
     Attributes:
         plan: the last plan; `plan_revision` is the session's revision that it belongs to.
@@ -55,7 +55,7 @@ class PlannerAnswer:
         stage: what is under way: `"planning"`, `"partitioning"`, `"compiling"` or `""`.
         reason: why the partitioner is not asked by itself; `""` where it is.
 
-    >>> Answer().plan is None, Answer().stage
+    >>> PlannerAnswer().plan is None, PlannerAnswer().stage
     (True, '')
     """
 

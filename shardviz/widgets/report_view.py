@@ -29,11 +29,11 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def report_view(job: Job | None, last: Report | None, stale: bool, code: str) -> dict[str, Any]:
+def report_view(job: Job | None, last: Report | None, stale: bool) -> dict[str, Any]:
     """The job under way, if any, over the last report there is."""
     view = dict(_EMPTY) if last is None else _report(last)
     # One that was cancelled says nothing of the program, so that it is never out of date.
-    view |= {"stale": stale and last is not None and not was_cancelled(last), "code": code}
+    view |= {"stale": stale and last is not None and not was_cancelled(last)}
     if job is not None and not job.done:
         view |= {
             "state": "running",

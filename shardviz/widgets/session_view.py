@@ -19,7 +19,7 @@ from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import equivalents
-from shardviz.widgets.menus import program_options
+from shardviz.widgets.menus import described_options, program_options
 from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, ArrayFields, Session
 
 SHOWN_NAMES = 3
@@ -41,14 +41,12 @@ def mesh_view(session: Session) -> dict[str, Any]:
         "hosts": session.texts["hosts"],
         "hostsError": session.errors.get("hosts", ""),
         "types": types[0] if len(types) == 1 else "mixed",
-        "typeOptions": [*AXIS_TYPES, *(["mixed"] if len(types) > 1 else [])],
         "axes": [
             {"name": n, "size": s, "type": t}
             for n, s, t in zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
         ],
         "count": f"{plural(mesh.size, 'device')} · {hosts}",
         "local": _local_parts(mesh),
-        "presets": _presets(),
     }
 
 
@@ -69,8 +67,25 @@ def _local_parts(mesh: MeshSpec) -> str:
     return f"Each host has a block of {blocks} of the mesh{some}."
 
 
+def menus_view(session: Session) -> dict[str, Any]:
+    """What the menus offer, whatever is chosen in them: sent once, and with no edit."""
+    programs = program_options()
+    if session.own is not None:
+        programs.insert(0, {"value": "", "label": session.own.name, "title": "Your program."})
+    programs.append(
+        {"value": DEVICE_PUT, "label": DEVICE_PUT, "title": "Puts the arrays on their devices."}
+    )
+    return {
+        "axisTypes": list(AXIS_TYPES),
+        "presets": _presets(),
+        "dialects": [d.value for d in Dialect],
+        "programs": programs,
+        "targets": described_options(),
+    }
+
+
 def _presets() -> list[dict[str, Any]]:
-    shelves = (
+    registries = (
         ("Meshes", "mesh", gallery_meshes),
         ("Rule tables", "rules", gallery_rules),
         ("Arrays", "arrays", gallery_arrays),
@@ -79,11 +94,11 @@ def _presets() -> list[dict[str, Any]]:
         {
             "group": title,
             "options": [
-                {"value": f"{kind}:{name}", "label": name, "title": shelf.describe(name)}
-                for name in shelf.names()
+                {"value": f"{kind}:{name}", "label": name, "title": registry.describe(name)}
+                for name in registry.names()
             ],
         }
-        for title, kind, shelf in shelves
+        for title, kind, registry in registries
     ]
 
 
@@ -175,7 +190,6 @@ def rules_view(session: Session) -> dict[str, Any]:
         "text": session.texts["rules"],
         "error": session.errors.get("rules", ""),
         "dialect": session.program.dialect.value,
-        "dialects": [d.value for d in Dialect],
         "aligned": aligned,
         "rows": [
             {"line": stand[i] if aligned else i, **_rule_row(use)} for i, use in enumerate(summary)
@@ -196,7 +210,7 @@ def _rule_row(use: RuleUse) -> dict[str, Any]:
         note = use.never.removeprefix("never fires: ")
     return {
         "decides": _few(use.decides),
-        "whole": _few(use.keeps_whole),
+        "not_split": _few(use.leaves_unsplit),
         "never": bool(use.never),
         "broken": bool(use.broken),
         "note": note,
@@ -210,13 +224,7 @@ def _few(names: tuple[str, ...]) -> str:
 
 
 def program_view(session: Session) -> dict[str, Any]:
-    """The program bar: what can be chosen, and the requested rung."""
-    options = program_options()
-    if session.own is not None:
-        options.insert(0, {"value": "", "label": session.own.name, "title": "Your program."})
-    options.append(
-        {"value": DEVICE_PUT, "label": DEVICE_PUT, "title": "Puts the arrays where they belong."}
-    )
+    """The program bar: what can be chosen, and the requested stage."""
     arrays = session.program.requests
     split = sum(1 for r in arrays if r.layout is not None and r.layout.num_blocks > 1)
     broken = len(session.program.problems)
@@ -226,7 +234,6 @@ def program_view(session: Session) -> dict[str, Any]:
     total = sum(r.layout.bytes_per_device for r in arrays if r.layout is not None)
     return {
         "value": session.entry,
-        "options": options,
         "error": session.errors.get("program", "") or session.errors.get("preset", ""),
         "lost": _lost(session.lost),
         "requested": requested,
@@ -256,6 +263,7 @@ def session_view(session: Session) -> dict[str, Any]:
     return {
         "mesh": mesh_view(session),
         "arrays": arrays,
+        "count": len(arrays),
         "selected": session.selected,
         "revision": session.revision,
         "rules": rules_view(session),

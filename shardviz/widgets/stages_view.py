@@ -1,6 +1,6 @@
 """The stages of a program and what changed between them, as plain data for the page.
 
-Four rungs stand side by side: requested, propagated, partitioned, compiled. Whether one is older
+Four stages stand side by side: requested, propagated, partitioned, compiled. Whether one is older
 than the program is the page's to see: it knows the revision that each belongs to.
 """
 
@@ -34,13 +34,13 @@ MOST_MEMBERS = 2048  # group members that are sent where no mesh axes say who is
 
 
 class CollectiveTable:
-    """What belongs together stands together: the collectives of the rungs, matched into rows.
+    """What belongs together stands together: the collectives of the stages, matched into rows.
 
     Args:
         known: the collectives of propagated, partitioned and compiled; None where not known.
 
     >>> one = Collective("all-reduce", ("data",), 1024, cause="It sums over rows.")
-    >>> table = RungTable([(one,), None, None])
+    >>> table = CollectiveTable([(one,), None, None])
     >>> table.join()
     >>> table.rows()[0]["cells"], table.row(0, 0)["causes"]
     ([[0], [], []], ['It sums over rows.'])
@@ -85,11 +85,11 @@ class CollectiveTable:
             )
         return changes[:MOST_ROWS]
 
-    def _take(self, rung: int, one: Collective) -> tuple[int, int]:
+    def _take(self, stage: int, one: Collective) -> tuple[int, int]:
         """The place of a collective; each place is taken once for each comparison it is in."""
-        places = self._place[rung, id(one)]
+        places = self._place[stage, id(one)]
         places.append(places.pop(0))
-        return rung, places[-1]
+        return stage, places[-1]
 
     def _root(self, node: tuple[int, int]) -> tuple[int, int]:
         while self._parent[node] != node:
@@ -106,7 +106,7 @@ class CollectiveTable:
             cells[node[0]].append(node[1])
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row for what belongs together, the most bytes first: its members on each rung."""
+        """One row for what belongs together, the most bytes first: its members on each stage."""
         sent = [set(order) for order in self.orders]
         rows = sorted(self._cells.values(), key=lambda cells: -self._row_bytes(cells))[:MOST_ROWS]
         return [
@@ -121,14 +121,14 @@ class CollectiveTable:
     def _row_bytes(self, cells: list[list[int]]) -> int:
         return max(sum(self.known[i][k].bytes_in_all for k in cell) for i, cell in enumerate(cells))
 
-    def _planned(self, rung: int, number: int) -> list[Collective]:
+    def _planned(self, stage: int, number: int) -> list[Collective]:
         """What the plan has in the place of a collective."""
-        return [self.known[0][k] for k in self._cells[self._root((rung, number))][0]]
+        return [self.known[0][k] for k in self._cells[self._root((stage, number))][0]]
 
-    def row(self, rung: int, number: int) -> dict[str, Any]:
+    def row(self, stage: int, number: int) -> dict[str, Any]:
         """One collective as the page shows it."""
-        one = self.known[rung][number]
-        planned = self._planned(rung, number) if rung else []
+        one = self.known[stage][number]
+        planned = self._planned(stage, number) if stage else []
         # The plan knows the reason in words of the program; the compiled text only names.
         causes = [one.cause] if one.cause else list(dict.fromkeys(c.cause for c in planned))
         causes = [words for words in causes if words] or [cause(one.op)]
@@ -140,7 +140,7 @@ class CollectiveTable:
             "bytes": bytes_text(one.bytes_per_device),
             "share": one.bytes_in_all / self._most,
             "total": bytes_text(one.bytes_in_all) if one.execution_count > 1 else "",
-            "tags": _tags(one, self._how.get((rung, number), "")),
+            "tags": _tags(one, self._how.get((stage, number), "")),
             "full": one.rematerialises,
             "phase": one.phase,
             "size": one.group_size or (len(one.groups[0]) if one.groups else 0),
@@ -180,7 +180,7 @@ def _groups(one: Collective) -> list[list[int]]:
 
 
 NAMES = ("propagated", "partitioned", "compiled")
-SHORT = 44  # letters that fit between two rungs
+SHORT = 44  # letters that fit between two stages
 PAIRS = ((0, 1), (1, 2), (0, 2))
 NOT_SHOWN = "the compiler did not show it"
 _SAVED = ("not planned", "not asked", "not compiled")  # of NAMES, on a page without a kernel
@@ -188,11 +188,11 @@ _SAVED = ("not planned", "not asked", "not compiled")  # of NAMES, on a page wit
 
 @dataclass(frozen=True)
 class Side:
-    """What is known on the rungs, and what it belongs to.
+    """What is known on the stages, and what it belongs to.
 
     Attributes:
-        plan, plan_revision: the propagated rung; None where there is none.
-        report, report_revision, target: the partitioned and the compiled rung, and their target.
+        plan, plan_revision: the propagated stage; None where there is none.
+        report, report_revision, target: the partitioned and the compiled stage, and their target.
         reason: why the partitioner was not asked; `""` where it was or will be.
     """
 
@@ -219,10 +219,10 @@ class Side:
 
 
 def stages_view(side: Side) -> dict[str, Any]:
-    """The row of rungs, the comparisons between them, and the table of collectives.
+    """The row of stages, the comparisons between them, and the table of collectives.
 
-    >>> view = rungs_view(Side())
-    >>> [rung["state"] for rung in view["rungs"]], view["rows"]
+    >>> view = stages_view(Side())
+    >>> [stage["state"] for stage in view["stages"]], view["rows"]
     (['none', 'none', 'none'], [])
     """
     known = side.collectives()
@@ -240,7 +240,7 @@ def stages_view(side: Side) -> dict[str, Any]:
     return {
         "revisions": [side.plan_revision, side.report_revision, side.report_revision],
         "target": side.target,
-        "rungs": [_propagated(side), _partitioned(side), _compiled(side)],
+        "stages": [_propagated(side), _partitioned(side), _compiled(side)],
         "marks": [
             *_requested_mark(side.plan),
             # The estimate of one program says nothing about the answer for another.
@@ -249,7 +249,7 @@ def stages_view(side: Side) -> dict[str, Any]:
         "changes": [c for some in links for c in some if c["between"][0] or not side.apart],
         "collectives": [[table.row(i, k) for k in order] for i, order in enumerate(table.orders)],
         "rows": table.rows(),
-        "cut": [max(0, len(c or ()) - MOST_ROWS) for c in known],
+        "left_out": [max(0, len(c or ()) - MOST_ROWS) for c in known],
         "axes": _axes(side.plan),
         "notes": list(side.report.notes) if side.report is not None else [],
         "memory": memory_view(side.report, None if side.apart else side.plan),
@@ -260,14 +260,14 @@ def stages_view(side: Side) -> dict[str, Any]:
 def saved_stages(view: dict[str, Any]) -> dict[str, Any]:
     """The same for a page without a kernel: nothing is planned or compiled there any more.
 
-    >>> [rung["text"] for rung in saved_rungs(rungs_view(Side()))["rungs"]]
+    >>> [stage["text"] for stage in saved_stages(stages_view(Side()))["stages"]]
     ['not planned', 'not asked', 'not compiled']
     """
-    rungs = [
+    stages = [
         {**r, "text": never} if r["state"] == "none" and r["text"] != NOT_SHOWN else r
-        for r, never in zip(view["rungs"], _SAVED, strict=True)
+        for r, never in zip(view["stages"], _SAVED, strict=True)
     ]
-    return {**view, "rungs": rungs}
+    return {**view, "stages": stages}
 
 
 def _axes(plan: Plan | None) -> dict[str, int]:
@@ -324,7 +324,7 @@ def _compiled(side: Side) -> dict[str, Any]:
 def _known(
     name: str, state: str, some: Sequence[Collective], took: float | None, more: str
 ) -> dict[str, Any]:
-    """A rung whose collectives are known: how many, and their bytes, loops counted."""
+    """A stage whose collectives are known: how many, and their bytes, loops counted."""
     total = sum(c.bytes_in_all for c in some)
     more = more.removesuffix(", described")  # the menu says so, and there is little room
     more = " · ".join(filter(None, [bytes_text(total) if total else "", more]))
@@ -342,7 +342,7 @@ def _requested_mark(plan: Plan | None) -> list[dict[str, Any]]:
 
 
 def _mark(i: int, j: int, found: Comparison) -> dict[str, Any]:
-    """What changed between two rungs, in a few words."""
+    """What changed between two stages, in a few words."""
     before, after = (sum(c.bytes_in_all for some in side for c in some) for side in _sides(found))
     tone = "same" if found.same else "more" if after > before else "changed"
     title = "\n".join(found.lines[:12])
@@ -350,7 +350,7 @@ def _mark(i: int, j: int, found: Comparison) -> dict[str, Any]:
 
 
 def mark_words(found: Comparison) -> str:
-    """What changed, less what was kept: short enough to stand between two rungs.
+    """What changed, less what was kept: short enough to stand between two stages.
 
     >>> one = Collective("all-reduce", ("data",), 1024)
     >>> mark_words(compare([one], [one], ("propagated", "partitioned")))
@@ -388,7 +388,7 @@ def _sides(changes: Iterable[CollectiveChange] | Comparison) -> tuple[list, list
 
 
 PLAN_S = 5.0  # how long a saved page waits for its plan
-MOST_EXPLANATIONS = 300  # values of a saved page that bring their story
+MOST_EXPLANATIONS = 300  # values of a saved page that bring their explanation
 
 
 class StageViews:
@@ -404,7 +404,7 @@ class StageViews:
         self._early: tuple[Report, int, str] | None = None
         self._making = threading.Lock()
         self._side: Side | None = None
-        self._rungs: dict[str, Any] = {}
+        self._stages: dict[str, Any] = {}
         self._plan: Plan | None = None
         self._values = values_view(None)
 
@@ -425,46 +425,46 @@ class StageViews:
         self._early = (report, revision, target)
 
     def collective(self, key: str) -> Collective | None:
-        """The collective that the page calls `rung:number`; None where there is none.
+        """The collective that the page calls `stage:number`; None where there is none.
 
         >>> from shardviz.core.program.cache import ExecutableCache
-        >>> RungViews(Planner(lambda: None, ExecutableCache())).collective("0:3") is None
+        >>> StageViews(Planner(lambda: None, ExecutableCache())).collective("0:3") is None
         True
         """
-        rung, _, number = key.partition(":")
-        if self._side is None or not (rung in ("0", "1", "2") and number.isdecimal()):
+        stage, _, number = key.partition(":")
+        if self._side is None or not (stage in ("0", "1", "2") and number.isdecimal()):
             return None
-        known = self._side.collectives()[int(rung)] or ()
+        known = self._side.collectives()[int(stage)] or ()
         return known[int(number)] if len(number) < 9 and int(number) < len(known) else None
 
     def views(
         self, revision: int, target: str
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
-        """The rungs, the values, and what is under way; the same objects where nothing changed."""
+        """The stages, the values, and what is under way; the same objects where nothing changed."""
         answer = self._planner.answer
         report, of, for_ = self._chosen(answer, revision, target)
         side = Side(answer.plan, answer.plan_revision, report, of, for_, answer.reason)
         with self._making:
             if self._side is None or not _same(self._side, side):
-                self._side, self._rungs = side, stages_view(side)
+                self._side, self._stages = side, stages_view(side)
             if self._plan is not answer.plan:
                 self._plan, self._values = answer.plan, values_view(answer.plan)
-            return self._rungs, self._values, {"stage": answer.stage}
+            return self._stages, self._values, {"stage": answer.stage}
 
     def saved(
         self, program: Program, revision: int, target: str
     ) -> tuple[dict[str, Any], dict[str, Any]]:
-        """The rungs, and the values with their stories, for a page without a kernel.
+        """The stages, and the values with their explanations, for a page without a kernel.
 
         The program is planned for it first. A plan that takes too long is left out, and so it is
         where jax is missing.
         """
         if importlib.util.find_spec("jax") is not None:
             self._planner.plan_now(program, revision, target, PLAN_S)
-        rungs, _, _ = self.views(revision, target)
+        stages, _, _ = self.views(revision, target)
         plan = self._planner.answer.plan
-        stories = 0 if plan is None else MOST_EXPLANATIONS
-        return saved_stages(rungs), values_view(plan, stories)
+        explanations = 0 if plan is None else MOST_EXPLANATIONS
+        return saved_stages(stages), values_view(plan, explanations)
 
     def _chosen(
         self, answer: PlannerAnswer, revision: int, target: str

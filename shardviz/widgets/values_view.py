@@ -1,8 +1,8 @@
 """What the tab Values shows, as plain data: Plan -> JSON, small enough for thousands of values.
 
 Columns instead of objects, and every text once: a plan of 2,000 values stays below 300 kB. The
-page steps through the propagation and follows axes by itself; only the story of a value, which is
-long, is told when somebody asks.
+page steps through the propagation and follows axes by itself; only the explanation of a value,
+which is long, is sent when somebody asks.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import ORIGINS, Choice, Diagnosis, PlannedOp, Step
 from shardviz.core.program.report import Collective
+from shardviz.picture.call_paths import call_paths
 from shardviz.picture.palette import LIGHT
 from shardviz.picture.plan import choice_words
 from shardviz.picture.spec_bars import axis_groups, short_type, split_axis
-from shardviz.picture.value_paths import value_paths
 
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
@@ -28,13 +28,13 @@ MOST_NOTES = 20
 NOWHERE = -1  # stands for a name that is none of the plan's values
 
 
-def values_view(plan: Plan | None, stories: int = 0) -> dict[str, Any]:
+def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     """A plan for the page: columns of numbers, and tables of what they stand for.
 
     Args:
         plan: None where there is none yet.
-        stories: a plan of at most so many values brings every value's story with it, for pages
-            without a kernel.
+        explanations: a plan of at most so many values brings every value's explanation with it,
+            for pages without a kernel.
 
     Returns:
         JSON: `text` is every text once; `specs`, `types`, `scopes` and `origins` are tables;
@@ -66,13 +66,13 @@ def values_view(plan: Plan | None, stories: int = 0) -> dict[str, Any]:
         **_values(plan, texts),
         **_steps(plan),
         "moves": _moves(plan, texts),
-        "stories": _stories(plan, texts) if len(plan.ops) <= stories else {},
+        "explanations": _explanations(plan, texts) if len(plan.ops) <= explanations else {},
     }
     return {**view, "text": texts.items}
 
 
 def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
-    """What the page shows beside a picked value: its story, its rule, where it stands.
+    """What the page shows beside a picked value: its explanation, its rule, where it stands.
 
     Args:
         plan: the plan that the page shows; None where there is none.
@@ -80,7 +80,7 @@ def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
-    >>> story_view(plan, "y")["error"]
+    >>> explanation_view(plan, "y")["error"]
     "The plan of f has 1 value, and none is 'y'. ...Name one of plan.ops."
     """
     shown: dict[str, Any] = {"value": name, "lines": [], "rule": "", "op": "", "stack": []}
@@ -160,7 +160,7 @@ def _values(plan: Plan, texts: _Table) -> dict[str, Any]:
         for name in ("name", "kind", "opcode", "type", "spec", "source", "scope", "region",
                      "origins", "flags")
     }  # fmt: skip
-    for op, path in zip(plan.ops, value_paths(plan.ops), strict=True):
+    for op, path in zip(plan.ops, call_paths(plan.ops), strict=True):
         row = {
             "name": texts.add(op.name),
             "kind": KINDS.index(op.kind),
@@ -251,13 +251,13 @@ def _collective(one: Collective, texts: _Table) -> list[Any]:
     return [texts.add(one.kind), axes, size, one.trips or 0, texts.add(one.cause)]
 
 
-def _stories(plan: Plan, texts: _Table) -> dict[str, dict[str, Any]]:
-    """Every value's story, its texts by number: most sentences belong to many stories."""
-    told = {}
+def _explanations(plan: Plan, texts: _Table) -> dict[str, dict[str, Any]]:
+    """Every value's explanation, its texts by number: most sentences belong to many of them."""
+    found = {}
     for op in plan.ops:
-        story = explanation_view(plan, op.name)
-        told[op.name] = {
+        explanation = explanation_view(plan, op.name)
+        found[op.name] = {
             name: [texts.add(line) for line in said] if isinstance(said, list) else texts.add(said)
-            for name, said in story.items()
+            for name, said in explanation.items()
         }
-    return told
+    return found

@@ -1,7 +1,7 @@
 """`python -m tests.bench [--only NAME]`: every module here with a `main()`, in order.
 
 A module's `main()` prints a table and returns how many targets were missed; that is the exit
-status, so that a script can tell.
+status, for scripts.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def benchmarks(only: str | None) -> list[ModuleType]:
         SystemExit: if `only` names none of them.
     """
     names = sorted(m.name for m in pkgutil.iter_modules(tests.bench.__path__))
-    names = [n for n in names if n not in ("__main__", "timing")]  # what they are made with
+    names = [n for n in names if n not in ("__main__", "timing")]  # no benchmarks themselves
     if only is not None and only not in names:
         sys.exit(f"There is no benchmark {only!r}. There are: {', '.join(names)}.")
     modules = [importlib.import_module(f"tests.bench.{n}") for n in names if only in (None, n)]

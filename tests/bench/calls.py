@@ -1,4 +1,4 @@
-"""What a cached call costs beyond calling its executable, one hit at a time."""
+"""How much longer a cached call takes than a call of its executable, per hit."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def each_call(run: Callable[..., Any], args: tuple[Any, ...]) -> float:
 def beyond(run: Callable[..., Any], bare: Callable[..., Any], args: tuple[Any, ...]) -> tuple:
     """Seconds of a call by `run` beyond one by `bare`, and of both.
 
-    Both in turn, and of each the fastest batch: whatever else the machine does only ever adds.
+    Both alternately, and the fastest batch of each: other load can only make a call slower.
     """
     jax.block_until_ready((run(*args), bare(*args)))
     gc.collect()
@@ -39,7 +39,7 @@ def beyond(run: Callable[..., Any], bare: Callable[..., Any], args: tuple[Any, .
 
 
 def alike(x: Any) -> Any:
-    """Another array with the type and sharding of `x`, and no part of it."""
+    """Another array with the type and sharding of `x`, which shares no object with it."""
     if not isinstance(x, jax.Array) or not x.committed:
         return x
     return jax.device_put(np.ones(x.shape, x.dtype), copied(x.sharding))
@@ -53,7 +53,7 @@ def copied(sharding: Any) -> Any:
 
 
 def add(*arrays: Any) -> Any:
-    """The sum of what there is."""
+    """The sum of the arrays."""
     return sum(arrays[1:], start=arrays[0])
 
 
@@ -63,7 +63,7 @@ def total(tree: Any) -> Any:
 
 
 def cases() -> list[tuple[str, bool, Callable[..., Any], tuple[Any, ...]]]:
-    """What is called, and whether the target holds for it."""
+    """What is called, and whether the target applies to it."""
     one = jnp.ones((8,))
     placed = jax.device_put(one, jax.devices()[0])
     mesh = jax.make_mesh((len(jax.devices()),), ("data",))
@@ -82,7 +82,7 @@ def cases() -> list[tuple[str, bool, Callable[..., Any], tuple[Any, ...]]]:
 def main() -> int:
     """Prints the table; how many targets were missed.
 
-    The first call has other arrays than the later ones, so that keys are equal and not the same.
+    The first call has other arrays than the later ones, so that keys are equal but not identical.
     """
     table = Table()
     for what, bound, fn, args in cases():
@@ -95,6 +95,6 @@ def main() -> int:
         assert not cached.fallbacks, cached
         note = f"({text(ours)} - {text(theirs)}; jax.jit {text(by_jit)})"
         wanted = f"<= {text(TARGET)}" if bound else ""
-        row = f"a hit beyond the executable: {what}"
+        row = f"a hit, beyond the executable: {what}"
         table.row(row, wanted, text(extra), not bound or extra <= TARGET, note)
     return table.missed

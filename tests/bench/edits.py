@@ -1,8 +1,9 @@
-"""From a changed field to the painted frame, in JupyterLab in Chromium.
+"""The time from a changed field to the painted frame, in JupyterLab in Chromium.
 
 A clock in the page starts at the field's `input` event. It stops in the first task after the
-frame in which the Explorer says `shardviz:painted` with a later number than before: by then the
-browser has painted. Beside it stands an empty widget's round trip, which nothing can beat.
+frame in which the Explorer dispatches `shardviz:painted` with a later number than before: by then
+the browser has painted. The round trip of an empty widget, the least that any widget takes, is
+printed beside it.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ EMPTY = '''
 import anywidget, traitlets
 
 class Empty(anywidget.AnyWidget):
-    asked = traitlets.Int(0).tag(sync=True)
+    request = traitlets.Int(0).tag(sync=True)
     answer = traitlets.Int(0).tag(sync=True)
     _esm = """
     function render({ model, el }) {
       const field = document.createElement("input");
       field.setAttribute("aria-label", "Empty widget");
-      field.oninput = () => { model.set("asked", Number(field.value)); model.save_changes(); };
+      field.oninput = () => { model.set("request", Number(field.value)); model.save_changes(); };
       model.on("change:answer", () => requestAnimationFrame(() => {
         const detail = { seq: model.get("answer") };
         el.dataset.seq = String(detail.seq);
@@ -40,7 +41,7 @@ class Empty(anywidget.AnyWidget):
     export default { render };
     """
 
-    @traitlets.observe("asked")
+    @traitlets.observe("request")
     def _answer(self, change):
         self.answer = change.new
 
@@ -56,8 +57,8 @@ program = sv.program(
 )
 sv.explore(program)
 """
-# Types a value into a field as a person does: after a pause, and at no set moment of the screen's
-# refresh. Resolves to the milliseconds it took.
+# Types a value into a field as a person does: after a pause, at an arbitrary moment of the screen's
+# refresh cycle. Resolves to the milliseconds it took.
 TYPE = """
 (field, {value, pause}) => new Promise((resolve, reject) => {
   const root = field.closest(".shardviz-explorer") ?? field.parentElement;
@@ -89,7 +90,7 @@ TYPE = """
 
 
 def shapes(number: int) -> str:
-    """A shape that was not typed before and divides over every mesh here."""
+    """A shape that was not typed before and is divisible by every mesh here."""
     return f"{65536 + 4096 * number}, 4096"
 
 
@@ -119,13 +120,13 @@ def typed(field: Locator, value: str, number: int) -> float:
 
 
 def refusals(page: Page) -> list[str]:
-    """What the fields refuse; a refused edit would be no edit to measure."""
+    """The values that the fields refuse; a refused edit must not be measured."""
     return page.locator('[aria-invalid="true"]').evaluate_all("all => all.map(e => e.value)")
 
 
 def measure(page: Page, label: str, value: Callable[[int], str]) -> tuple[list[float], list[float]]:
     """The times of `REPEATS` edits of the first field with this label, and of as many round trips
-    of the empty widget, taken in turn so that whatever else the machine does slows both.
+    of the empty widget, alternately, so that other load on the machine slows both.
 
     Raises:
         AssertionError: if the Explorer refused an edit.
@@ -141,7 +142,7 @@ def measure(page: Page, label: str, value: Callable[[int], str]) -> tuple[list[f
 
 
 def report(lab: Lab) -> int:
-    """Prints every case's median beside the empty widget's, taken in the same page.
+    """Prints every case's median beside the empty widget's, measured in the same page.
 
     Returns:
         How many missed their target.

@@ -1,4 +1,4 @@
-"""A hundred faults of the worker: the kernel lives, the error is told, the next compile works."""
+"""A hundred faults of the worker: the kernel lives, each is reported, the next compile works."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ COUNT = 100
 
 
 def main() -> int:
-    """Injects them; how many did harm."""
-    harm, told, begun = 0, Counter(), time.perf_counter()
+    """Injects them; returns how many did harm."""
+    harm, reported, begun = 0, Counter(), time.perf_counter()
     before = children()
     for seed, name in zip(range(COUNT), itertools.cycle(FAULTS), strict=False):
         with pytest.MonkeyPatch.context() as patch:
             try:
-                said = inject(name, Faults(seed, patch))
-                told[name, "too late" if said == "too late" else "told"] += 1
-            except Exception as error:  # noqa: BLE001  the others are still to be tried
+                answer = inject(name, Faults(seed, patch))
+                reported[name, "too late" if answer == "too late" else "reported"] += 1
+            except Exception as error:  # noqa: BLE001  go on with the others
                 print(f"fault {seed}, {name}: {type(error).__name__}: {error}")
                 harm += 1
     workers.end()
     left = children() - before
-    for (name, how), count in sorted(told.items()):
+    for (name, how), count in sorted(reported.items()):
         print(f"{name:>10}  {how:<9} {count}")
     print(f"{COUNT} faults in {time.perf_counter() - begun:.0f} s: {harm} did harm; child"
           f" processes left: {len(left)}")  # fmt: skip

@@ -14,7 +14,7 @@ start = time.perf_counter()
 import shardviz
 print((time.perf_counter() - start) * 1e3)
 """
-DOORS = """
+FIRST_LAYOUT = """
 import numpy, time
 start = time.perf_counter()
 import shardviz as sv
@@ -25,7 +25,7 @@ print((time.perf_counter() - start) * 1e3)
 
 def median_ms(code: str) -> float:
     """The median over fresh processes of what `code` prints, in milliseconds."""
-    printed(code)  # writes the bytecode, as an installation does
+    printed(code)  # writes the bytecode, which an installation has
     return statistics.median(float(printed(code)) for _ in range(REPEATS))
 
 
@@ -37,7 +37,7 @@ def main() -> None:
     print(
         f"  import shardviz                    {taken:7.1f} ms   target {TARGET_MS} ms: {verdict}"
     )
-    print(f"  ... and the text of a first layout {median_ms(DOORS):7.1f} ms")
+    print(f"  ... and the text of a first layout {median_ms(FIRST_LAYOUT):7.1f} ms")
 
 
 if __name__ == "__main__":

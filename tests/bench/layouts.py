@@ -1,4 +1,4 @@
-"""Layouts against JAX's own, rules against flax's, audits of many arrays. Nothing is compiled."""
+"""The time of layouts next to JAX's, of rules next to flax's, and of audits. No compiles."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.layout.fakes import jax_mesh
 MESHES = {512: (32, 16), 4096: (64, 64), 65_536: (256, 256), 1 << 20: (1024, 1024)}
 FOLDED = {512: (8, 8, 8), 4096: (16, 16, 16), 65_536: (64, 32, 32), 1 << 20: (128, 128, 64)}
 TARGETS = {512: 5, 4096: 40, 65_536: 400}
-#: what is split how, over which meshes, and whether the targets hold for it
+#: name, spec, meshes, and whether the targets apply
 CASES = (
-    ("a block each", "x, y", MESHES, True),
+    ("a shard each", "x, y", MESHES, True),
     ("one dimension", "(y, x)", MESHES, True),
-    # JAX makes one slice for all replicas; ours writes every box, which a bare fill bounds.
+    # JAX makes one slice for all replicas; a Layout writes the bounds of every device.
     ("replicas", "x, y", FOLDED, False),
 )
 
@@ -39,7 +39,7 @@ def mesh_of(sizes: tuple[int, ...]) -> MeshSpec:
 
 
 def shapes(mesh: MeshSpec, spec: Spec) -> Callable[[int], tuple[int, ...]]:
-    """Shapes never asked for before, so that no cache can answer."""
+    """Shapes never used before, so that no cache has them."""
     fresh = itertools.count(1)
 
     def next_shape(_: int) -> tuple[int, ...]:
@@ -52,11 +52,11 @@ def shapes(mesh: MeshSpec, spec: Spec) -> Callable[[int], tuple[int, ...]]:
 
 
 def cold_layouts(table: Table) -> None:
-    """The boxes of all devices, for a shape seen for the first time."""
+    """The bounds of the shards of all devices, for a new shape."""
     for devices, target in TARGETS.items():
         for name, written, meshes, bound in CASES:
             ours, theirs = cold_layout(mesh_of(meshes[devices]), Spec.parse(written))
-            what = f"boxes of {devices:,} devices, {name}, cold"
+            what = f"shards of {devices:,} devices, {name}, cold"
             table.at_least(what, target if bound else None, ours, theirs)
 
 
@@ -78,16 +78,16 @@ def cold_layout(mesh: MeshSpec, spec: Spec) -> tuple[float, float]:
 
 
 def filled_layouts(table: Table) -> None:
-    """A million boxes written into given arrays, against filling the same arrays with a number."""
+    """The bounds of a million shards written into arrays, against filling them with a number."""
     devices = 1 << 20
     for name, written, meshes, _ in CASES:
         mesh, spec = mesh_of(meshes[devices]), Spec.parse(written)
         ours, theirs = filled_layout(mesh, spec, shapes(mesh, spec)(0))
-        table.at_most(f"{devices:,} boxes into given arrays, {name}", 2, ours, theirs)
+        table.at_most(f"{devices:,} shards into given arrays, {name}", 2, ours, theirs)
 
 
 def filled_layout(mesh: MeshSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Our seconds and those of a bare fill."""
+    """Our seconds and those of filling alone."""
     starts = np.zeros((mesh.size, len(shape)), np.int64, order="F")
     stops = np.zeros_like(starts)
 
@@ -102,7 +102,7 @@ def filled_layout(mesh: MeshSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[f
 
 
 def parts_of_layouts(table: Table) -> None:
-    """One device's box, and what a window shows, cold."""
+    """The shard of one device, and those in a viewport, cold."""
     window = (slice(2, 8), slice(0, 6), slice(1, 5))
     spec = Spec.parse("(y, x), None, z")
     for devices, sizes in FOLDED.items():
@@ -111,7 +111,7 @@ def parts_of_layouts(table: Table) -> None:
         last = devices - 1
         box = each(shape, lambda s, m=mesh, n=last: lay_out(s, spec, m).box(n), 20, 50)
         view = each(shape, lambda s, m=mesh: lay_out(s, spec, m).viewport(window), 20, 50)
-        table.within(f"one box of {devices:,} devices", 50e-6, box)
+        table.within(f"one shard of {devices:,} devices", 50e-6, box)
         table.within(f"a viewport of {devices:,} devices", 50e-6, view)
 
 
@@ -122,14 +122,14 @@ def rules_and_names(count: int) -> tuple[tuple, tuple[str, ...]]:
 
 
 def resolving(table: Table) -> None:
-    """A PartitionSpec in hand, against flax: remembered, and as if for the first time."""
+    """The time to a PartitionSpec, against flax: from the memo, and without it."""
     for count, target in ((10, 1.5), (100, 3.0)):
         pairs, names = rules_and_names(count)
         rules = Rules.of(pairs)
 
         def warm(rules: Any = rules, names: Any = names) -> Any:
             for _ in range(200):
-                resolve(names, rules).partition_spec  # noqa: B018  asked for, as a person would
+                resolve(names, rules).partition_spec  # noqa: B018  computed on access
 
         def cold(rules: Any = rules, names: Any = names) -> Any:
             for _ in range(200):
@@ -141,7 +141,7 @@ def resolving(table: Table) -> None:
                 logical_to_mesh_axes(names, pairs)
 
         assert resolve(names, rules).partition_spec == logical_to_mesh_axes(names, pairs)
-        for label, run in (("", warm), (", nothing remembered", cold)):
+        for label, run in (("", warm), (", nothing memoised", cold)):
             ours, theirs = side_by_side(
                 lambda run=run: best(run, 0.15) / 200, lambda flax=flax: best(flax, 0.15) / 200
             )
@@ -149,7 +149,7 @@ def resolving(table: Table) -> None:
 
 
 def auditing(table: Table) -> None:
-    """A model of 10,000 arrays, against the specs alone by flax; and the edit of a rule."""
+    """An audit of 10,000 arrays, against flax's specs of them; and the summary of rules."""
     pairs, _ = rules_and_names(76)
     rng = np.random.default_rng(0)
     kinds = [
@@ -167,8 +167,8 @@ def auditing(table: Table) -> None:
 
     rules = Rules.of(pairs)
     arrays = [ArraySpec(f"w{i}", shape, names) for i, (names, shape) in enumerate(kinds[:10])]
-    asked = requests(arrays, mesh, rules)
-    table.within("what 76 rules did for 10 arrays", 2e-3, best(lambda: rule_summary(asked, rules)))
+    found = requests(arrays, mesh, rules)
+    table.within("what 76 rules did for 10 arrays", 2e-3, best(lambda: rule_summary(found, rules)))
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Files of shardviz that one Explorer edit, and one plan, pass through."""
+"""How many files of shardviz one Explorer edit calls, and one plan."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_FOR_EDIT, MOST_FOR_PLAN = 30, 22
 def files_entered(call: Callable[[], Any]) -> list[str]:
     """The files of the package in which a function was called, relative to it, sorted.
 
-    What other threads do meanwhile is not counted, nor are modules that are imported.
+    Calls in other threads are not counted, nor are imports of modules.
     """
     found: set[str] = set()
 
@@ -38,7 +38,7 @@ def files_entered(call: Callable[[], Any]) -> list[str]:
 
 
 def edit_files() -> list[str]:
-    """The files that a typed mesh passes, from the page's message to the synced traits."""
+    """The files that a typed mesh calls, from the page's message to the synced traits."""
     explorer: Any = sv.explore(programs.get("MLP"))
     message = {
         "seq": 1,
@@ -46,7 +46,7 @@ def edit_files() -> list[str]:
         "intents": [{"kind": "edit", "field": "mesh", "value": "data=2, model=4"}],
     }
     try:
-        explorer._hear(explorer, {**message, "intents": []}, [])  # imports are made
+        explorer._hear(explorer, {**message, "intents": []}, [])  # so that everything is imported
         found = files_entered(lambda: explorer._hear(explorer, message, []))
         assert explorer.view["mesh"]["text"] == "data=2, model=4"
     finally:
@@ -55,9 +55,9 @@ def edit_files() -> list[str]:
 
 
 def plan_files() -> list[str]:
-    """The files that `sv.plan` of the MLP passes."""
+    """The files that `sv.plan` of the MLP calls."""
     program = programs.get("MLP")
-    sv.plan(programs.get("attention"))  # imports are made
+    sv.plan(programs.get("attention"))  # so that everything is imported
     found = files_entered(lambda: sv.plan(program))
     assert sv.plan(program).error is None
     return found

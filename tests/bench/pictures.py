@@ -1,6 +1,6 @@
-"""Pictures: how long they take, and whether an id is lost, beside `jax.debug.visualize_sharding`.
+"""How long pictures take and whether they lose a device id, beside `jax.debug.visualize_sharding`.
 
-Every picture is of a mesh and a layout made anew, so that nothing is remembered from the last one.
+Every picture is of a new mesh and a new layout, so that no cache helps.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ import numpy as np
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.draw import draw
 from shardviz.picture.picture import Picture
 from shardviz.picture.serialization import serialize
+from shardviz.picture.show import draw
 from shardviz.plots.figures import png
 from tests.layout.fakes import jax_mesh
 
 REPEATS = 15
 SMALL_MS, LARGE_MS, PNG_MS = 10.0, 30.0, 1000.0
 AXES = ("a", "b", "c", "d", "e", "f")
-# How many devices, and the axes they stand along, by rank.
+# The sizes of the mesh axes, by rank.
 MESHES_512 = ((512,), (16, 32), (8, 8, 8), (4, 4, 4, 8), (4, 4, 4, 4, 2), (4, 4, 4, 2, 2, 2))
 MESH_65536 = (256, 256)
 
 
 def layout_of(sizes: tuple[int, ...]) -> Layout:
-    """A fresh layout of an array of that rank, every dimension split over an axis of its own."""
+    """A new layout of an array of that rank, every dimension split over an axis of its own."""
     names = AXES[: len(sizes)]
     mesh = make_mesh(dict(zip(names, sizes, strict=True)), processes=math.prod(sizes) // 8)
     return lay_out(tuple(4 * n for n in sizes), Spec(tuple((n,) for n in names)), mesh)
@@ -67,13 +67,13 @@ def row(name: str, taken: float, target: float, missing: int = 0) -> int:
 
 
 def pictures_of(sizes: tuple[int, ...], target: float) -> int:
-    """The rows of one mesh: its devices, a layout as blocks and as devices."""
+    """The rows of one mesh: its devices, and a layout by shards and by devices."""
     count, rank = math.prod(sizes), len(sizes)
     layout = layout_of(sizes)
     kinds: dict[str, Callable[[], Picture]] = {
         "mesh": lambda: draw(layout_of(sizes).mesh),
         "mesh by host": lambda: draw(layout_of(sizes).mesh, by="host"),
-        "blocks of an array": lambda: draw(layout_of(sizes)),
+        "shards of an array": lambda: draw(layout_of(sizes)),
         "devices of an array": lambda: draw(layout_of(sizes), view="devices"),
     }
     return sum(
@@ -85,8 +85,8 @@ def pictures_of(sizes: tuple[int, ...], target: float) -> int:
 
 
 def peer() -> None:
-    """JAX's own picture of the same arrays: time, and the ids that its text does not hold."""
-    print("  beside it, jax.debug.visualize_sharding:")
+    """JAX's own picture of the same arrays: time, and the ids that its text does not contain."""
+    print("  for comparison, jax.debug.visualize_sharding:")
     for sizes in MESHES_512[:3]:
         layout = layout_of(sizes)
         sharding = jax.sharding.NamedSharding(jax_mesh(layout.mesh), layout.spec.to_jax())  # type: ignore[union-attr]
@@ -115,7 +115,7 @@ def _peer_text(shape: tuple[int, ...], sharding: jax.sharding.NamedSharding) -> 
 
 def main() -> int:
     """Prints the table; how many targets were missed."""
-    print(f"\nPictures, median of {REPEATS}, mesh and layout made anew each time")
+    print(f"\nPictures, median of {REPEATS}, with a new mesh and layout each time")
     missed = sum(pictures_of(sizes, SMALL_MS) for sizes in MESHES_512)
     missed += pictures_of(MESH_65536, LARGE_MS)
     missed += row(

@@ -1,4 +1,4 @@
-"""A transformer block's gradient compiled for machines that are not there."""
+"""How long a transformer block's gradient takes to compile for machines that are not attached."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from shardviz.core.program.cache import ExecutableCache
 from tests.bench.timing import Table, text
 from tests.worker.pods import PODS, block
 
-TARGET = 0.05  # of the compile's time: reading what it wrote, and making the report
+TARGET = 0.05  # share of the compile's time for reading its dump and making the report
 ROUNDS = 5
 
 
@@ -28,7 +28,7 @@ def main() -> int:
         if report.error is not None:
             table.row(f"{target}: {report.error}", "", "", False)
             continue
-        table.row(f"{target}, from nothing: wall time", "", text(wall), True)
+        table.row(f"{target}, in a new worker: wall time", "", text(wall), True)
         for what, seconds in (
             ("to trace, lower and export", report.lower_s),
             ("until the partitioner had answered", report.partition_s),

@@ -1,4 +1,4 @@
-"""Timing and the table that benchmarks print."""
+"""How to time functions, and the table that benchmarks print."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 def best(run: Callable[[], Any], seconds: float = 0.3, at_least: int = 5) -> float:
     """The least seconds that one call of `run` takes, over as many calls as fit.
 
-    The least, because whatever else the machine does only ever adds.
+    The least, because other load on the machine can only make a call slower.
     """
     run()
     times: list[float] = []
@@ -26,10 +26,10 @@ def best(run: Callable[[], Any], seconds: float = 0.3, at_least: int = 5) -> flo
 def each(
     make: Callable[[int], Any], run: Callable[[Any], Any], count: int, batch: int = 1
 ) -> float:
-    """The median over `count` batches of the mean seconds of `run` on values never seen before.
+    """The median over `count` batches of the mean seconds of `run` on new values.
 
-    What `make` does is not counted: so a run is cold though the process is warm. Python's garbage
-    collector stays on, as in a notebook: who makes many objects pays for them.
+    The time of `make` is not counted. So no cache of results helps `run`, though its modules are
+    imported. Python's garbage collector stays on, as in a notebook, so its time counts.
     """
     means = []
     for number in range(count):
@@ -44,13 +44,13 @@ def each(
 def side_by_side(
     ours: Callable[[], float], theirs: Callable[[], float], rounds: int = 5
 ) -> tuple[float, float]:
-    """Both times, and as their ratio the median over rounds: a busy machine slows both alike."""
+    """Both times, of the round with the median ratio: other load slows both alike."""
     pairs = [(ours(), theirs()) for _ in range(rounds)]
     return sorted(pairs, key=lambda p: p[1] / p[0])[len(pairs) // 2]
 
 
 def text(seconds: float) -> str:
-    """Seconds in the unit that reads best."""
+    """Seconds in s, ms or µs, the largest unit that gives at least 1."""
     for scale, unit in ((1, "s"), (1e3, "ms"), (1e6, "µs")):
         if seconds * scale >= 1 or unit == "µs":
             return f"{seconds * scale:.3g} {unit}"
@@ -58,7 +58,7 @@ def text(seconds: float) -> str:
 
 
 class Table:
-    """Rows of what was wanted and what came out; counts the misses."""
+    """Rows of targets and measured values; counts the missed targets."""
 
     def __init__(self) -> None:
         self.missed = 0
@@ -71,7 +71,7 @@ class Table:
         print(f"  {what:<58} {target:>12} {measured:>12}{mark}  {note}".rstrip(), flush=True)
 
     def at_least(self, what: str, target: float | None, ours: float, theirs: float) -> None:
-        """A row on how many times faster `ours` is; without a target it is only told."""
+        """A row on how many times faster `ours` is; without a target it is only printed."""
         note = f"({text(theirs)} / {text(ours)})"
         ratio = theirs / ours
         wanted = "" if target is None else f">= {target:g}x"

@@ -28,7 +28,7 @@ RUN_MS = 180_000
 
 
 def pointed(page: Page, *keys: str) -> None:
-    """Walks to a device with these keys and pins it, so that marks and sentence have something."""
+    """Goes to a device with these keys and pins it, so that marks and sentence have something."""
     page.get_by_label("Devices", exact=True).focus()
     for key in (*keys, "Enter"):
         page.keyboard.press(key)
@@ -38,7 +38,7 @@ def pointed(page: Page, *keys: str) -> None:
 def run_and_point(page: Page) -> None:
     """Runs the program, shows its collectives, and points at a device."""
     page.get_by_role("button", name="Run", exact=True).click()
-    page.wait_for_selector('.sv-rung:last-child[data-state="live"]', timeout=RUN_MS)
+    page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
     page.wait_for_function(
         "() => document.querySelector('.sv-status').textContent.startsWith('ran in')",
         timeout=RUN_MS,
@@ -62,20 +62,20 @@ def choose_and_point(page: Page) -> None:
 
 
 def compiled(page: Page) -> None:
-    """Compiles for the target, and waits until all four rungs are known."""
+    """Compiles for the target, and waits until all four stages are known."""
     page.get_by_role("button", name="Compile", exact=True).click()
-    page.wait_for_selector('.sv-rung:last-child[data-state="live"]', timeout=RUN_MS)
+    page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
 
 
 def picked_value(page: Page) -> None:
-    """Picks the product with the MLP's second matrix, and reads its story."""
-    page.wait_for_selector('.sv-rung:last-child[data-state="live"]', timeout=RUN_MS)
+    """Picks the product with the MLP's second matrix, and reads why it is sharded so."""
+    page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
     page.get_by_role("tab", name="Values").click()
     find = page.get_by_label("Find values")
     find.fill("dot_general")
     page.locator(".sv-vrow:not(.sv-vcall)", has_text="dot_general_7").first.click()
     find.fill("")
-    page.locator(".sv-story li").first.wait_for()
+    page.locator(".sv-explanation li").first.wait_for()
     page.evaluate("() => document.activeElement.blur()")
 
 

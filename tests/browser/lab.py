@@ -43,6 +43,11 @@ SETTINGS = {
 class LabServer:
     """A JupyterLab server process under `folder`, at a free port, with a token.
 
+    Attributes:
+        contexts: the browser's profiles for it, by width, height and scale. They are kept from
+            page to page, since they hold JupyterLab's compiled code; what it remembers of a
+            person's work is on the server, and every page resets it.
+
     Raises:
         RuntimeError: if it does not come up, with the end of what it said.
     """
@@ -51,6 +56,7 @@ class LabServer:
         self.root = folder / "notebooks"
         self.token = secrets.token_hex(16)
         self.port = free_port()
+        self.contexts: dict[tuple[int, int, float], BrowserContext] = {}
         self._lines: collections.deque[str] = collections.deque(maxlen=200)
         self._up = threading.Event()
         self._process = subprocess.Popen(
@@ -128,7 +134,7 @@ class Lab:
         self.complaints = complaints
         self._browser = browser
         self._numbers = itertools.count(1)
-        self._contexts: list[BrowserContext] = []
+        self._pages: list[Page] = []
 
     def open(
         self,
@@ -154,9 +160,11 @@ class Lab:
         """
         name = f"{secrets.token_hex(4)}-{next(self._numbers)}.ipynb"
         (self.server.root / name).write_text(json.dumps(notebook(cells)))
-        context = new_context(self._browser, width, height, scale)
-        self._contexts.append(context)
-        page = context.new_page()
+        contexts, size = self.server.contexts, (width, height, scale)
+        if size not in contexts:
+            contexts[size] = new_context(self._browser, *size)
+        page = contexts[size].new_page()
+        self._pages.append(page)
         self.complaints.watch(page)
         page.goto(f"{self.server.url}/doc/tree/{name}?reset&token={self.server.token}")
         page.wait_for_function(READY, timeout=OPEN_MS)
@@ -168,12 +176,11 @@ class Lab:
     def close(self) -> None:
         """Ends the kernels of the pages, and the pages."""
         before = list(self.complaints)
-        for context in self._contexts:
-            for page in context.pages:
-                if not page.is_closed():
-                    page.evaluate(_SHUT_DOWN)
-            context.close()
-        self._contexts.clear()
+        for page in self._pages:
+            if not page.is_closed():
+                page.evaluate(_SHUT_DOWN)
+                page.close()
+        self._pages.clear()
         # JupyterLab logs the requests that a kernel's end cut off; they say nothing of the test.
         self.complaints[:] = before
 

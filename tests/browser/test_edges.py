@@ -10,17 +10,17 @@ from playwright.sync_api import Page
 
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.report import Collective
-from shardviz.picture.draw import draw
 from shardviz.picture.picture import Picture
 from shardviz.picture.serialization import serialize
+from shardviz.picture.show import draw
 from shardviz.widgets import html_page
 from shardviz.widgets.pictures import palettes
 
 _PAINT = """
-const [wire, buffers, theme] = JSON.parse(document.getElementById("data").textContent);
+const [picture_, buffers, theme] = JSON.parse(document.getElementById("data").textContent);
 const bytes_ = (b) => Uint8Array.from(atob(b), (c) => c.charCodeAt(0));
 const views = buffers.map((b) => new DataView(bytes_(b).buffer));
-const picture = readPicture({ wire, buffers: views });
+const picture = readPicture({ data: picture_, buffers: views });
 const quiet = { point() {}, leave() {}, pin() {}, release() {}, lines: () => [] };
 const view = new PictureView("Devices", quiet, { maxScale: 1 });
 Object.assign(view.node.style, { width: "700px", height: "500px", position: "relative" });
@@ -36,13 +36,13 @@ window.shown = true;
 
 
 def _page(page: Page, picture: Picture, theme: str) -> None:
-    wire, buffers = serialize(picture)
+    data, buffers = serialize(picture)
     packed = [base64.b64encode(b).decode() for b in buffers]
-    data = json.dumps([wire, packed, {**palettes()[theme], "name": theme}])
+    packed_page = json.dumps([data, packed, {**palettes()[theme], "name": theme}])
     # The modules of a page, less its entry, which wants a widget's model.
-    source = html_page.bundled_module("canvas") + html_page.bundled_module("wire")
+    source = html_page.bundled_module("picture_view") + html_page.bundled_module("picture_data")
     page.set_content(
-        f"<body><script type='application/json' id='data'>{data}</script>"
+        f"<body><script type='application/json' id='data'>{packed_page}</script>"
         f"<script type='module'>{source}\n{_PAINT}</script></body>"
     )
     page.wait_for_function("() => window.shown")

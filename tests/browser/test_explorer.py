@@ -124,7 +124,7 @@ def test_chips_double_and_halve_an_axis(screen):
 def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
     screen.get_by_role("button", name="Run", exact=True).click()
     expect(screen.locator(".sv-status")).to_contain_text("checks hold", timeout=RUN_MS)
-    expect(screen.locator(".sv-rung").nth(3)).to_contain_text("all-reduce")
+    expect(screen.locator(".sv-stage").nth(3)).to_contain_text("all-reduce")
     screen.get_by_role("tab", name="Checks").click()
     marks = screen.locator(".sv-table td:first-child").all_inner_texts()
     assert marks

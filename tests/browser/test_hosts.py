@@ -36,5 +36,5 @@ def test_an_edit_a_mistake_and_a_run(browser: Browser, tmp_path: Path, host: str
         expect(page.get_by_text("got 'banana'")).to_have_count(0)
         page.get_by_role("button", name="Run", exact=True).last.click()
         expect(page.get_by_text("all 11 checks hold")).to_be_visible(timeout=RUN_MS)
-        expect(page.locator(".sv-rung").last).to_contain_text("2 all-reduce")
+        expect(page.locator(".sv-stage").last).to_contain_text("2 all-reduce")
         context.close()

@@ -77,7 +77,7 @@ def test_arrow_keys_walk_over_devices_and_enter_pins(page, tmp_path):
     assert "Device 3" in sentence(page)
     page.get_by_label("Devices", exact=True).focus()
     page.keyboard.press("Escape")
-    assert "is cut into 2 blocks" in sentence(page)
+    assert "is split into 2 blocks" in sentence(page)
 
 
 def test_pointing_at_a_device_marks_its_block_everywhere_and_its_row(page, tmp_path):
@@ -126,7 +126,7 @@ def test_cards_choose_an_array_without_a_kernel(page, tmp_path):
     opened(page, explorer(), tmp_path)
     page.locator(".sv-cardhead").nth(2).click()
     expect(page.locator(".sv-title")).to_have_text("x  f32[64, 512]")
-    assert "x is cut into 8 blocks" in sentence(page)
+    assert "x is split into 8 blocks" in sentence(page)
 
 
 def test_nothing_can_be_edited_without_a_kernel(page, tmp_path):

@@ -71,7 +71,7 @@ def test_devices_of_one_group_can_be_seen_among_thousands_in_the_dark(page, tmp_
 
 def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     page = lab.open([LIVE], width=1400, height=1400)
-    page.wait_for_selector('.sv-rung:nth-of-type(3)[data-state="estimate"]', timeout=RUN_MS)
+    page.wait_for_selector('.sv-stage:nth-of-type(3)[data-state="estimate"]', timeout=RUN_MS)
     note = page.locator(".sv-devicenote")
     row = page.locator(".sv-crow").first
     row.click()

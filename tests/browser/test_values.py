@@ -37,7 +37,7 @@ def test_every_value_stands_in_the_list_with_type_sharding_origin_and_line(page)
         assert cells[1] == plan_type(op)
         assert [o.name for o in op.origins.values()] == cells[3].split()
         assert cells[5] == op.source
-        spec = [f"over {', '.join(axes)}" if axes else "whole" for axes in op.spec.dims]
+        spec = [f"over {', '.join(axes)}" if axes else "not split" for axes in op.spec.dims]
         assert sharding(page, op.name) == "; ".join(f"dim {d} {s}" for d, s in enumerate(spec))
 
 
@@ -108,11 +108,13 @@ def test_enter_picks_and_escape_lets_go(page):
     opened(page, layers(2))
     press(page, "Home", "ArrowDown", "Enter")
     expect(row(page, "x")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_label("Why this sharding")).to_contain_text("64 over data (4): 16 on a")
-    assert page.evaluate("told") == {"why": ["x"], "light": [["x"]]}
+    expect(page.get_by_label("Why this sharding")).to_contain_text(
+        "64 over data (4): 16 per device"
+    )
+    assert page.evaluate("calls") == {"why": ["x"], "light": [["x"]]}
     press(page, "Escape")
     expect(row(page, "x")).to_have_attribute("aria-selected", "false")
-    assert page.evaluate("told.light.at(-1)") is None
+    assert page.evaluate("calls.light.at(-1)") is None
 
 
 def test_a_picked_value_lights_up_where_its_axes_came_from(page):
@@ -121,7 +123,7 @@ def test_a_picked_value_lights_up_where_its_axes_came_from(page):
     lit = page.locator(".sv-vrow:has(.sv-vway) .sv-vlabel").all_inner_texts()
     ways = ["x", "w_1", "dot_general", "tanh", "reduce", "add", "dot_general_1", "tanh_1"]
     assert lit == ways
-    assert sorted(page.evaluate("told.light.at(-1)")) == sorted(ways)
+    assert sorted(page.evaluate("calls.light.at(-1)")) == sorted(ways)
     assert row(page, "tanh_1").locator(".sv-vway .sv-axisdot").count() == 2
 
 
@@ -146,16 +148,16 @@ def test_a_story_is_asked_for_once_and_shown_as_text(page):
     row(page, "tanh").click()
     row(page, "add").click()
     row(page, "tanh").click()
-    story = {
+    explanation = {
         **explanation_view(layers(2), "tanh"),
         "lines": ["<img src=x onerror=alert(1)> & more"],
     }
-    page.evaluate(f"panel.showStory({as_script(story)})")
-    expect(page.locator(".sv-story li")).to_have_text(["<img src=x onerror=alert(1)> & more"])
+    page.evaluate(f"panel.showExplanation({as_script(explanation)})")
+    expect(page.locator(".sv-explanation li")).to_have_text(["<img src=x onerror=alert(1)> & more"])
     row(page, "add").click()
     row(page, "tanh").click()
-    expect(page.locator(".sv-story li")).to_have_count(1)
-    assert page.evaluate("told.why").count("tanh") == 2  # once before it came, and once again
+    expect(page.locator(".sv-explanation li")).to_have_count(1)
+    assert page.evaluate("calls.why").count("tanh") == 2  # once before it came, and once again
     assert page.locator(".sv-values img").count() == 0
 
 
@@ -170,17 +172,17 @@ def test_steps_bring_axes_one_by_one(page):
     opened(page, layers(2))
     assert said(page).startswith("The propagation took 9 steps.")
     press(page, ".")
-    assert said(page) == "Before the first of 9 steps: only what was asked for."
-    assert sharding(page, "x") == "dim 0 over data; dim 1 whole"
-    assert sharding(page, "dot_general") == "dim 0 whole; dim 1 whole"
+    assert said(page) == "Before the first of 9 steps: only what was requested."
+    assert sharding(page, "x") == "dim 0 over data; dim 1 not split"
+    assert sharding(page, "dot_general") == "dim 0 not split; dim 1 not split"
     press(page, ".")
     assert said(page) == (
         "1 of 9 · step 0, through dot_general: data from x to dot_general;"
         " model from w_0 to dot_general."
     )
     assert sharding(page, "dot_general") == "dim 0 over data; dim 1 over model"
-    assert sharding(page, "tanh") == "dim 0 whole; dim 1 whole"
-    assert page.evaluate("told.light.at(-1)") == ["x", "dot_general", "w_0"]
+    assert sharding(page, "tanh") == "dim 0 not split; dim 1 not split"
+    assert page.evaluate("calls.light.at(-1)") == ["x", "dot_general", "w_0"]
     press(page, *["."] * 8)
     assert said(page).startswith("9 of 9 · step 8, through output")
     press(page, ",")
@@ -207,7 +209,7 @@ def test_at_every_step_the_page_shows_what_had_arrived(page, gradient):
         ]
         found = page.evaluate(
             "step => panel.plan.names.map((_, i) =>"
-            " panel.plan.cuts(i, step).map(dim => dim.map(c => !c.pending)))",
+            " panel.plan.splits(i, step).map(dim => dim.map(c => !c.pending)))",
             shown,
         )
         padded = [
@@ -251,10 +253,13 @@ def test_a_new_plan_keeps_what_was_picked_and_folded(page):
     page.evaluate(f"panel.show({as_script(values_view(other))})")
     expect(row(page, "arguments")).to_have_attribute("aria-expanded", "false")
     expect(row(page, "tanh_1")).to_have_attribute("aria-selected", "true")
-    expect(page.get_by_label("Why this sharding")).to_contain_text("64 over data (8): 8 on a")
-    assert page.evaluate("told.why") == ["tanh_1", "tanh_1"]  # the new plan tells another story
+    expect(page.get_by_label("Why this sharding")).to_contain_text("64 over data (8): 8 per device")
+    assert page.evaluate("calls.why") == [
+        "tanh_1",
+        "tanh_1",
+    ]  # another plan, another one
     page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
-    assert page.evaluate("told.light.at(-1)") is None
+    assert page.evaluate("calls.light.at(-1)") is None
 
 
 def test_without_a_plan_it_says_so_and_a_refused_program_shows_its_choices(page):
@@ -277,10 +282,10 @@ def test_the_last_good_list_stays_when_an_edit_cannot_be_planned(page):
     expect(page.locator(".sv-vmain")).to_have_class("sv-vmain sv-vold")
     expect(page.locator(".sv-vmessage")).to_contain_text("Both sides contract over model.")
     row(page, "tanh").click()
-    assert page.evaluate("told.why") == []  # the kernel has no such value any more
+    assert page.evaluate("calls.why") == []  # the kernel has no such value any more
     page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
     expect(page.locator(".sv-vmain")).to_have_class("sv-vmain")
-    assert page.evaluate("told.why") == ["tanh"]
+    assert page.evaluate("calls.why") == ["tanh"]
 
 
 def test_every_control_has_a_name_and_every_cell_a_row(page):
@@ -313,7 +318,7 @@ def test_the_saved_page_tells_every_story_without_a_kernel(page, tmp_path):
     row(page, "dot_general").click()
     assert made.plan is not None
     lines = [line.strip() for line in made.plan.why("dot_general").lines]
-    expect(page.locator(".sv-story li")).to_have_text(lines)
+    expect(page.locator(".sv-explanation li")).to_have_text(lines)
     press(page, ",")
     page.get_by_label("Propagation step").fill("1")
     assert said(page).startswith("1 of ")

@@ -14,10 +14,10 @@ PAGE = """<!doctype html><meta charset="utf-8"><style>body { margin: 0 } CSS</st
 <div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
 <script type="module">
 MODULE
-window.told = { why: [], light: [] };
+window.calls = { why: [], light: [] };
 window.panel = new ValuesPanel({
-  why: (name) => told.why.push(name),
-  light: (names) => told.light.push(names),
+  why: (name) => calls.why.push(name),
+  light: (names) => calls.light.push(names),
 });
 document.getElementById("host").append(panel.node);
 panel.show(DATA);
@@ -28,9 +28,9 @@ def as_script(data: object) -> str:
     return json.dumps(data).replace("<", "\\u003c")
 
 
-def opened(page: Page, plan: Plan | None, stories: int = 0) -> Locator:
+def opened(page: Page, plan: Plan | None, explanations: int = 0) -> Locator:
     """The panel alone on a page; its list is returned."""
-    data = as_script(values_view(plan, stories))
+    data = as_script(values_view(plan, explanations))
     html = PAGE.replace("CSS", html_page.bundled_styles()).replace("DATA", data)
     page.set_content(html.replace("MODULE", html_page.bundled_module("values")))
     page.wait_for_function("window.panel !== undefined")

@@ -306,11 +306,11 @@ def test_unknown_options_are_refused():
         sv.cached(jnp.sin, size=0)
 
 
-def test_where_jax_hides_its_context_the_public_settings_stand_in(monkeypatch):
+def test_where_jax_hides_its_context_the_public_settings_are_used(monkeypatch):
     monkeypatch.setattr(call_context, "_PRIVATE", False)
     monkeypatch.setattr(call_cache, "at_top", bool)
-    for room in (call_cache, call_signature):
-        monkeypatch.setattr(room, "ArrayImpl", None)
+    for module in (call_cache, call_signature):
+        monkeypatch.setattr(module, "ArrayImpl", None)
     cached, x = CachedFunction(lambda x: x * 2), jnp.ones(4)
     for _ in range(2):
         np.testing.assert_array_equal(cached(x), [2, 2, 2, 2])

@@ -178,9 +178,9 @@ def test_what_differs_in_the_arguments_is_named(case: str):
     first()(cached)
     assert (cached.hits, cached.misses) == (1, 1)
     second()(cached)
-    told = cached.entries[-1].difference
-    assert list(told) == words
-    assert cached.explain_miss().endswith(f"entry 1: {'; '.join(told)}.")
+    found = cached.entries[-1].difference
+    assert list(found) == words
+    assert cached.explain_miss().endswith(f"entry 1: {'; '.join(found)}.")
     assert (cached.misses, cached.fallbacks) == (2, {})
 
 
@@ -227,7 +227,7 @@ def test_the_legacy_mesh_is_named():
     assert "the mesh of `with mesh:`: none became a=8" in cached.explain_miss()
 
 
-def test_two_meshes_in_force_with_other_devices_are_told_apart():
+def test_two_meshes_in_force_with_other_devices_are_distinguished():
     cached, x = CachedFunction(fn), jnp.ones(8)
     for devices in (slice(None), slice(None, None, -1)):
         with jax.set_mesh(mesh(devices, a=8)):
@@ -281,7 +281,7 @@ class Odd:
         return "Odd"
 
 
-def test_static_values_that_read_the_same_are_told_apart():
+def test_static_values_that_read_the_same_are_distinguished():
     cached = CachedFunction(fn, static_argnums=2)
     for _ in range(2):
         with contextlib.suppress(TypeError):

@@ -55,7 +55,7 @@ def test_outside_shard_map_everything_happens_once(eight_devices):
     np.testing.assert_array_equal(found.report.outputs, VALUES + 1)
 
 
-def test_devices_are_told_by_their_own_ids(eight_devices):
+def test_devices_are_named_by_their_own_ids(eight_devices):
     found = observed(PROGRAMS["print in shard_map"], device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
     assert {e.device: e.values for e in found.events} == {7 - i: f"[{i}.0]" for i in range(8)}
 
@@ -85,7 +85,7 @@ def test_a_mesh_axis_left_to_the_compiler_has_no_certain_device(eight_devices):
     assert "some device" in found.explain()
 
 
-def test_the_name_of_a_callback_is_told(eight_devices):
+def test_the_name_of_a_callback_is_recorded(eight_devices):
     names = {e.what for n in ("io", "debug callback", "pure callback")
              for e in observed(KINDS[n]).events}  # fmt: skip
     assert names == {"host"}
@@ -98,7 +98,7 @@ def test_a_refused_program_has_no_events(eight_devices):
     assert "on one device only" in sv.text(found).replace("\n", " ")
 
 
-def test_a_function_that_fails_is_told_as_a_run_would(eight_devices):
+def test_a_function_that_fails_is_reported_as_by_a_run(eight_devices):
     found = observed(lambda x: x.no_such_attribute)
     assert found.report.error.stage == "trace"
     assert repr(found) == "Observed(<lambda>: 0 events)"

@@ -75,7 +75,7 @@ def test_a_mesh_larger_than_the_machine_needs_no_devices(eight_devices):
     assert len(found.tokens) == 2
 
 
-def test_where_an_effect_stands_is_told(eight_devices):
+def test_where_an_effect_is_allowed_is_said(eight_devices):
     found = sv.effects(on(8, PLACES["scan in shard_map"](KINDS["print"])))
     assert found.uses[0].nesting == ("shard_map > scan",)
     assert found.uses[0].calls == 1
@@ -151,7 +151,7 @@ def test_a_layout_that_cannot_be_is_refused_before_tracing():
         (lambda: sv.observed_order(jnp.sin), "made by sv.program; got"),
     ],
 )
-def test_wrong_inputs_are_told_in_words(call, words):
+def test_wrong_inputs_are_explained_in_words(call, words):
     with pytest.raises(sv.ShardvizError, match=re.escape(words)):
         call()
 

@@ -1,4 +1,4 @@
-"""Every program of the gallery, held against plain jax on eight simulated devices."""
+"""Every program of the gallery, compared with plain jax on eight simulated devices."""
 
 import re
 
@@ -54,8 +54,8 @@ def test_split_over_eight_devices_it_equals_the_unsplit_function(name, eight_dev
     program = programs.get(name)
     values = values_for(program)
     split = jax.tree.leaves(jitted(program, eight_devices)(*values))
-    whole = jax.tree.leaves(jax.jit(program.fn)(*values))
-    for ours, theirs in zip(split, whole, strict=True):
+    unsplit = jax.tree.leaves(jax.jit(program.fn)(*values))
+    for ours, theirs in zip(split, unsplit, strict=True):
         assert len(ours.sharding.device_set) == 8
         scale = float(jnp.abs(theirs).max())
         assert scale > 0
@@ -165,7 +165,7 @@ def test_the_first_program_shows_one_rule_of_every_fate():
     assert str(by_name["w_out"].spec) == "P('model', None)"
     embed = [v.outcome for v in by_name["w_in"].decisions[0].verdicts]
     assert embed == [
-        Outcome.OTHER_NAME, Outcome.OTHER_NAME, Outcome.TAKEN, Outcome.WHOLE, Outcome.DECIDED,
+        Outcome.OTHER_NAME, Outcome.OTHER_NAME, Outcome.TAKEN, Outcome.UNSPLIT, Outcome.DECIDED,
     ]  # fmt: skip
     decided = {d.rule for found in by_name.values() for d in found.decisions}
     assert decided == {0, 1, 2, 3}  # the last rule never fires

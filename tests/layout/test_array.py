@@ -91,7 +91,7 @@ def test_words_about_shapes(written, words):
         ("'two words', mlp,", ("two words", "mlp")),
         ("", ()),
         (["embed", None], ("embed", None)),
-        (iter(("a", "b")), ("a", "b")),
+        pytest.param(iter(("a", "b")), ("a", "b"), id="iterator-('a', 'b')"),
     ],
     ids=repr,
 )

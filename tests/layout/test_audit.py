@@ -90,14 +90,14 @@ def test_explain(found):
         == """\
 8 arrays of 20.9 MiB on data=4, model=2, expert=1 (8 devices) by 8 rules, read as linen: 10 MiB on\
  each device. Largest there: layers/0/wi 2 MiB, layers/0/wo 2 MiB, layers/1/wi 2 MiB, layers/1/wo\
- 2 MiB, big 2 MiB.
+ 2 MiB and big 2 MiB.
 2 arrays cannot be laid out:
   emb: Dimension 0 is to be split over 'tensor', which is no axis of the mesh (data=4, model=2,\
  expert=1). Known: 'data', 'model' and 'expert'.
   head: Dimension 1: 1,001 does not divide by 4 (data): 1 left over. Sizes that do: 1,000 and\
  1,004; or pad by 3.
 No rule knows 'embde' (in norm). Did you mean 'embed'?
-1 large array is whole on every device: big (2 MiB).
+1 large array is replicated: big (2 MiB).
 3 of 8 rules never fire; 1 of them for names that no array has (batch):
   rule 5 (embed → data) never fires: rule 4 ends every search for 'embed' first.
   rule 7 (kv → (data, model)) never fires: it loses 'model' to 'embed' (rule 3)."""
@@ -122,8 +122,8 @@ def test_explain_of_a_clean_model_and_of_little():
 
 def test_axes_of_size_one_are_only_counted_where_they_are_many():
     mesh = make_mesh(a=1, fsdp=4, b=1, c=1)
-    told = repr(audit([("w", (8,), "x")], [("x", "fsdp")], mesh))
-    assert told == "Audit(1 array on fsdp=4, 3 axes of size 1, 1 rule: 8 B on each device)"
+    found = repr(audit([("w", (8,), "x")], [("x", "fsdp")], mesh))
+    assert found == "Audit(1 array on fsdp=4, 3 axes of size 1, 1 rule: 8 B on each device)"
 
 
 def test_long_findings_are_cut_and_counted():
@@ -151,7 +151,7 @@ def test_names_that_cannot_be_read_are_one_arrays_problem():
     assert list(found.problems) == ["a", "c", "d"]
     assert found.problems["a"].startswith("array has 2 dimensions and 1 logical name.")
     assert found.problems["c"] == "The name of a logical axis must be text; got 3."
-    assert found.problems["d"].startswith("Logical name 'batch' stands at dimensions 0 and 1;")
+    assert found.problems["d"].startswith("Logical name 'batch' is at dimensions 0 and 1;")
     assert found.rows[1].layout.shard_shape == (2,)
 
 
@@ -169,8 +169,8 @@ def test_one_device_replicates_nothing():
 
 
 def test_an_audit_takes_what_its_parts_take():
-    told = audit({"w": ("8, 4", "batch mlp")}, "batch -> data", "data=4, model=2", "LINEN")
-    assert told.rows[0].layout.shard_shape == (2, 4)
+    found = audit({"w": ("8, 4", "batch mlp")}, "batch -> data", "data=4, model=2", "LINEN")
+    assert found.rows[0].layout.shard_shape == (2, 4)
     with pytest.raises(ShardvizError, match="No dialect"):
         audit({}, [], MESH, "pax")
     with pytest.raises(LayoutError, match="'8' is no array"):

@@ -90,7 +90,7 @@ def test_boxes_in_no_order_of_a_grid_have_no_sharding_spec(order: list[int]) -> 
     assert "no grid of device axes" in found["PartitionSpec"]
 
 
-def test_the_order_of_devices_is_told_where_ids_do_not_ascend() -> None:
+def test_the_order_of_devices_is_given_where_ids_do_not_ascend() -> None:
     mesh = make_mesh("x=2, y=2", device_ids=[3, 1, 2, 0])
     found = equivalents(lay_out((4, 4), Spec.parse("x, y"), mesh))
     assert found["Parts"] == "Parts(2, 2)  # devices in the order 3, 1, 2, 0"
@@ -101,7 +101,7 @@ def test_the_order_of_devices_is_told_where_ids_do_not_ascend() -> None:
 @pytest.mark.parametrize(
     ("typed", "words"),
     [
-        ("x", r"2 blocks lie on 4 devices, 2 on each"),
+        ("x", r"4 devices hold 2 blocks, each block on 2 of them"),
         ("y, x", r"device 1, number 1 in the mesh, holds block 2"),
         ("(y, x)", r"device 1, number 1 in the mesh, holds block 2"),
         ("P.UNCONSTRAINED", "has marks"),
@@ -148,20 +148,20 @@ def test_parts_are_a_tuple_and_a_leaf() -> None:
 @pytest.mark.parametrize(
     ("make", "kind", "words"),
     [
-        (lambda: Parts(0), SpecError, "cannot be cut into 0 parts; 1 leaves it whole"),
-        (lambda: Parts(-2), SpecError, "cannot be cut into -2 parts"),
+        (lambda: Parts(0), SpecError, "cannot be split into 0 parts; 1 does not split it"),
+        (lambda: Parts(-2), SpecError, "cannot be split into -2 parts"),
         (lambda: Parts(2.0), SpecError, "must be a whole number; got 2.0"),
         (lambda: Parts(True), SpecError, "must be a whole number; got True"),
         (lambda: Parts("x"), SpecError, "must be a whole number; got 'x'"),
         (lambda: Parts(10**5000), SpecError, "more than there can be devices"),
         (lambda: Parts(*[1] * 65), SpecError, "at most 64 numbers"),
         (lambda: Parts(2).check((4, 4)), LayoutError,
-         r"has 2 dimensions and Parts\(2\) speaks of 1\..*such as Parts\(2, 1\)"),
+         r"has 2 dimensions and Parts\(2\) is for 1\..*such as Parts\(2, 1\)"),
         (lambda: Parts(4).check((6,)), LayoutError,
          "6 does not divide into 4 parts: 2 left over. Sizes that do: 4 and 8; or pad by 2"),
         (lambda: Parts(4).check((3,), "Argument x"), LayoutError, "of argument x: 3 does not"),
         (lambda: parts_layout((4,), Parts(2), [0, 1, 2]), SpecError,
-         "makes 2 blocks, one a device; there are 3 devices"),
+         "makes 2 blocks, one per device; there are 3 devices"),
         (lambda: parts_layout((4,), None), SpecError, "Give device_ids or count"),
         (lambda: parts_mesh(Parts(2), count=1), SpecError, "there is 1 device"),
     ],

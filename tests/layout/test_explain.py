@@ -28,7 +28,7 @@ LINEN = "(linen rules, 12 rules)"
 
 
 @pytest.mark.parametrize(
-    ("names", "shape", "dialect", "told"),
+    ("names", "shape", "dialect", "explanation"),
     [
         (
             "batch embed", (8, 4), "linen",
@@ -41,8 +41,8 @@ dim 1 “embed” → model: rule 4 (embed → model) splits 2 ways over 'model'
             "embed mlp", (512, 2048), "linen",
             f"""\
 P(None, ('model', 'expert'))  {LINEN}
-dim 0 “embed” stays whole: rule 5 (embed → None) keeps the dimension whole and ends the search.\
- Before it, rule 4 (embed → model) lost: 'model' is taken by dimension 1 through rule 2.
+dim 0 “embed” is not split: rule 5 (embed → None) leaves the dimension unsplit and ends the search.\
+ Before it, rule 4 (embed → model) does not apply: rule 2 already uses 'model' for dimension 1.
 dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'. 'expert'\
  of size 1 splits nothing.""",
         ),
@@ -52,8 +52,8 @@ dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 way
 P(('model', 'expert'), None)  {LINEN}
 dim 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 7 does not divide by 2\
  (model × expert): 1 left over. Sizes that do: 6 and 8; or pad by 1.
-dim 1 “heads” stays whole: rule 3 (heads → model) lost: 'model' is taken by dimension 0 through\
- rule 2.""",
+dim 1 “heads” is not split: rule 3 (heads → model) does not apply: rule 2 already uses 'model' for\
+ dimension 0.""",
         ),
         (
             "mlp _", (9, 8), "linen",
@@ -61,7 +61,7 @@ dim 1 “heads” stays whole: rule 3 (heads → model) lost: 'model' is taken b
 P(('model', 'expert'), None)  {LINEN}
 dim 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 9 does not divide by 2\
  (model × expert): 1 left over. Sizes that do: 8 and 10; or pad by 1.
-dim 1 (no name) stays whole: no rule can match a dimension without a name.""",
+dim 1 (no name) is not split: no rule can match a dimension without a name.""",
         ),
         (
             "batch", (510,), "linen",
@@ -83,7 +83,7 @@ dim 1 “seq” → expert: rule 8 (seq → expert) decides, and nothing is spli
             "seq heads", (8, 8), "maxtext",
             """\
 P(None, 'model')  (maxtext rules, 12 rules)
-dim 0 “seq” stays whole: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
+dim 0 “seq” is not split: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
  is dropped.
 dim 1 “heads” → model: rule 3 (heads → model) splits 2 ways over 'model'.""",
         ),
@@ -92,8 +92,8 @@ dim 1 “heads” → model: rule 3 (heads → model) splits 2 ways over 'model'
             f"""\
 P('data', ('model', 'expert'))  {LINEN}
 dim 0 “kv” → data: rule 10 (kv → data) splits 4 ways over 'data'. Before it, rule 9 (kv → (data,\
- model)) wants all of (data, model) or nothing, and 'model' is taken by dimension 1 through rule\
- 2; 'data' free.
+ model)) needs all of (data, model), and rule 2 already uses 'model' for dimension 1; 'data' is\
+ free.
 dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'. 'expert'\
  of size 1 splits nothing.""",
         ),
@@ -101,15 +101,15 @@ dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 way
             "hedas zzz", (8, 8), "linen",
             f"""\
 P(None, None)  {LINEN}
-dim 0 “hedas” stays whole: no rule knows “hedas”. Did you mean “heads”?
-dim 1 “zzz” stays whole: no rule knows “zzz”.""",
+dim 0 “hedas” is not split: no rule knows “hedas”. Did you mean “heads”?
+dim 1 “zzz” is not split: no rule knows “zzz”.""",
         ),
         (
             "embed nope", (8, 8), "nnx",
             """\
 P('data', 'nope')  (nnx rules, 12 rules)
 dim 0 “embed” → data: rule 6 (embed → data) splits 4 ways over 'data'.
-dim 1 “nope” → nope: no rule speaks of it, so nnx takes the name for a mesh axis.""",
+dim 1 “nope” → nope: no rule is for it, so nnx takes the name for a mesh axis.""",
         ),
         (
             "two free", None, "linen",
@@ -123,9 +123,9 @@ dim 1 “free” is left to the compiler: rule 12 (free → UNCONSTRAINED) leave
     ],
     ids=lambda v: v if isinstance(v, str) and len(v) < 20 else "",
 )  # fmt: skip
-def test_explain(names, shape, dialect, told):
+def test_explain(names, shape, dialect, explanation):
     mesh = None if shape is None else MESH
-    assert resolve(names, RULES, mesh=mesh, shape=shape, dialect=dialect).explain() == told
+    assert resolve(names, RULES, mesh=mesh, shape=shape, dialect=dialect).explain() == explanation
 
 
 def reasons(names: str, dim: int, dialect: str = "linen") -> list[str]:
@@ -134,14 +134,14 @@ def reasons(names: str, dim: int, dialect: str = "linen") -> list[str]:
 
 
 def test_verdicts_that_do_not_decide_say_why():
-    told = reasons("embed _", 0)
-    assert told[0] == "speaks of 'batch'; this dimension has 'embed'."
-    assert told[4] == "comes after rule 4, which already decided this dimension."
-    assert reasons("embed _", 1)[0] == "speaks of 'batch'; this dimension has no name."
+    found = reasons("embed _", 0)
+    assert found[0] == "is for 'batch'; this dimension has 'embed'."
+    assert found[4] == "comes after rule 4, which already decided this dimension."
+    assert reasons("embed _", 1)[0] == "is for 'batch'; this dimension has no name."
     assert reasons("kv batch mlp", 0)[8:10] == [
-        "lost: 'data' is taken by dimension 1 through rule 1; 'model' is taken by dimension 2"
-        " through rule 2.",
-        "lost: 'data' is taken by dimension 1 through rule 1.",
+        "does not apply: rule 1 already uses 'data' for dimension 1 and rule 2 already uses 'model'"
+        " for dimension 2.",
+        "does not apply: rule 1 already uses 'data' for dimension 1.",
     ]
     assert reasons("embed", 0, "nnx")[3] == (
         "is replaced by rule 6: this dialect reads the table as a dict, where the last repeat wins."
@@ -165,7 +165,7 @@ def test_kinds_have_a_name_each():
         ),
         (
             "nope", (8,), "nnx",
-            ("Dimension 0: no rule speaks of 'nope', and nnx takes it for a mesh axis, which the"
+            ("Dimension 0: no rule is for 'nope', and nnx takes it for a mesh axis, which the"
              " mesh lacks.",),
         ),
         (

@@ -27,7 +27,7 @@ def check_against(layout: Layout, indices: dict[int, tuple], rng: random.Random)
     """Every way of asking a layout must tell what `indices` tells."""
     mesh, shape = layout.mesh, layout.shape
     assert layout.indices() == indices
-    assert list(layout.indices()) == list(indices), "devices stand in another order"
+    assert list(layout.indices()) == list(indices), "devices are in another order"
     bounds = np.array(
         [[s.indices(n)[:2] for s, n in zip(indices[int(i)], shape, strict=True)]
          for i in layout.device_ids], np.int64

@@ -116,7 +116,7 @@ def test_other_writings_are_the_same_mesh(written):
         ),
         (
             lambda: make_mesh(data=2, device_ids=[1, 1]),
-            "Each device stands in a mesh once; 1 is given twice.",
+            "Each device is in a mesh once; 1 is given twice.",
         ),
         (lambda: make_mesh(data=2, device_ids=[-1, 1]), "A device id is 0 or more; got -1."),
         (
@@ -154,7 +154,7 @@ def test_other_writings_are_the_same_mesh(written):
             lambda: make_mesh(data=4, processes=[0, 1, 0, 1]).local(0),
             "The 2 devices of process 0 form no contiguous block of the mesh: the smallest block"
             " around them is 3 and holds devices of other processes. Order the mesh so that each"
-            " process fills a box.",
+            " process fills a block.",
         ),
         (
             lambda: MESH.require_axis("modle"),

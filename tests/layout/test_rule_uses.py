@@ -37,7 +37,7 @@ def test_a_rule_says_what_it_decides_and_to_whom_it_lost():
         ("wi", "'model' goes to 'mlp' through rule 1"),
         ("wo", "'model' goes to 'mlp' through rule 1"),
     )
-    assert found[2].keeps_whole == ("wi", "wo")
+    assert found[2].leaves_unsplit == ("wi", "wo")
     assert found[2].unreached == ("norm",)
     assert [u.never for u in found] == [None] * 3
     assert [u.index for u in found] == [0, 1, 2]
@@ -155,26 +155,26 @@ def test_summaries_add_up_to_the_verdicts(dialect):
         asked = requests(arrays, MESH, rules, Dialect.of(dialect))
         found = rule_summary(asked, rules)
         for use in found:
-            told = {name: set() for name in ("decides", "keeps_whole", "lost", "unreached",
+            expected = {name: set() for name in ("decides", "leaves_unsplit", "lost", "unreached",
                                              "broken")}  # fmt: skip
             for one in asked:
                 for decision in one.resolution.decisions if one.resolution else ():
                     verdict = decision.verdicts[use.index]
-                    place = PLACES.get(verdict.kind)
-                    if place is not None:
-                        told[place].add(one.array.name)
-            for place, names in told.items():
-                entries = getattr(use, place)
-                assert {e if isinstance(e, str) else e[0] for e in entries} == names, (place, use)
+                    field = FIELDS.get(verdict.kind)
+                    if field is not None:
+                        expected[field].add(one.array.name)
+            for field, names in expected.items():
+                entries = getattr(use, field)
+                assert {e if isinstance(e, str) else e[0] for e in entries} == names, (field, use)
                 assert len(entries) == len(set(entries))
-            idle = not (told["decides"] or told["keeps_whole"] or told["broken"])
+            idle = not (expected["decides"] or expected["leaves_unsplit"] or expected["broken"])
             assert (use.never is not None) == idle
 
 
-PLACES = {
+FIELDS = {
     "applied": "decides",
     "axis of size 1": "decides",
-    "terminal None": "keeps_whole",
+    "terminal None": "leaves_unsplit",
     "axis taken": "lost",
     "only part of the tuple is free": "lost",
     "dimension already decided": "unreached",

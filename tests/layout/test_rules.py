@@ -65,8 +65,8 @@ def test_one_pair_is_a_table_of_one():
         ),
         (
             "mlp -> model\nbatch ->\nembed -> None",
-            "Cannot read line 2: the rule for 'batch' leads nowhere. Write a mesh axis, None or a"
-            " tuple behind it.",
+            "Cannot read line 2: the rule for 'batch' has no right side. Write a mesh axis, None or"
+            " a tuple after it.",
         ),
         (
             "a -> x\nb y",
@@ -136,18 +136,18 @@ def test_words_about_given_tables(given, words):
     [
         (
             "a b a", TABLE, {},
-            "Logical name 'a' stands at dimensions 0 and 2; an array can use each name once. Give"
+            "Logical name 'a' is at dimensions 0 and 2; an array can use each name once. Give"
             " one of them a name of its own.",
         ),
         (
             "a b", TABLE, {"shape": (8,)},
-            "The array has 1 dimension and 2 names. Give one logical name a dimension; write None"
-            " for a dimension without one.",
+            "The array has 1 dimension and 2 names. Give one logical name for each dimension; write"
+            " None for a dimension without one.",
         ),
         (
             "a", [("a", ("x", ("y",)))], {},
             "Rule 1 (a → (x, y)) leads to a tuple in a tuple, which no PartitionSpec can hold."
-            " Write the axes side by side.",
+            " Write the axes in one tuple.",
         ),
         (
             "a", TABLE, {"dialect": "lenin"},

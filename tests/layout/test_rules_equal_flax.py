@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter
 
 import jax
@@ -104,27 +105,27 @@ MESH = make_mesh(data=4, fsdp=2, model=2, expert=1)  # no seq
 SIZES = (0, 1, 2, 3, 4, 6, 8, 510, 512)
 
 
-def retell(found: Resolution, table: list[tuple]) -> list[list[str]]:
+def expected_verdicts(found: Resolution, table: list[tuple]) -> list[list[str]]:
     """Reads the table once more, in another way, and says what became of every rule."""
-    story: list[list[str]] = [[] for _ in found.names]
-    held: dict[str, tuple[int, int]] = {}  # mesh axis -> (dimension, rule)
+    expected: list[list[str]] = [[] for _ in found.names]
+    used: dict[str, tuple[int, int]] = {}  # mesh axis -> (dimension, rule)
     done: dict[int, int] = {}
     for index, (logical, target) in enumerate(table):
         axes = _flat(target)
         for dim, name in enumerate(found.names):
             if name != logical or name is None:
-                story[dim].append("other")
+                expected[dim].append("other")
             elif dim in done:
-                story[dim].append(f"decided by {done[dim]}")
-            elif any(a in held for a in axes):
-                held_by = sorted((a, *held[a]) for a in set(axes) if a in held)
-                whole = all(a in held for a in axes)
-                story[dim].append(f"{'taken' if whole else 'part'} {held_by}")
+                expected[dim].append(f"decided by {done[dim]}")
+            elif any(a in used for a in axes):
+                used_by = sorted((a, *used[a]) for a in set(axes) if a in used)
+                every = all(a in used for a in axes)
+                expected[dim].append(f"{'taken' if every else 'part'} {used_by}")
             else:
-                story[dim].append("won")
+                expected[dim].append("won")
                 done[dim] = index
-                held.update((a, (dim, index)) for a in axes)
-    return story
+                used.update((a, (dim, index)) for a in axes)
+    return expected
 
 
 def _flat(target) -> list[str]:
@@ -137,13 +138,13 @@ def _flat(target) -> list[str]:
 
 def check_verdicts(found: Resolution, table: list[tuple]) -> Counter:
     seen: Counter = Counter()
-    story = retell(found, table)
+    expected = expected_verdicts(found, table)
     for dim, decision in enumerate(found.decisions):
-        told = [v.outcome for v in decision.verdicts]
+        outcomes = [v.outcome for v in decision.verdicts]
         deciding = [v for v in decision.verdicts if v.decides]
         assert len(deciding) == (decision.rule is not None)
         assert decision.deciding is (deciding[0] if deciding else None)
-        assert len(told) == len(table)
+        assert len(outcomes) == len(table)
         for index, verdict in enumerate(decision.verdicts):
             assert verdict.rule == index
             assert verdict.logical == table[index][0]
@@ -152,7 +153,7 @@ def check_verdicts(found: Resolution, table: list[tuple]) -> Counter:
             assert "\n" not in verdict.reason
             assert verdict.reason.endswith((".", "?"))
             seen[verdict.outcome] += 1
-            check_one(story[dim][index], verdict, table, found, dim)
+            check_one(expected[dim][index], verdict, table, found, dim)
     return seen
 
 
@@ -176,7 +177,7 @@ def check_deciding(verdict, found: Resolution, dim: int) -> None:
     for axis in axes:
         parts *= MESH.shape.get(axis, 1)
     if verdict.free or not axes:
-        assert verdict.outcome is (Outcome.APPLIED if verdict.free else Outcome.WHOLE)
+        assert verdict.outcome is (Outcome.APPLIED if verdict.free else Outcome.UNSPLIT)
         assert (dim in found.spec.unconstrained) == verdict.free
     elif len(set(axes)) < len(axes):
         assert verdict.outcome is Outcome.REPEATED
@@ -186,9 +187,14 @@ def check_deciding(verdict, found: Resolution, dim: int) -> None:
     elif size is not None and size % parts:
         assert verdict.outcome is Outcome.INDIVISIBLE
         misfit = verdict.misfit
-        assert misfit.remainder == size % parts
-        assert all(s % parts == 0 and 0 < abs(s - size) < parts for s in misfit.sizes)
-        assert (size + misfit.padding) % parts == 0
+        pattern = r"(\S+) left over\. Sizes that do: (.*); or pad by (\S+)\."
+        numbers = re.search(pattern, misfit.sentence())
+        assert numbers
+        remainder, padding = (int(numbers[i].replace(",", "")) for i in (1, 3))
+        sizes = [int(s.replace(",", "")) for s in numbers[2].split(" and ")]
+        assert remainder == size % parts
+        assert all(s % parts == 0 and 0 < abs(s - size) < parts for s in sizes)
+        assert (size + padding) % parts == 0
         fits = [a for a, n in MESH.shape.items() if n > 1 and size % n == 0]
         assert misfit.other_axes == tuple(a for a in fits if a not in found.spec.axes)
     elif parts == 1:

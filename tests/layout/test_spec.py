@@ -126,7 +126,7 @@ MANUAL = make_mesh(x=4, y=2, axis_types=("Auto", "Manual"))
             "Mesh axis 'x' splits both dimension 0 and dimension 2; it can split one. Take it out"
             " of one of them.",
         ),
-        ("(x, x)", AUTO, "Mesh axis 'x' stands twice in dimension 0; once is enough."),
+        ("(x, x)", AUTO, "Mesh axis 'x' is named twice in dimension 0; once is enough."),
         (
             "UNCONSTRAINED", EXPLICIT,
             "P.UNCONSTRAINED leaves a dimension to the compiler, which needs an Auto mesh axis;"

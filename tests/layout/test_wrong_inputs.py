@@ -1,4 +1,4 @@
-"""Wrong inputs through the doors: one printable sentence each, and nothing changes."""
+"""Wrong inputs through the functions: one printable sentence each, and nothing changes."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ SHAPE = (8, 12)
 LAYOUT = sv.layout(SHAPE, "data", MESH)
 PROGRAM = sv.program(abs, sv.array("x", (8,)), mesh=MESH)
 
-#: field -> how the doors take it, beside inputs that are fine
-DOORS: dict[str, tuple[Any, ...]] = {
+#: field -> how the functions take it, beside inputs that are fine
+FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "axis name": (lambda v: sv.mesh([(v, 4)]), lambda v: sv.mesh([("data", 4), (v, 1)])),
     "axis size": (lambda v: sv.mesh(data=v), lambda v: sv.mesh({"data": 4, "model": v})),
     "array name": (lambda v: sv.array(v, SHAPE),),
@@ -67,22 +67,22 @@ DOORS: dict[str, tuple[Any, ...]] = {
 }
 
 CASES = [
-    pytest.param(field, door, value, id=f"{field}-{number}-{label}")
+    pytest.param(field, function, value, id=f"{field}-{number}-{label}")
     for field, values in WRONG.items()
-    for number, door in enumerate(DOORS[field])
+    for number, function in enumerate(FUNCTIONS[field])
     for label, value in values.items()
 ]
 
 
 def test_the_table_is_long_enough():
-    assert set(DOORS) == set(WRONG)
+    assert set(FUNCTIONS) == set(WRONG)
     assert sum(map(len, WRONG.values())) >= 110
 
 
-@pytest.mark.parametrize(("field", "door", "value"), CASES)
-def test_each_gives_one_printable_sentence(field, door, value):
+@pytest.mark.parametrize(("field", "function", "value"), CASES)
+def test_each_gives_one_printable_sentence(field, function, value):
     with pytest.raises(sv.ShardvizError) as caught:
-        door(value)
+        function(value)
     sentence = str(caught.value)
     assert sentence.isprintable(), ascii(sentence)
     assert 10 < len(sentence) <= 500, (len(sentence), sentence[:200])

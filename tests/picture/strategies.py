@@ -17,7 +17,7 @@ MOST = 128
 
 @st.composite
 def meshes(draw: st.DrawFn, most: int = MOST) -> MeshSpec:
-    """Meshes of up to 6 axes: ids that start anywhere, in any order, on hosts that take turns."""
+    """Meshes of up to 6 axes: ids that start anywhere, in any order, on hosts that alternate."""
     sizes: list[int] = []
     for _ in range(draw(st.integers(1, 6))):
         sizes.append(draw(st.integers(1, max(1, min(40, most // math.prod(sizes))))))
@@ -42,7 +42,7 @@ def meshes(draw: st.DrawFn, most: int = MOST) -> MeshSpec:
 
 @st.composite
 def layouts(draw: st.DrawFn, most: int = MOST) -> Layout:
-    """Layouts of arrays of up to 5 dimensions, with tuples, whole dimensions and empty ones."""
+    """Layouts of arrays of up to 5 dimensions, with tuples, unsplit dimensions and empty ones."""
     mesh = draw(meshes(most))
     axes = list(draw(st.permutations(mesh.axis_names)))
     dims: list[tuple[str, ...]] = []

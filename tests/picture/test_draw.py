@@ -8,9 +8,8 @@ from shardviz.core.layout.audit import audit
 from shardviz.core.layout.resolution import resolve
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.report import Check
-from shardviz.picture.draw import draw
 from shardviz.picture.picture import Picture
-from shardviz.picture.text import to_text
+from shardviz.picture.show import draw, to_text
 from tests.picture.geometry import check_page
 from tests.picture.values import COLLECTIVES, FAILED, MESH, PROGRAM, REPORT, RULES, VALUES, W, X
 
@@ -50,14 +49,18 @@ def _all_subclasses(kind: type) -> set[type]:
 @pytest.mark.parametrize("value", [3, None, "data=4", {"data": 4}, object], ids=repr)
 def test_other_things_are_refused_in_words(value):
     kind = type(value).__name__
-    for door in (draw, to_text):
+    for show in (draw, to_text):
         with pytest.raises(ShardvizError, match=rf"^There is no \w+ (of|for) this {kind}; got "):
-            door(value)
+            show(value)
 
 
 def test_a_spec_says_what_splits_every_dimension():
     picture = draw(VALUES["spec"])
-    assert [picture.tiles.label(i) for i in range(3)] == ["dim 0\nx", "dim 1\nwhole", "dim 2\ny, z"]
+    assert [picture.tiles.label(i) for i in range(3)] == [
+        "dim 0\nx",
+        "dim 1\nnot split",
+        "dim 2\ny, z",
+    ]
     assert "unreduced: y" in _all_texts(draw(VALUES["spec with marks"]))
 
 
@@ -71,11 +74,11 @@ def test_rules_stand_where_they_meet_their_mesh_axes():
     columns = sorted(set(places.values()))
     assert places["model 1", rows[0]] == columns[0]
     assert places["data 2", rows[0]] == places["data", rows[2]] == columns[1]
-    assert places["whole", rows[1]] == columns[2]
-    assert "repeats “embed”, after 2" in _all_texts(picture)
+    assert places["not split", rows[1]] == columns[2]
+    assert "repeats “embed” of rule 2" in _all_texts(picture)
 
 
-def test_a_long_table_is_cut_and_counted():
+def test_a_long_table_is_shortened_and_counted():
     picture = draw(Rules.of([(f"n{i}", "x") for i in range(1000)]))
     assert len(picture.tiles) == 200
     assert "and 800 more rules" in _all_texts(picture)
@@ -87,9 +90,9 @@ def test_a_resolution_has_a_verdict_in_every_cell():
     count = len(found.rules)
     assert len(picture.tiles) == count * 2
     cells = {(r, d): picture.tiles.label(2 * r + d) for r in range(count) for d in range(2)}
-    assert cells[1, 1] == "✗ 2,047 over 2"
-    assert cells[2, 0] == "taken by dim 1"
-    assert cells[3, 0] == "✓ whole"
+    assert cells[1, 1] == "✗ not divisible by 2"
+    assert cells[2, 0] == "used by dim 1"
+    assert cells[3, 0] == "✓ not split"
     assert cells[0, 0] == "–"
     assert picture.tiles.group.tolist() == [3, 3, 3, 2, 1, 3, 0, 3, 3, 3]
     for i in range(count * 2):
@@ -105,8 +108,8 @@ def test_every_outcome_has_a_word_and_a_sign_beside_its_colour():
     labels = {draw(found).tiles.label(i) for i in range(24)}
     assert {
         "✓ x",
-        "after rule 1",
-        "part taken by dim 0",
+        "decided by rule 1",
+        "partly used by dim 0",
         "✓ size 1",
         "✗ no axis gone",
         "–",
@@ -119,7 +122,7 @@ def test_in_a_long_table_the_rules_of_other_names_share_a_line_that_loses_none()
     rules = Rules.of([(f"n{i}", "x") for i in range(50)])
     picture = draw(resolve(("n7", "n9"), rules))
     assert len(picture.tiles) == 4
-    assert "rules of other names, or beyond the page: 1–7, 9, 11–50" in _all_texts(picture)
+    assert "rules for other names, or not shown: 1–7, 9, 11–50" in _all_texts(picture)
 
 
 def test_an_array_stands_beside_its_devices_in_the_same_colours():
@@ -153,7 +156,7 @@ def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
     assert tiles.group.tolist() == [1, 0, 0]
 
 
-def test_a_long_audit_is_cut_and_the_rest_added_up():
+def test_a_long_audit_is_shortened_and_the_rest_added_up():
     rows = [W.replace(name=f"w{i}") for i in range(50)]
     picture = draw(audit(rows, RULES, MESH), limit=10)
     assert len(picture.tiles) == 11
@@ -187,4 +190,4 @@ def test_of_many_checks_those_that_fail_come_first():
     checks = [Check(f"c{i}", i != 70, "said.") for i in range(100)]
     texts = _all_texts(draw(REPORT.replace(checks=tuple(checks))))
     assert "✗ c70" in texts
-    assert "and 60 more, 60 of which hold" in texts
+    assert "and 60 more, of which 60 passed" in texts

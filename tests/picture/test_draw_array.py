@@ -13,11 +13,11 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.blocks import holders_of, view_of
-from shardviz.picture.draw import draw
+from shardviz.picture.blocks import holders_of, select_blocks
 from shardviz.picture.picture import Picture
+from shardviz.picture.show import draw
 from tests.picture.geometry import bounding_area, check_page, covered_area
-from tests.picture.reading import read_ids
+from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts
 
 
@@ -45,10 +45,10 @@ def test_every_block_has_one_tile_that_names_its_box_and_its_devices(layout: Lay
 
 @given(layouts())
 def test_blocks_fill_the_array_and_no_more(layout: Layout):
-    view = view_of(layout)
+    selection = select_blocks(layout)
     picture = draw(layout)
     # Steps stand apart, and so do the parts of a folded dimension; each is filled by itself.
-    steps = math.prod(layout.block_counts[d] for d in view.steps)
+    steps = math.prod(layout.block_counts[d] for d in selection.steps)
     size = len(picture.tiles) // steps
     areas = [bounding_area(picture, np.arange(k * size, (k + 1) * size)) for k in range(steps)]
     if not any(v.text.startswith("dim") and v.role == "axis" for v in picture.labels):
@@ -94,7 +94,7 @@ def _tooltips(picture: Picture) -> list[str]:
     return [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
 
 
-def test_the_picture_of_the_sketch():
+def test_two_blocks_with_four_replicas_each():
     picture = draw(
         _layout((512, 2048), "None, model", data=4, model=2),
         name="w_in",
@@ -110,7 +110,7 @@ def test_the_picture_of_the_sketch():
     ]
     texts = {v.text for v in picture.labels}
     assert {"0", "1024", "2048", "512"} <= texts
-    assert "dim 0 embed whole · dim 1 mlp → model" in texts
+    assert "dim 0 embed not split · dim 1 mlp → model" in texts
     assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
     assert picture.facts["toScale"]
 

@@ -9,10 +9,10 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.draw import draw
 from shardviz.picture.mesh import shown_axes
+from shardviz.picture.show import draw
 from tests.picture.geometry import check_page
-from tests.picture.reading import read_ids
+from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts, meshes
 
 
@@ -130,7 +130,7 @@ def test_hosts_or_an_axis_say_the_colour():
     by_axis = draw(mesh, colour="model")
     assert by_axis.tiles.group.tolist() == [0, 1] * 4
     assert [e.text for e in by_axis.legend] == ["model 0", "model 1"]
-    assert draw(make_mesh(data=16), colour="data").hue == "ramp"
+    assert draw(make_mesh(data=16), colour="data").colormap == "ramp"
 
 
 def test_a_layout_of_few_blocks_has_a_legend_of_boxes():
@@ -151,7 +151,7 @@ def test_the_words_for_a_mesh_name_every_device(mesh: MeshSpec):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"by": "rack"}, "Devices stand by 'mesh', 'host' or 'position'; got 'rack'."),
+        ({"by": "rack"}, "Devices are arranged by 'mesh', 'host' or 'position'; got 'rack'."),
         ({"colour": "modle"}, "The mesh has no axis 'modle'. Did you mean 'model'?"),
         ({"bye": "host"}, "A picture of a MeshSpec has no option 'bye'. Did you mean 'by'?"),
     ],

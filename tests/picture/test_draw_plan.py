@@ -9,14 +9,13 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stages
-from shardviz.picture.draw import draw
+from shardviz.picture.call_paths import BACKWARD, call_paths
 from shardviz.picture.palette import colours, hexed
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import axis_path, value_rows
+from shardviz.picture.show import draw, to_text
 from shardviz.picture.spec_bars import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
-from shardviz.picture.text import to_text
-from shardviz.picture.value_paths import BACKWARD, value_paths
-from tests.picture.values import MADE, ON_RUNGS, PLAN, PROGRAM
+from tests.picture.values import MADE, ON_STAGES, PLAN, PROGRAM
 from tests.widgets.plans import REFUSED, layers
 
 
@@ -35,17 +34,17 @@ def words(picture: Picture) -> list[str]:
         ("wide", 1, [(MOST_PARTS, 2)]),
     ],
 )
-def test_a_bar_has_a_part_for_every_part_and_the_hue_of_its_axis(spec, rank, bars):
+def test_a_bar_has_a_part_for_every_part_and_the_colour_of_its_axis(spec, rank, bars):
     mesh = make_mesh(data=4, model=2, wide=512)
-    parts = spec_bars(Spec.parse(spec), rank, mesh, 100, 9)
+    parts = spec_bars(Spec.parse(spec), rank, mesh, 100)
     assert [(p.group) for p in parts] == [group for count, group in bars for _ in range(count)]
     ends = [(p.x, p.x + p.width, p.y, p.y + p.height) for p in parts]
     assert all(0 <= x < end <= 100.001 and 0 <= y < low <= 9.001 for x, end, y, low in ends)
 
 
-def test_a_part_of_an_axis_has_its_own_count_and_the_hue_of_the_axis():
-    parts = spec_bars(Spec.of("data:(1)2"), 1, make_mesh(data=4, model=2), 40, 9)
-    assert [(p.group, p.hint) for p in parts] == [(0, "dim 0: data:(1)2 in 2")] * 2
+def test_a_part_of_an_axis_has_its_own_count_and_the_colour_of_the_axis():
+    parts = spec_bars(Spec.of("data:(1)2"), 1, make_mesh(data=4, model=2), 40)
+    assert [(p.group, p.hint) for p in parts] == [(0, "dim 0: split 2 ways by data:(1)2")] * 2
 
 
 def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
@@ -61,22 +60,22 @@ def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
 def test_the_bars_of_a_plan_are_those_of_its_values():
     tiles = draw(PLAN).tiles
     hints = [tiles.tooltip(i) for i in range(len(tiles))]
-    assert hints.count("tanh_1: dim 0: data in 4") == 4
-    assert hints.count("tanh_1: dim 1: model in 2") == 2
-    assert hints.count("x: dim 1: whole") == 1
-    assert hints.count("w_1: dim 0: whole") == 1
+    assert hints.count("tanh_1: dim 0: split 4 ways by data") == 4
+    assert hints.count("tanh_1: dim 1: split 2 ways by model") == 2
+    assert hints.count("x: dim 1: not split") == 1
+    assert hints.count("w_1: dim 0: not split") == 1
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_axes_and_whole_dimensions_have_colours_of_their_own(theme):
+def test_axes_and_unsplit_dimensions_have_colours_of_their_own(theme):
     picture = draw(PLAN)
     groups = [entry.group for entry in picture.legend]
-    fills = hexed(colours(groups, picture.groups, picture.hue, theme))
-    assert [entry.text for entry in picture.legend] == ["data 4", "model 2", "whole"]
+    fills = hexed(colours(groups, picture.groups, picture.colormap, theme))
+    assert [entry.text for entry in picture.legend] == ["data 4", "model 2", "not split"]
     assert len(set(fills)) == 3
 
 
-def test_a_long_plan_is_cut_counted_and_keeps_what_moves_data():
+def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     plan = layers(30)
     kept = {row.op.name for row in value_rows(plan, 40)}
     assert len(kept) == 40
@@ -99,29 +98,29 @@ def test_a_refused_program_shows_its_choices():
         assert "out_sharding=P(None, None)  (nothing moves)" in text
 
 
-def test_the_way_of_an_axis_goes_from_the_argument_to_the_value():
-    way = axis_path(PLAN, PLAN.op("tanh_1"), "data")
-    assert way == [
+def test_the_path_of_an_axis_goes_from_the_argument_to_the_value():
+    path = axis_path(PLAN, PLAN.op("tanh_1"), "data")
+    assert path == [
         ("x", None), ("dot_general", 0), ("tanh", 1), ("reduce", 2), ("add", 3),
         ("dot_general_1", 4), ("tanh_1", 5),
     ]  # fmt: skip
     assert axis_path(PLAN, PLAN.op("tanh_1"), "model")[0] == ("w_1", None)
 
 
-def test_a_way_without_steps_still_begins_at_its_origin():
+def test_a_path_without_steps_still_begins_at_its_origin():
     op = PLAN.op("tanh_1")
     bare = Plan("f", PLAN.mesh, (PLAN.op("x"), PlannedOp("y", "op", origins=op.origins)))
     assert axis_path(bare, bare.ops[1], "data") == [("x", None), ("y", None)]
 
 
-def test_a_story_shows_every_axis_and_cuts_long_ways():
-    story = layers(8).why("tanh_7")
-    picture = draw(story)
+def test_an_explanation_shows_every_axis_and_shortens_long_paths():
+    explanation = layers(8).why("tanh_7")
+    picture = draw(explanation)
     hints = [picture.tiles.tooltip(i) for i in range(len(picture.tiles))]
     assert hints[0] == "data at x"
     assert hints[-1] == "model at tanh_7, by step 29"
     assert {"… 25 …", "28 →", "data", "model"} <= set(words(picture))
-    assert all(line in to_text(story, 400) for line in story.lines)
+    assert all(line in to_text(explanation, 400) for line in explanation.lines)
 
 
 def test_what_an_edit_changes_stands_before_and_after():
@@ -157,7 +156,7 @@ def test_a_comparison_has_a_bar_for_every_side_true_to_length():
 
 
 def test_stages_stand_in_four_columns_with_what_changed_between_them():
-    stages = Stages(PROGRAM, PLAN, ON_RUNGS)
+    stages = Stages(PROGRAM, PLAN, ON_STAGES)
     picture = draw(stages)
     names = [label for label in picture.labels if label.role == "mono"]
     places = {label.text: label.x for label in names}
@@ -198,7 +197,7 @@ SCOPES = {
 def test_calls_are_named_as_the_program_names_them(name):
     scope, path = SCOPES[name]
     rest = PlannedOp("z", "op", scope=("jit(f)", "head"), operands=("x",))
-    assert value_paths([*_ops(*[scope] * 5), rest])[:5] == [path] * 5
+    assert call_paths([*_ops(*[scope] * 5), rest])[:5] == [path] * 5
 
 
 def test_calls_of_a_program_without_names_are_the_lines_that_call():
@@ -206,7 +205,7 @@ def test_calls_of_a_program_without_names_are_the_lines_that_call():
               for i in range(4)]  # fmt: skip
     outside = PlannedOp("b", "op", stack=("f.py:18", "f.py:3"), operands=("x",))
     constant = PlannedOp("c", "op", stack=("f.py:3",))
-    assert value_paths([constant, *inside, outside]) == [("f.py:17",)] * 5 + [()]
+    assert call_paths([constant, *inside, outside]) == [("f.py:17",)] * 5 + [()]
 
 
 def test_calls_of_a_program_without_names_are_its_functions():
@@ -219,8 +218,8 @@ def test_calls_of_a_program_without_names_are_its_functions():
     listed = called("c", 4, ("n.py:2", "f.py:19", "f.py:3"),
                     ("block", "<listcomp>", "norm"))  # fmt: skip
     outside = called("d", 1, ("f.py:20", "f.py:3"), ("f", "block"))
-    assert value_paths([*first, *second, *outside]) == [("mlp",)] * 4 + [("mlp (2)",)] * 4 + [()]
-    assert value_paths([*listed, *called("e", 1, ("f.py:20",), ("block",))]) == [
+    assert call_paths([*first, *second, *outside]) == [("mlp",)] * 4 + [("mlp (2)",)] * 4 + [()]
+    assert call_paths([*listed, *called("e", 1, ("f.py:20",), ("block",))]) == [
         *[("norm",)] * 4, ()
     ]  # fmt: skip
 
@@ -233,7 +232,7 @@ def test_loops_begin_where_all_in_them_was_called():
         for i in range(8)
     ]  # fmt: skip
     outside = PlannedOp("b", "op", stack=("f.py:18", "f.py:3"), operands=("x",))
-    paths = value_paths([*looped, outside])
+    paths = call_paths([*looped, outside])
     assert paths == [("f.py:17", "loop", "f.py:30")] * 4 + [("f.py:17", "loop")] * 4 + [()]
 
 
@@ -241,19 +240,19 @@ def test_how_often_a_loop_runs_is_said_of_it_and_not_of_each_value():
     ops = _ops(*[("while", "body")] * 4, ("head",), region="loop body", trips=12)
     ops = [*ops[:4], PlannedOp("z", "op", operands=("x",))]
     plan = Plan("f", PLAN.mesh, tuple(ops))
-    assert "loop, 12 times" in words(draw(plan))
+    assert "loop, runs 12 times" in words(draw(plan))
     assert not any("loop body" in text for text in words(draw(plan)))
-    assert to_text(plan).splitlines()[1] == "loop, 12 times"
+    assert to_text(plan).splitlines()[1] == "loop, runs 12 times"
 
 
 def test_the_backward_pass_is_one_call():
-    paths = value_paths([*_ops(*[("mlp",)] * 4), *_ops(*[("transpose(jvp(mlp))",)] * 4,
+    paths = call_paths([*_ops(*[("mlp",)] * 4), *_ops(*[("transpose(jvp(mlp))",)] * 4,
                                                        backward=True)])  # fmt: skip
     assert paths[-1] == (BACKWARD,)
     assert paths[0] == ()
 
 
 def test_calls_of_few_values_are_not_worth_a_fold():
-    assert set(value_paths(_ops(*[("mlp",)] * 4, ("norm",), ("norm",), *[("out",)] * 4))) == {
+    assert set(call_paths(_ops(*[("mlp",)] * 4, ("norm",), ("norm",), *[("out",)] * 4))) == {
         ("mlp",), (), ("out",),
     }  # fmt: skip

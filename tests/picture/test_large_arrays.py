@@ -9,9 +9,9 @@ import pytest
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.draw import draw
 from shardviz.picture.page import label_span
 from shardviz.picture.picture import Picture
+from shardviz.picture.show import draw
 
 # shape, spec, mesh
 LARGE = {

@@ -12,11 +12,10 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Memory, Report
 from shardviz.core.program.stages import Stages
-from shardviz.picture.draw import draw
 from shardviz.picture.plan import ValueRow
 from shardviz.picture.report import draw_collectives
-from shardviz.picture.tables import wrapped
-from shardviz.picture.text import to_text
+from shardviz.picture.show import draw, to_text
+from shardviz.picture.text_fit import wrapped
 from tests.picture.values import MESH, PROGRAM, REFUSED
 
 LOOPED = Collective(
@@ -151,5 +150,5 @@ def test_a_report_says_what_lies_in_the_host_s_memory_and_its_own_notes():
     note = "Argument x was donated and could not be used."
     found = Report("f", "t", memory=memory, notes=(note,))
     for said in (to_text(found), " ".join(labels(draw(found)))):
-        assert "beside that in the host's memory, for each device: arguments 2 MiB" in said
+        assert "and in the host's memory, per device: arguments 2 MiB" in said
         assert note in said

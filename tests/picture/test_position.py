@@ -11,11 +11,10 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
-from shardviz.picture.draw import draw
+from shardviz.picture.chip_grid import chip_grid
 from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Picture
-from shardviz.picture.text import to_text
+from shardviz.picture.show import draw, to_text
 from shardviz.picture.topology import draw_position, draw_topology
-from shardviz.picture.topology_page import board
 from tests.picture.geometry import SLACK, check_page
 
 TOPOLOGIES = [
@@ -113,7 +112,7 @@ def test_every_host_has_one_frame_around_its_devices_and_no_other(text):
 
 def _links_of(picture: Picture, topology: Topology) -> dict:
     """(chip, chip) to group and width of every stroke that joins two chips."""
-    placed = board(topology)
+    placed = chip_grid(topology)
     shift = picture.tiles.x[0] - placed.corners[0, 0], picture.tiles.y[0] - placed.corners[1, 0]
     middle = (placed.corners + np.array(shift)[:, None]).T + np.array(placed.cell) / 2
     edges, found = picture.edges, {}
@@ -149,15 +148,15 @@ def test_ways_around_are_strokes_at_both_ends():
     ring = draw_topology(Topology.parse("tpu:v5e:2x16"))
     assert len(open_axes.edges) == 4 * 3 * 2
     assert len(ring.edges) == 16 + 2 * 15 + 2 * 2
-    assert any("lead around to the other side" in v.text for v in ring.labels)
-    assert not any("lead around" in v.text for v in open_axes.labels)
+    assert any("wrap around to the other side" in v.text for v in ring.labels)
+    assert not any("wrap around" in v.text for v in open_axes.labels)
 
 
 def test_links_between_planes_are_slanted_strokes():
     flat = len(draw_topology(Topology.parse("tpu:v4:2x2x1")).edges)
     deep = draw_topology(Topology.parse("tpu:v4:2x2x4"))
     assert len(deep.edges) == 4 * flat + 2 * 4 * 3
-    assert any("Slanted strokes are links along z" in v.text for v in deep.labels)
+    assert any("Slanted lines are links along z" in v.text for v in deep.labels)
     assert [v.text for v in deep.labels if v.role == "tick"] == ["z 0", "z 1", "z 2", "z 3"]
 
 
@@ -171,7 +170,7 @@ def test_groups_are_coloured_and_named_and_links_have_their_colour():
         == [0] * 3 + [1] * 3 + [2] * 3 + [3] * 3
     )
     said = [v.text for v in picture.labels if v.role == "note"]
-    assert "16 MiB on each device: 12 links between chips, ICI at least 252 µs." in said
+    assert "16 MiB per device: 12 links between chips, ICI at least 252 µs." in said
 
 
 def test_the_network_is_drawn_where_it_is_used():
@@ -192,7 +191,7 @@ def test_the_network_is_drawn_where_it_is_used():
 def test_more_than_ten_groups_are_a_ramp_that_the_notes_name():
     mesh = make_mesh(data=16, model=16)
     picture = draw_position(mesh, "tpu:v6e:16x16", Collective("all-gather", ("model",), 1))
-    assert (picture.hue, picture.groups, picture.legend) == ("ramp", 16, ())
+    assert (picture.colormap, picture.groups, picture.legend) == ("ramp", 16, ())
     assert any("16 groups, coloured in order" in v.text for v in picture.labels)
 
 
@@ -229,7 +228,7 @@ def test_a_mesh_is_drawn_by_position_through_the_one_door():
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({}, MeshError, "Devices stand by 'position' in a topology; got none."),
+        ({}, MeshError, "Devices have a 'position' in a topology only; got none."),
         ({"topology": "tpu:v5e:2x2"}, TargetError, "Take a mesh of 4 devices"),
         ({"topology": "tpu:v5e"}, TargetError, "Cannot read 'tpu:v5e' as a topology"),
         ({"topology": "tpu:v5e:4x4", "colour": "dta"}, MeshError, "Did you mean 'data'?"),

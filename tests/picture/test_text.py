@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture.text import to_text
-from tests.picture.reading import read_ids
+from shardviz.picture.show import to_text
+from tests.picture.ids_reader import read_ids
 from tests.picture.strategies import layouts, meshes
 from tests.picture.values import VALUES
 
@@ -83,19 +83,19 @@ GOLDENS = {
         _layout((512, 2048), "None, model", data=4, model=2),
         """
         bf16[512, 2048] as P(None, 'model') on data=4, model=2
-        2 blocks of [512, 1024], 1 MiB a device, 4 replicas
+        2 blocks of [512, 1024], 1 MiB per device, 4 replicas
                 0:1024          1024:2048
               ┌───────────────┬───────────────┐
         0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
               └───────────────┴───────────────┘
-        dim 0 whole · dim 1 → model
+        dim 0 not split · dim 1 → model
         """,
     ),
     "a layout of rank 3": (
         _layout((4, 4, 4), "a, b, c", a=2, b=2, c=2),
         """
         bf16[4, 4, 4] as P('a', 'b', 'c') on a=2, b=2, c=2
-        8 blocks of [2, 2, 2], 16 B a device, 1 replica
+        8 blocks of [2, 2, 2], 16 B per device, 1 replica
         dim 2 [0:2]
               0:2   2:4
             ┌─────┬─────┐
@@ -117,7 +117,7 @@ GOLDENS = {
         _layout((64,), "(data, model)", data=4, model=4),
         """
         bf16[64] as P(('data', 'model')) on data=4, model=4
-        16 blocks of [4], 8 B a device, 1 replica
+        16 blocks of [4], 8 B per device, 1 replica
               ┌───┬───┬────┬────┬────┬────┬────┬────┐
         0:32  │ 0 │ 1 │ 2  │ 3  │ 4  │ 5  │ 6  │ 7  │
         32:64 │ 8 │ 9 │ 10 │ 11 │ 12 │ 13 │ 14 │ 15 │
@@ -129,7 +129,7 @@ GOLDENS = {
         _layout((), "", data=4),
         """
         bf16[] as P() on data=4
-        1 block of [], 2 B a device, 4 replicas
+        1 block of [], 2 B per device, 4 replicas
         ┌───────────────┐
         │ 0 · 1 · 2 · 3 │
         └───────────────┘
@@ -139,29 +139,29 @@ GOLDENS = {
         _layout((8, 8), "None, model", data=256, model=2),
         """
         bf16[8, 8] as P(None, 'model') on data=256, model=2
-        2 blocks of [8, 4], 64 B a device, 256 replicas
+        2 blocks of [8, 4], 64 B per device, 256 replicas
               0:4            4:8
             ┌──────────────┬──────────────┐
         0:8 │ 0–510 step 2 │ 1–511 step 2 │
             └──────────────┴──────────────┘
-        dim 0 whole · dim 1 → model
+        dim 0 not split · dim 1 → model
         """,
     ),
     "a layout of many blocks": (
         _layout((512, 512), "model, data", data=16, pod=2, model=16),
         """
         bf16[512, 512] as P('model', 'data') on data=16, pod=2, model=16
-        256 blocks of [32, 32], 2 KiB a device, 2 replicas
-        device ids, block by block in row-major order, 2 devices a block: 0–496 step 16,
-          1–497 step 16 … 15–511 step 16
+        256 blocks of [32, 32], 2 KiB per device, 2 replicas
+        device ids, block by block in row-major order, 2 devices per block: 0–496 step
+          16, 1–497 step 16 … 15–511 step 16
         dim 0 → model · dim 1 → data
         """,
     ),
-    "boxes of another sharding": (
+    "a sharding without a spec": (
         layout_from_indices((4,), "int8", {5: (slice(0, 2),), 9: (slice(2, 4),)}),
         """
-        i8[4] as boxes of another sharding on device=2
-        2 blocks of [2], 2 B a device, 1 replica
+        i8[4] as a sharding without a spec on device=2
+        2 blocks of [2], 2 B per device, 1 replica
           0:2   2:4
         ┌─────┬─────┐
         │ 5   │ 9   │
@@ -169,7 +169,10 @@ GOLDENS = {
         dim 0: 2 blocks
         """,
     ),
-    "a spec": (VALUES["spec"], "P('x', None, ('y', 'z'))\ndim 0 → x · dim 1 whole · dim 2 → y, z"),
+    "a spec": (
+        VALUES["spec"],
+        "P('x', None, ('y', 'z'))\ndim 0 → x · dim 1 not split · dim 2 → y, z",
+    ),
     "a spec with marks": (
         VALUES["spec with marks"],
         "P('x', unreduced={'y'})\ndim 0 → x · unreduced over y",
@@ -189,7 +192,7 @@ GOLDENS = {
     "a broken request": (
         VALUES["request of no names"],
         """
-        w_bad bf16[512, 2047] · 2 MiB · asks for P(None, 'model')
+        w_bad bf16[512, 2047] · 2 MiB · requested spec P(None, 'model')
         ✗ Dimension 1: 2,047 does not divide by 2 (model): 1 left over.
         """,
     ),
@@ -205,8 +208,8 @@ GOLDENS = {
         data 2 │ 4       │ 5       │ host 1
         data 3 │ 6       │ 7       │ host 1
                └─────────┴─────────┘
-        x      bf16[64, 512]    P('data', 'model')  8 KiB a device
-        w_in   bf16[512, 2048]  P(None, 'model')  1 MiB a device, 4 replicas
+        x      bf16[64, 512]    P('data', 'model')  8 KiB per device
+        w_in   bf16[512, 2048]  P(None, 'model')  1 MiB per device, 4 replicas
         w_bad  bf16[512, 2047]  ✗ Dimension 1: 2,047 does not divide by 2 (model): 1
         """,
     ),
@@ -216,8 +219,7 @@ GOLDENS = {
         block on cpu × 8, simulated: a check failed
         lower 12 ms · compile 340 ms · place 3 ms · run 10 ms · from the cache · median
           of 3 runs
-        memory on each device: arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB of 16
-          GiB
+        memory per device: arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB of 16 GiB
         cost: 2.1 G flops
         effects: ordered io
         2 collectives:

@@ -13,20 +13,20 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective
-from shardviz.picture.draw import draw
 from shardviz.picture.palette import hexed, palette, text_colours, theme_of
 from shardviz.picture.picture import Picture, make_tiles
 from shardviz.picture.serialization import serialize
+from shardviz.picture.show import draw
 from shardviz.widgets import html_page
 from tests.picture.values import VALUES
 
-READER = Path(html_page.HERE / "wire.js")
+READER = Path(html_page.HERE / "picture_data.js")
 NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
-import { openTiles, readEdges, worded, devicesOf, idsText } from %s;
+import { openTiles, readEdges, filledTemplate, devicesOf, idsText } from %s;
 import { readFileSync } from "node:fs";
-const { wire, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
+const { data, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
   return new DataView(raw.buffer); });
 function read(picture) {
@@ -34,12 +34,13 @@ function read(picture) {
   const each = [...Array(tiles.count).keys()].map((i) => ({
     edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
     group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
-    label: worded(tiles.text, tiles, i), tooltip: worded(tiles.hint, tiles, i) }));
+    label: filledTemplate(picture.tiles.text, tiles, i),
+    tooltip: filledTemplate(picture.tiles.hint, tiles, i) }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
   const strokes = edges && names.map((name) => [...edges[name]]);
   return { each, strokes, panels: picture.panels.map((p) => read(p.picture)) };
 }
-console.log(JSON.stringify({ picture: wire && read(wire), texts: ids && ids.map(
+console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));
 """
 
@@ -56,8 +57,8 @@ def _in_javascript(message: dict) -> dict:
 
 
 def _sent(picture: Picture) -> dict:
-    wire, buffers = serialize(picture)
-    return {"wire": wire, "buffers": [base64.b64encode(b).decode() for b in buffers]}
+    data, buffers = serialize(picture)
+    return {"data": data, "buffers": [base64.b64encode(b).decode() for b in buffers]}
 
 
 def _in_python(picture: Picture) -> dict:
@@ -111,7 +112,7 @@ def test_a_page_reads_the_same_tiles_and_words(name):
 
 
 def test_a_page_writes_ids_as_python_does():
-    from shardviz.picture.ids import ids_text
+    from shardviz.picture.device_ids import ids_text
 
     dice = np.random.default_rng(1)
     cases = [([], 0), ([1], 5), (list(range(4000)), 0), (list(range(0, 4000, 2)), 6)]
@@ -126,12 +127,12 @@ def test_a_page_writes_ids_as_python_does():
 
 def test_the_wire_is_json_and_carries_what_surrounds_the_tiles():
     picture = draw(VALUES["request"])
-    wire = json.loads(json.dumps(serialize(picture)[0]))
-    assert wire["version"] == 1
-    assert (wire["width"], wire["height"], wire["alt"]) == (
+    data = json.loads(json.dumps(serialize(picture)[0]))
+    assert data["version"] == 1
+    assert (data["width"], data["height"], data["alt"]) == (
         picture.width, picture.height, picture.alt,
     )  # fmt: skip
-    devices = wire["panels"][0]["picture"]
+    devices = data["panels"][0]["picture"]
     assert {"data 0", "model 1"} <= {v["text"] for v in devices["labels"]}
     assert [f["label"] for f in devices["frames"]] == ["host 0", "host 1"]
     assert devices["facts"] == {"kind": "devices", "by": "mesh"}
@@ -150,19 +151,19 @@ def test_colours_on_the_wire_are_those_of_the_palette(groups, theme):
 
 
 def test_what_is_alike_for_all_tiles_is_sent_once():
-    wire, buffers = serialize(draw(make_mesh(data=256, model=256)))
-    tiles = wire["tiles"]
+    data, buffers = serialize(draw(make_mesh(data=256, model=256)))
+    tiles = data["tiles"]
     assert tiles["count"] == 65536
     assert tiles["device"] == {"start": 0, "step": 1}
     assert tiles["group"] == {"value": 0}
     assert [len(b) for b in buffers] == [4 * 65536] * 2
-    assert len(json.dumps(wire)) < 40_000
+    assert len(json.dumps(data)) < 40_000
 
 
 def test_edges_travel_as_columns_and_are_absent_where_there_are_none():
     mesh = make_mesh(data=16, model=16)
-    wire, buffers = serialize(draw(mesh, by="position", topology="tpu:v6e:16x16"))
-    edges = wire["edges"]
+    data, buffers = serialize(draw(mesh, by="position", topology="tpu:v6e:16x16"))
+    edges = data["edges"]
     assert edges["count"] == 2 * 16 * 15 + 2 * 2 * 16
     assert (edges["group"], edges["width"]) == ({"value": -1}, {"value": 0.5})
     assert len(buffers[edges["x0"]["buffer"]]) == 4 * edges["count"]
@@ -170,8 +171,8 @@ def test_edges_travel_as_columns_and_are_absent_where_there_are_none():
 
 
 def test_ids_beyond_int32_travel_whole():
-    wire, buffers = serialize(draw(_odd_mesh()))
-    column = wire["tiles"]["device"]
+    data, buffers = serialize(draw(_odd_mesh()))
+    column = data["tiles"]["device"]
     assert column["dtype"] == "float64"
     ids = np.frombuffer(buffers[column["buffer"]], "<f8").astype(np.int64)
     assert (ids == _odd_mesh().device_ids.ravel()).all()

@@ -32,7 +32,7 @@ from shardviz.core.program.stages import Stages
 from shardviz.core.program.target import Target, Targets
 from shardviz.legacy.partitions import Parts
 from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
-from shardviz.picture.draw import draw
+from shardviz.picture.show import draw
 from tests.widgets.plans import REFUSED, layers
 
 MESH = make_mesh(data=4, model=2, processes=2)
@@ -93,7 +93,7 @@ MADE = (
     Collective("all-reduce", ("model",), 3 << 20, name="combined"),
     Collective("all-gather", ("data",), 1 << 18, is_async=True, rematerialises=True),
 )
-ON_RUNGS = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_s=0.3)
+ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_s=0.3)
 
 VALUES: dict[str, Any] = {
     "mesh": MESH,
@@ -138,14 +138,14 @@ VALUES: dict[str, Any] = {
     "long plan": layers(100),
     "plan without values": Plan("empty", MESH),
     "refused plan": REFUSED,
-    "story": PLAN.why("tanh_2"),
-    "story of a result": PLAN.why("output"),
+    "explanation": PLAN.why("tanh_2"),
+    "explanation of a result": PLAN.why("output"),
     "plan difference": PLAN.diff(EDITED),
     "no plan difference": PLAN.diff(PLAN),
     "plan difference to no plan": PLAN.diff(REFUSED),
     "comparison": compare(COLLECTIVES, MADE),
     "empty comparison": compare((), ()),
-    "stages": Stages(PROGRAM, PLAN, ON_RUNGS),
+    "stages": Stages(PROGRAM, PLAN, ON_STAGES),
     "stages without a compile": Stages(PROGRAM, PLAN),
     "stages of failures": Stages(PROGRAM, REFUSED, FAILED),
     "mesh context": MeshContext((MESH, make_mesh(x=2)), make_mesh(y=8), make_mesh(y=8)),

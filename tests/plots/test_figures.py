@@ -10,8 +10,8 @@ from PIL import Image
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
-from shardviz.picture.draw import draw
 from shardviz.picture.palette import rgb, theme_of
+from shardviz.picture.show import draw
 from shardviz.plots.figures import MOST_DOTS, figure, png
 from tests.picture.values import VALUES
 

@@ -19,9 +19,9 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Report
 from shardviz.core.program.stages import Stages
-from shardviz.picture.draw import draw
-from shardviz.picture.page import broken, shortened, text_width
 from shardviz.picture.picture import Picture
+from shardviz.picture.show import draw
+from shardviz.picture.text_fit import broken, shortened, text_width
 from shardviz.plots.paint import paint
 from tests.picture.values import BAD, MESH, PROGRAM, REPORT, RULES, VALUES, W
 
@@ -67,7 +67,7 @@ LONG = {
             )
         ),
     ),
-    "story": PLANS[MANY].why(LONG_NAME),
+    "explanation": PLANS[MANY].why(LONG_NAME),
     "stages": Stages(PROGRAM, PLANS[MANY], REPORT.replace(partitioned=MOVES, collectives=MOVES)),
     "audit": audit([W.replace(name=LONG_NAME), BAD.replace(name=LONG_NAME + "x")], RULES, MESH),
     "request": request(W.replace(name=LONG_NAME), MESH, RULES),

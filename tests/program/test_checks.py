@@ -53,7 +53,7 @@ def test_boxes_that_are_wrong_fail_at_the_first_difference(actual, predicted, wo
     assert words in check.detail
 
 
-def test_devices_are_told_by_the_names_of_the_mesh():
+def test_devices_are_given_by_the_names_of_the_mesh():
     array = on_mesh(np.zeros(8, np.float32), "a")
     names = {d: d.id + 100 for d in jax.devices("cpu")[:8]}
     mesh = MESH.__class__(MESH.axis_names, MESH.axis_sizes, (), MESH.device_ids + 100)

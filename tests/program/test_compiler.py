@@ -141,7 +141,7 @@ def test_where_the_text_does_not_say_it_all_nothing_is_kept():
         jax.config.update("jax_use_simplified_jaxpr_constants", False)
 
 
-def test_regions_of_shard_map_are_told():
+def test_regions_of_shard_map_are_found():
     inside = program(
         lambda x: jax.shard_map(lambda y: y * 2, in_specs=P("a"), out_specs=P("a"))(x), X
     )

@@ -210,7 +210,7 @@ def test_a_mesh_that_was_set_before_does_not_count(sizes, kind, eight_devices):
     assert made.ops[-1].spec.dims == ((), ("model",))
 
 
-def test_an_error_of_the_function_is_told_as_it_is(eight_devices):
+def test_an_error_of_the_function_is_reported_unchanged(eight_devices):
     def fn(x):
         raise ValueError("no mesh of mine")
 

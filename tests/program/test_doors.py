@@ -1,4 +1,4 @@
-"""The public functions for programs name what they do not know."""
+"""The functions for programs name what they do not know."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ CASES = {
 
 
 @pytest.mark.parametrize(("fn", "names"), CASES.values(), ids=CASES)
-def test_effects_are_told_by_name(fn, names):
+def test_effects_are_listed_by_name(fn, names):
     assert effect_names(jax.jit(fn).trace(SCALAR)) == names
 
 

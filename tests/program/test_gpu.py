@@ -83,11 +83,11 @@ def test_a_described_gpu_agrees_with_the_attached_one(gpu, name):
     here = compile_program(made, "attached", cache=ExecutableCache())
     there = compile_program(made, f"gpu:{chip.name}:1x{count}", cache=ExecutableCache())
     assert (here.error, there.error) == (None, None)
-    told = [
+    found = [
         sorted((c.kind, c.mesh_axes, c.bytes_per_device) for c in report.collectives)
         for report in (here, there)
     ]
-    assert told[0] == told[1]
+    assert found[0] == found[1]
     assert here.memory.arguments == there.memory.arguments
     assert here.memory.outputs == there.memory.outputs
     assert there.memory.temporaries == pytest.approx(here.memory.temporaries, rel=0.05)

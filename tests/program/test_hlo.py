@@ -78,7 +78,7 @@ def test_every_collective_has_an_operation_and_a_line(version, name):
 
 
 @pytest.mark.parametrize(("version", "name"), CASES)
-def test_loops_are_told(version, name):
+def test_loops_are_read(version, name):
     mesh, _ = KEPT[name]
     found = [c.in_loop for c in read_collectives(kept(version, name), *mesh)]
     assert found == [name.endswith("scan")] * len(found)

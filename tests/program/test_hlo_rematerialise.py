@@ -106,7 +106,7 @@ def remade(text):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_after_the_partitioner_it_is_told_exactly_where_xla_warns(form):
+def test_after_the_partitioner_it_is_found_exactly_where_xla_warns(form):
     cases = [case for case in compiled() if case[0] == form]
     warned = [bool(case[3]) for case in cases]
     assert [bool(remade(case[4])) for case in cases] == warned
@@ -119,7 +119,7 @@ def test_a_final_program_tells_none_that_xla_did_not_warn_of():
     assert not [case[:3] for case in compiled() if remade(case[5]) and not case[3]]
 
 
-def test_a_final_program_tells_all_with_what_the_partitioner_told():
+def test_a_final_program_has_all_with_what_the_partitioner_found():
     for *_, warned, partitioned, text in compiled():
         before, after = (read_collectives(t, *MESH) for t in (partitioned, text))
         found = [c for c in inherited(before, after) if c.rematerialises]
@@ -167,11 +167,11 @@ HANDS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("text", "told"), HANDS.values(), ids=HANDS)
-def test_only_what_the_partitioner_gathers_and_each_device_cuts(text, told):
+@pytest.mark.parametrize(("text", "expected"), HANDS.values(), ids=HANDS)
+def test_only_what_the_partitioner_gathers_and_each_device_slices(text, expected):
     found = read_collectives(text, ("x",), (4,))
-    assert {c.rematerialises for c in found} == {told}
-    if told:
+    assert {c.rematerialises for c in found} == {expected}
+    if expected:
         assert found[0].cause == (
             "The partitioner knew no way in small steps from one sharding to the other: every"
             " device makes all of f32[16,8] to keep f32[16,2] of it."

@@ -1,4 +1,4 @@
-"""Arrays in the memory of the host: said by ArraySpecs, carried to the compiler, told in Memory."""
+"""Arrays in the memory of the host: said by ArraySpecs, passed to the compiler, shown in Memory."""
 
 from __future__ import annotations
 

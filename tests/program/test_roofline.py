@@ -11,9 +11,9 @@ from shardviz.core.hardware.chips import CHIPS, find_chip
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.operation_costs import OpCost, local_shape, op_costs
+from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.plan_values import PlannedOp, local_shape
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
 from shardviz.core.program.roofline import (
@@ -22,9 +22,9 @@ from shardviz.core.program.roofline import (
     roofline,
     with_operations,
 )
+from shardviz.core.program.sharding_rule import ShardingRule
 from shardviz.core.program.stages import Stages
-from shardviz.picture.draw import draw
-from shardviz.picture.text import to_text
+from shardviz.picture.show import draw, to_text
 
 MESH = make_mesh(data=4, model=4)
 V5E = "tpu:v5e:4x4"
@@ -212,9 +212,22 @@ def _value(name: str, shape: tuple, spec: str = "", **fields) -> PlannedOp:
     return PlannedOp(name, kind, shape=shape, dtype="float32", spec=Spec.parse(spec), **fields)
 
 
-DOT = "<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>"
-BATCH = "<([b, i, k], [b, k, j])->([b, i, j]) {b=8, i=64, j=16, k=32} reduction={k}>"
-CONV = "<([i, j, k, l], [m, n, l, o])->([i, p, q, o]) {i=8, j=10, k=10, l=3, m=3, n=3, o=16, p=8, q=8} reduction={l}>"  # noqa: E501
+def _rule(formula, sizes, reduction):
+    """A ShardingRule from a formula as einsum writes it, such as "ik kj -> ij"."""
+    operands, results = (
+        tuple(tuple((factor,) for factor in tensor) for tensor in side.split())
+        for side in formula.split("->")
+    )
+    return ShardingRule(operands, results, sizes, reduction)
+
+
+DOT = _rule("ik kj -> ij", {"i": 64, "j": 16, "k": 32}, ("k",))
+BATCH = _rule("bik bkj -> bij", {"b": 8, "i": 64, "j": 16, "k": 32}, ("k",))
+CONV = _rule(
+    "ijkl mnlo -> ipqo",
+    {"i": 8, "j": 10, "k": 10, "l": 3, "m": 3, "n": 3, "o": 16, "p": 8, "q": 8},
+    ("l",),
+)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +244,8 @@ CONV = "<([i, j, k, l], [m, n, l, o])->([i, p, q, o]) {i=8, j=10, k=10, l=3, m=3
          ((8, 64, 16), "data", "dot_general", BATCH), 2 * 2 * 64 * 16 * 32),
         ([((8, 10, 10, 3), "data"), ((3, 3, 3, 16), "")],
          ((8, 8, 8, 16), "data", "convolution", CONV), 2 * (2 * 8 * 8 * 16) * 3 * 3 * 3),
-        ([((64, 32), "'data:(1)2'")], ((64, 32), "'data:(1)2'", "tanh", ""), 32 * 32),
-        ([((64, 32), "")], ((64, 32), "", "dot_general", ""), None),
+        ([((64, 32), "'data:(1)2'")], ((64, 32), "'data:(1)2'", "tanh", None), 32 * 32),
+        ([((64, 32), "")], ((64, 32), "", "dot_general", None), None),
     ],
     ids=["whole", "rows and columns split", "both inner sides split", "one inner side split",
          "batches", "a convolution", "a part of an axis", "no rule"],
@@ -251,7 +264,7 @@ def test_bytes_are_those_of_the_blocks_read_and_made():
     dot = _value("y", (64, 16), "data", opcode="dot_general", factors=DOT, operands=("x", "w"))
     (cost,) = op_costs(Plan("f", MESH, (x, w, dot)))
     assert cost.bytes == 4 * (16 * 32 + 32 * 16 + 16 * 16)
-    assert local_shape(_value("u", (10, 3), "data"), MESH) == (3, 3)
+    assert local_shape((10, 3), Spec.parse("data"), MESH) == (3, 3)
 
 
 @pytest.mark.parametrize(

@@ -179,7 +179,7 @@ def test_whole_numbers_after_rounding_decide_nothing():
     assert values_check("y", other, right, [], "cpu", lambda: [right]).ok is False
 
 
-def test_the_yardstick_is_asked_for_only_where_it_is_needed():
+def test_the_tolerance_is_computed_only_where_it_is_needed():
     def never():
         raise AssertionError
 

@@ -46,7 +46,7 @@ CASES = {
     "nothing": ([], [], [], ""),
     "kept": ([one()], [one()], ["kept"], "Kept: an all-reduce of 1 KiB over data (f.py:3)."),
     "kept, its operation lost": ([one()], [one(op="", source="")], ["kept"], "Kept"),
-    "kept, told apart by operation": (
+    "kept, distinguished by operation": (
         [one(op="a"), one(op="b")], [one(op="b"), one(op="a")], ["kept", "kept"], "Kept"),
     "asynchronous": ([one()], [one(is_async=True)], ["made asynchronous"],
                      "started early and waited for later"),
@@ -127,7 +127,7 @@ def test_an_estimate_that_was_wrong_names_both_sides():
     )
 
 
-def test_a_removed_twin_is_told_apart_from_what_is_gone_altogether():
+def test_a_removed_twin_is_distinguished_from_what_is_gone_altogether():
     found = compare([one(), one()], [one()])
     assert "an equal one does its work too" in found.of("removed")[0].words
 
@@ -193,8 +193,8 @@ def test_a_program_is_the_same_as_itself_in_any_order(before, random):
 @given(some, some)
 def test_what_is_inherited_changes_no_number(before, after):
     result = inherited(before, after)
-    told = {"op": "", "source": "", "stack": (), "cause": "", "value": "", "rematerialises": False}
-    assert [replace(c, **told) for c in result] == [replace(c, **told) for c in after]
+    blank = {"op": "", "source": "", "stack": (), "cause": "", "value": "", "rematerialises": False}
+    assert [replace(c, **blank) for c in result] == [replace(c, **blank) for c in after]
     for new, old in zip(result, after, strict=True):
         assert new.rematerialises >= old.rematerialises
         assert new.source == (old.source or new.source)

@@ -178,7 +178,7 @@ def test_explicit_meshes():
     assert str(report.out_layouts["output"].spec) == "P('a', 'b')"
 
 
-def test_partial_sums_are_told():
+def test_partial_sums_are_reported():
     mesh = make_mesh({"a": 4, "b": 2}, axis_types="Explicit")
 
     def partial(x, w):
@@ -446,7 +446,7 @@ def test_a_worker_thread_does_as_well():
 STAGES = ["program", "target", "trace", "lower", "compile", "place", "run", "check"]
 
 
-def test_stages_are_told_as_they_begin():
+def test_stages_are_reported_as_they_begin():
     stages: list[str] = []
     run(program(matmul, X, W), progress=stages.append)
     assert stages == STAGES

@@ -20,7 +20,7 @@ from tests.program.helpers import array, program, run
 
 # jaxlib 0.11.2 alone ends the process when a callback raises on several CPU devices: the device
 # that it raised on never joins the others. 0.11.1 and 0.12.0 tell the error.
-failing_callbacks_are_told = pytest.mark.skipif(
+failing_callbacks_are_reported = pytest.mark.skipif(
     jaxlib.version.__version__ == "0.11.2", reason="jaxlib 0.11.2 aborts where a callback raises"
 )
 
@@ -65,7 +65,7 @@ def failing_callback(x):
 
 NO_RULES = Rules.of(("batch", "a"))
 
-# Program, values and options; the stage it fails in, words of the message, whether a line is told.
+# Program, values and options; the stage it fails in, words of the message, whether it has a line.
 FAILING = {
     "indivisible": (program(matmul, array("x", (7, 16), "a"), W), (), {}, "program",
                     "x: Dimension 0: 7 does not divide by 4", False),
@@ -109,12 +109,12 @@ FAILING = {
     ("made", "values", "options", "stage", "words", "has_line"),
     [
         pytest.param(
-            *case, id=name, marks=[failing_callbacks_are_told] if "callback" in name else []
+            *case, id=name, marks=[failing_callbacks_are_reported] if "callback" in name else []
         )
         for name, case in FAILING.items()
     ],
 )
-def test_every_failure_is_told_with_its_stage(made, values, options, stage, words, has_line):
+def test_every_failure_is_reported_with_its_stage(made, values, options, stage, words, has_line):
     report = run(made, *values, **options)
     assert report.error is not None
     assert report.error.stage == stage
@@ -134,7 +134,7 @@ def test_compiles_fail_as_runs_do(name):
     assert words in report.error.message
 
 
-@failing_callbacks_are_told
+@failing_callbacks_are_reported
 def test_what_was_known_before_the_failure_is_kept():
     report = run(program(failing_callback, X))
     assert report.target == "CPU × 8, simulated"
@@ -145,7 +145,7 @@ def test_what_was_known_before_the_failure_is_kept():
     assert [c.ok for c in report.checks] == [True]
 
 
-@failing_callbacks_are_told
+@failing_callbacks_are_reported
 def test_the_next_run_knows_nothing_of_a_failed_one():
     cache = ExecutableCache()
     assert run(program(failing_callback, X), cache=cache).error is not None
@@ -200,7 +200,7 @@ def test_an_interrupt_passes():
         run(program(interrupting, X))
 
 
-def test_a_callback_of_the_caller_that_fails_is_told_too():
+def test_a_callback_of_the_caller_that_fails_is_reported_too():
     def progress(stage):
         if stage == "lower":
             raise RuntimeError("the panel is gone")
@@ -211,7 +211,7 @@ def test_a_callback_of_the_caller_that_fails_is_told_too():
     assert "the panel is gone" in report.error.message
 
 
-def test_rules_that_do_not_work_out_are_told():
+def test_rules_that_do_not_work_out_are_reported():
     made = program(matmul, X.replace(spec=None, logical=("batch", "batch")), W)
     report = run(made.replace(rules=Rules.of(("batch", "a"))))
     assert report.error is not None

@@ -40,7 +40,7 @@ def test_a_fresh_kernel_lists_targets_without_starting_jax():
     assert printed.endswith("False")
 
 
-def test_a_fresh_kernel_can_run_bigger_meshes_later():
+def test_a_fresh_kernel_gets_devices_for_bigger_meshes():
     code = "t = choose(None, 8); print(t, len(jax.devices()), choose(None, 64), backend_started())"
     assert in_new_python(START + code) == "CPU × 8, simulated 64 CPU × 64, simulated True"
 
@@ -102,7 +102,7 @@ for text in (None, "cpu:8", "cpu"):
         assert "a mesh of at most 1 device" in words
 
 
-def test_where_jax_was_told_to_leave_the_cpu_alone_it_is_said():
+def test_where_jax_is_set_to_ignore_the_cpu_it_is_said():
     code = "\ntry:\n    choose('cpu:8', 8)\nexcept ValueError as error:\n    print(error)"
     printed = in_new_python(START + code, JAX_PLATFORMS="cuda")
     assert "JAX_PLATFORMS" in printed
@@ -275,8 +275,8 @@ def test_what_nothing_can_be_compiled_for(text, size, words, monkeypatch):
 
 
 def test_described_hardware_is_called_in_few_words():
-    told = [str(described(text)) for text in ("tpu:7x:4x4x4", "tpu:v5e:4x4*2", "gpu:b200:1x8")]
-    assert told == [
+    found = [str(described(text)) for text in ("tpu:7x:4x4x4", "tpu:v5e:4x4*2", "gpu:b200:1x8")]
+    assert found == [
         "TPU7x (Ironwood) 4×4×4, described",
         "TPU v5e 4×4 × 2 slices, described",
         "NVIDIA B200 (HGX) 1×8, described",

@@ -82,8 +82,8 @@ def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkey
 
 
 @pytest.mark.usefixtures("eight_devices")
-def test_what_only_the_partitioner_tells_is_told_of_the_compiled_collectives_too(monkeypatch):
-    read, stages = collectives.read_collectives, iter(["Told by the partitioner.", ""])
+def test_what_only_the_partitioner_knows_is_said_of_the_compiled_collectives_too(monkeypatch):
+    read, stages = collectives.read_collectives, iter(["Found by the partitioner.", ""])
 
     def telling(*given):
         cause = next(stages)
@@ -91,7 +91,7 @@ def test_what_only_the_partitioner_tells_is_told_of_the_compiled_collectives_too
 
     monkeypatch.setattr(compile, "read_collectives", telling)
     report = compile_program(program(matmul, X, W), cache=ExecutableCache())
-    assert [c.cause for c in report.collectives] == ["Told by the partitioner."]
+    assert [c.cause for c in report.collectives] == ["Found by the partitioner."]
 
 
 LOOKS = """

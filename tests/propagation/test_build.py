@@ -146,7 +146,7 @@ def block(x, w):
     return jnp.sum(jax.nn.softmax(hidden @ w.T) ** 2)
 
 
-def told(found):
+def summary(found):
     """A plan without the sizes that grow with the mesh."""
     values = [
         (op.name, op.op, op.spec, op.origins, op.steps, op.operands, op.source) for op in found.ops
@@ -163,7 +163,7 @@ def test_a_plan_is_the_same_from_8_devices_to_a_million(eight_devices, devices):
         return plan(jax.grad(block, 1), mesh, x=((8 * size, 32), "data"), w=W)
 
     small, large = on(8), on(devices)
-    assert told(small) == told(large)
+    assert summary(small) == summary(large)
     assert all(not c.groups for c in large.collectives)
 
 
@@ -171,7 +171,7 @@ def test_a_mesh_that_names_its_devices_plans_the_same(eight_devices):
     ids = np.arange(8)[::-1].reshape(4, 2)
     named = MeshSpec(("data", "model"), (4, 2), device_ids=ids, concrete=True)
     arguments = {"x": X, "w": W}
-    assert told(plan(block, named, **arguments)) == told(plan(block, MESH, **arguments))
+    assert summary(plan(block, named, **arguments)) == summary(plan(block, MESH, **arguments))
 
 
 def test_devices_that_nobody_has_can_be_named(eight_devices):
@@ -242,7 +242,7 @@ print(sv.run(program).error)
 
 
 def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
-    # Planning starts jax: by then it must have been asked for devices enough.
+    # Planning starts jax: by then enough devices must have been requested.
     assert in_new_python(PLANNED_FIRST).splitlines()[-1] == "None"
 
 

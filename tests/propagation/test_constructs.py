@@ -177,10 +177,10 @@ def test_names_are_unique_and_operands_are_names(plans, name):
 def test_every_axis_is_told_back_to_its_origin(plans, name):
     made = plans(name)
     for op in made.ops:
-        story = str(made.why(op))
-        told = [line for line in story.splitlines() if line.startswith("Dimension ")]
-        assert sum(" is split over " in line for line in told) == len(op.spec.axes)
-        assert name in UNNUMBERED or "No step of its own" not in story, story
+        explanation = str(made.why(op))
+        lines = [line for line in explanation.splitlines() if line.startswith("Dimension ")]
+        assert sum(" is split over " in line for line in lines) == len(op.spec.axes)
+        assert name in UNNUMBERED or "No step of the propagation" not in explanation, explanation
 
 
 REGIONS = {
@@ -271,7 +271,7 @@ UNCOVERED = {
     "callback": (
         lambda x: jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x) * 2,
         "pure_callback",
-        "It calls Python on the host of one device, so it needs its operands whole there."
+        "It calls Python on the host of one device, so its operands are gathered there."
         " Shardy has no rule for it: no sharding crosses it.",
     ),
 }
@@ -338,4 +338,4 @@ def test_sizes_of_one_split_nothing(eight_devices):
 
     made = plan(jnp.sin, make_mesh(data=4, model=1), x=((64, 32), "data, model"))
     assert str(made.op("sin").spec) == "P('data', None)"
-    assert made.notes == ("model has size 1 and splits nothing, so it stands in no sharding.",)
+    assert made.notes == ("model has size 1: it splits nothing and no sharding names it.",)

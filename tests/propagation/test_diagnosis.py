@@ -48,7 +48,7 @@ def updated(a: Any, i: Any, u: Any) -> Any:
 ROWS, COLUMNS = ((8, 16), "x, None"), ((8, 16), "None, x")
 OTHER = ((8, 16), "y, None")
 FEW = ((4,), "None", "int32")
-WHOLE_OR_MOVED = (
+GATHERED = (
     "Reshard the operand to P(None, 'x'); the result is P(None, 'x'): an all-to-all of 128 B"
     " over x.",
     "Reshard the operand to P(None, None); the result is P(None, None): an all-gather of 512 B"
@@ -56,8 +56,8 @@ WHOLE_OR_MOVED = (
 )
 
 
-def whole(op: str) -> str:
-    return f"{op} works along dimension 0, which is split over x, and needs it whole."
+def along_split(op: str) -> str:
+    return f"{op} works along dimension 0, which is split over x, and needs it not split."
 
 
 def uneven(op: str, size: int) -> str:
@@ -185,7 +185,7 @@ REFUSED = {
         " it is ambiguous how the result is split.",
         ("P('x', None): nothing moves.", "P(None, 'x'): an all-to-all of 128 B over x."),
     ),
-    "slice": Case(lambda a: a[:3], (ROWS,), "slice", uneven("slice", 3), WHOLE_OR_MOVED),
+    "slice": Case(lambda a: a[:3], (ROWS,), "slice", uneven("slice", 3), GATHERED),
     "pad": Case(
         lambda a: jnp.pad(a, ((1, 1), (0, 0))), (ROWS,), "pad", uneven("pad", 10), ()
     ),
@@ -194,7 +194,7 @@ REFUSED = {
         (ROWS,),
         "reduce_window_sum",
         uneven("reduce_window_sum", 7),
-        WHOLE_OR_MOVED,
+        GATHERED,
     ),
     "convolution": Case(
         convolved,
@@ -204,14 +204,14 @@ REFUSED = {
         " None), and it is ambiguous how the result is split.",
         ("P(None, 'x', None, None): an all-reduce of 32 KiB over x.",),
     ),
-    "sort": Case(lambda a: jnp.sort(a, 0), (ROWS,), "sort", whole("sort"), WHOLE_OR_MOVED),
-    "cumsum": Case(lambda a: jnp.cumsum(a, 0), (ROWS,), "cumsum", whole("cumsum"), WHOLE_OR_MOVED),
-    "tile": Case(lambda a: jnp.tile(a, (2, 1)), (ROWS,), "tile", whole("tile"), ()),
+    "sort": Case(lambda a: jnp.sort(a, 0), (ROWS,), "sort", along_split("sort"), GATHERED),
+    "cumsum": Case(lambda a: jnp.cumsum(a, 0), (ROWS,), "cumsum", along_split("cumsum"), GATHERED),
+    "tile": Case(lambda a: jnp.tile(a, (2, 1)), (ROWS,), "tile", along_split("tile"), ()),
     "top_k": Case(
         lambda a: lax.top_k(a, 2),
         (COLUMNS,),
         "top_k",
-        "top_k works along dimension 1, which is split over x, and needs it whole.",
+        "top_k works along dimension 1, which is split over x, and needs it not split.",
         ("Reshard the operand to P('x', None); the result is P('x', None): an all-to-all of 128 B"
          " over x.",),
     ),
@@ -219,14 +219,14 @@ REFUSED = {
         lambda a: jnp.repeat(a, 2, 0),
         (ROWS,),
         "repeat",
-        "jax does not work out a sharding for repeat: it has to be told.",
+        "jax does not infer a sharding for repeat: it has to be given.",
         ("P('x', None): nothing moves.",),
     ),
     "ragged dot": Case(
         lax.ragged_dot,
         (COLUMNS, ((2, 16, 4), "None, x"), ((2,), "None", "int32")),
         "ragged_dot_general",
-        "jax does not work out a sharding for ragged_dot_general: it has to be told.",
+        "jax does not infer a sharding for ragged_dot_general: it has to be given.",
         ("Put it inside of jax.sharding.auto_axes(..., out_sharding=P(None, 'x')): an all-reduce"
          " of 128 B over x.",),
     ),

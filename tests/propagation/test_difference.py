@@ -12,7 +12,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.plan_difference import plan_difference
 from tests.propagation.planning import MESH, V, W, X, plan, program
 
-WHOLE = ((64, 32), "None")
+REPLICATED = ((64, 32), "None")
 
 
 def mlp(x, w, v):
@@ -39,7 +39,7 @@ def test_the_same_program_changes_nothing(before):
 
 
 def test_another_sharding_changes_values_and_sizes(before):
-    found = before.diff(of(x=WHOLE))
+    found = before.diff(of(x=REPLICATED))
     assert [c.after.name for c in found.changed if c.moved][:2] == ["x", "dot_general"]
     assert "dot_general: P('data', 'model') -> P(None, 'model')" in found.lines
     assert [(o.bytes_per_device, n.bytes_per_device) for o, n in found.resized] == [(2048, 8192)]
@@ -81,8 +81,8 @@ def test_an_origin_that_changes(eight_devices):
     def fn(x, y):
         return jnp.sin(x) + y
 
-    first = plan(fn, x=X, y=WHOLE)
-    second = plan(fn, x=WHOLE, y=X)
+    first = plan(fn, x=X, y=REPLICATED)
+    second = plan(fn, x=REPLICATED, y=X)
     found = {c.after.name: c for c in first.diff(second).changed}
     assert str(found["add"]) == (
         "add: P('data', None) as before, but data came from argument x;"
@@ -119,4 +119,4 @@ def test_what_is_no_plan_is_refused(before):
 
 
 def test_repr(before):
-    assert repr(before.diff(of(x=WHOLE))).startswith("PlanDiff(mlp: ")
+    assert repr(before.diff(of(x=REPLICATED))).startswith("PlanDiff(mlp: ")

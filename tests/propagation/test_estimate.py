@@ -66,8 +66,8 @@ def plain(fn: Callable[..., Any]) -> Callable[[Any], Callable[..., Any]]:
 
 
 def gathered_weights(mesh: Any) -> Callable[..., Any]:
-    whole = NamedSharding(mesh, P())
-    return lambda x, w: x @ jax.lax.with_sharding_constraint(w, whole)
+    replicated = NamedSharding(mesh, P())
+    return lambda x, w: x @ jax.lax.with_sharding_constraint(w, replicated)
 
 
 matmul = plain(lambda x, w: x @ w)
@@ -103,7 +103,7 @@ AGREED = {
         asking(P("data", "model"), lambda x, w: x @ w), (BOTH, ((512, 256), P("model")))
     ),
     "to the other dimension": Case(asking(P(None, "data"), doubled), (ROWS,)),
-    "two axes change places": Case(asking(P("model", "data"), doubled), (BOTH,)),
+    "two axes swap dimensions": Case(asking(P("model", "data"), doubled), (BOTH,)),
     "gather both dimensions": Case(asking(P(), doubled), (BOTH,)),
     "gather one dimension": Case(asking(P("data"), doubled), (BOTH,)),
     "gather a dimension over two axes": Case(asking(P(), doubled), (((64, 512), P(NAMES)),)),
@@ -208,23 +208,23 @@ def partitioned(case: Case, devices: list[Any]) -> list[Any]:
         lowered(case, mesh).compile(compiler_options=options)
         (dump,) = Path(folder).glob("*after_spmd-partitioning*.txt")
         found = read_collectives(dump.read_text(), MESH.axis_names, MESH.axis_sizes)
-    return told(found)
+    return summary(found)
 
 
-def told(collectives: Any) -> list[Any]:
+def summary(collectives: Any) -> list[Any]:
     return sorted((c.kind, c.mesh_axes, c.bytes_per_device) for c in collectives)
 
 
 @pytest.mark.parametrize("name", AGREED)
 def test_estimate_equals_the_partitioner(name, eight_devices):
     case = AGREED[name]
-    assert told(estimate(lowered(case), (), MESH)) == partitioned(case, eight_devices)
+    assert summary(estimate(lowered(case), (), MESH)) == partitioned(case, eight_devices)
 
 
 @pytest.mark.parametrize("name", KNOWN_TO_DIFFER)
 def test_where_the_partitioner_chooses_otherwise(name, eight_devices):
     case, ours, theirs = KNOWN_TO_DIFFER[name]
-    assert told(estimate(lowered(case), (), MESH)) == ours
+    assert summary(estimate(lowered(case), (), MESH)) == ours
     assert partitioned(case, eight_devices) == theirs
 
 
@@ -270,9 +270,9 @@ def test_a_callback_moves_the_whole_once_at_most(eight_devices):
 
     mesh = Mesh(np.array(eight_devices).reshape(4, 2), NAMES, axis_types=AUTO)
     found = estimate(lowered(Case(plain(called), (ROWS,)), mesh), (), MESH)
-    assert told(found) in ([], [("all-gather", ("data",), 131072)])  # jaxlib 0.10 plans nothing
+    assert summary(found) in ([], [("all-gather", ("data",), 131072)])  # jaxlib 0.10 plans nothing
     assert {c.cause for c in found} <= {
-        "x is split over data and pure_callback needs that dimension whole."
+        "x is split over data and pure_callback needs that dimension not split."
     }
 
 
@@ -292,7 +292,7 @@ def test_a_function_called_twice_counts_twice():
 
     case = Case(plain(twice), (ROWS, ((512, 512), P("model"))))
     found = estimate(lowered(case), (), MESH)
-    assert told(found) == [("all-reduce", ("model",), 32768)] * 2
+    assert summary(found) == [("all-reduce", ("model",), 32768)] * 2
     assert {c.op for c in found} == {"jit(twice)/jit(layer)/dot_general"}
     assert all(len(c.stack) >= 2 for c in found)
     assert found[0].source.startswith("test_estimate.py:")
@@ -322,7 +322,7 @@ CAUSES = {
         " part of the sum."
     ],
     "inner and outer conflict": [
-        "x is split over data and dot_general needs that dimension whole.",
+        "x is split over data and dot_general needs that dimension not split.",
         "dot_general sums over its inner dimension, which is split over model: each device has a"
         " part of the sum.",
     ],
@@ -331,7 +331,7 @@ CAUSES = {
         " the result."
     ],
     "embedding": [
-        "gather looks things up in an array that is split over model: each device finds those that"
+        "gather looks up entries of an array that is split over model: each device finds those that"
         " it holds."
     ],
 }
@@ -354,7 +354,7 @@ def test_a_constraint_of_the_plan_is_the_cause():
         PlannedOp("x", "argument", shape=(64, 512), dtype="float32", spec=Spec.parse("data, None")),
         PlannedOp("hidden", "op", "tanh", shape=(64, 512), spec=Spec.parse("data, None")),
         PlannedOp(
-            "asked", "op", "sharding_constraint", "jit(f)/sharding_constraint", "f.py:3",
+            "constrained", "op", "sharding_constraint", "jit(f)/sharding_constraint", "f.py:3",
             ("f.py:3",), (64, 512), spec=Spec.parse("None, None"), operands=("hidden",),
         ),
     )  # fmt: skip
@@ -362,7 +362,7 @@ def test_a_constraint_of_the_plan_is_the_cause():
     ops = (ops[0], PlannedOp(**{**ops[1].__dict__, "source": source[0]}), ops[2])
     (found,) = estimate(lowered(case), ops, MESH)
     assert (found.value, found.source, found.op) == (
-        "asked",
+        "constrained",
         "f.py:3",
         "jit(f)/sharding_constraint",
     )
@@ -376,6 +376,6 @@ def test_arguments_are_named_as_the_plan_names_them():
     named = PlannedOp("batch['x']", "argument", shape=(64, 512), spec=Spec.parse("data, None"))
     (found,) = estimate(lowered(swap), (named,), MESH)
     assert found.cause == (
-        "The result is asked for as P(None, 'data'), and batch['x'] is split over data."
+        "The result is requested as P(None, 'data'), and batch['x'] is split over data."
     )
     assert found.value == "batch['x']"

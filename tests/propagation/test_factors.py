@@ -1,15 +1,18 @@
-"""Sharding rules in words, and Shardy's attributes from their text."""
+"""Sharding rules in words, and Shardy's attributes as values."""
 
 from __future__ import annotations
 
 import pytest
+from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
-from shardviz.core.backend.shardy import mlir_text
+from shardviz.core.backend.shardy import attributes
+from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, source_location
 from shardviz.core.backend.shardy.builder import base_name
-from shardviz.core.backend.shardy.mlir_text import SourceLocation, source_location
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program import sharding_rule
+from shardviz.core.program.sharding_rule import rule_in_words
 
+ONES = ", ".join(f"{letter}=1" for letter in "jklmnopqrstuvwxyz")
 # name: rule, operands, what it does with reductions, words
 RULES = {
     "matmul": (
@@ -48,17 +51,17 @@ RULES = {
         "reduces",
         "[ij] -> [i, j]: every dimension from a",
     ),
-    "whole and blocked": (
+    "replicated and blocked": (
         "([i, j], [])->([i, j]) {i=3, j=64} need_replication={i} blocked_propagation={i}",
         ("a", "n"),
         "reduces",
-        "[i, j], [] -> [i, j]: j (64) from a; needs i (3) whole; nothing crosses i (3)",
+        "[i, j], [] -> [i, j]: j (64) from a; needs i (3) not split; nothing crosses i (3)",
     ),
     "moving": (
         "([i, j])->([i, j]) {i=64, j=8} permutation={i}",
         ("a",),
         "reduces",
-        "[i, j] -> [i, j]: every dimension from a; blocks exchange data along i (64)",
+        "[i, j] -> [i, j]: every dimension from a; shards exchange data along i (64)",
     ),
     "custom, nothing shared": (
         "([i, j])->([k, l], []) {i=8, j=8, k=8, l=8}, custom",
@@ -73,23 +76,32 @@ RULES = {
         "[j, k] -> [i, j, k]: every dimension from a",
     ),
     "more factors than letters": (
-        "([z_1, a])->([z_1, a]) {a=4, z_1=8}",
+        f"([z_1, i])->([z_1, i]) {{i=4, {ONES}, z_1=8}}",
         ("x",),
         "reduces",
-        "[z_1, a] -> [z_1, a]: every dimension from x",
+        "[z_1, i] -> [z_1, i]: every dimension from x",
     ),
     "scalars": ("([], [])->([])", ("a", "b"), "reduces", ""),
 }
 
 
+@pytest.fixture
+def parse():
+    """Parses an attribute of Shardy's dialect."""
+    with ir.Context() as context:
+        sdy.register_dialect(context)
+        yield ir.Attribute.parse
+
+
 @pytest.mark.parametrize("name", RULES)
-def test_rules_in_words(name):
+def test_rules_in_words(name, parse):
     text, operands, reduces, words = RULES[name]
-    assert sharding_rule.rule_in_words(f"#sdy.op_sharding_rule<{text}>", operands, reduces) == words
+    rule = AttributeCache().rule_of(parse(f"#sdy.op_sharding_rule<{text}>"))
+    assert rule_in_words(rule, operands, reduces) == words
 
 
 SHARDINGS = {
-    "whole": ("<@mesh, [{}, {}]>", Spec(((), ()))),
+    "not split": ("<@mesh, [{}, {}]>", Spec(((), ()))),
     "scalar": ("<@mesh, []>", Spec()),
     "two axes": ('<@mesh, [{"a", "b"}]>', Spec((("a", "b"),))),
     "open": ('<@mesh, [{"a", ?}, {?}]>', Spec((("a",), ()))),
@@ -106,10 +118,19 @@ SHARDINGS = {
 
 
 @pytest.mark.parametrize("name", SHARDINGS)
-def test_shardings_from_text(name):
+def test_shardings_of_attributes(name, parse):
     text, spec = SHARDINGS[name]
-    assert mlir_text.parse_specs(f"#sdy.sharding_per_value<[{text}]>") == (spec,)
-    assert mlir_text.parse_specs(f"#sdy.sharding_per_value<[{text}, {text}]>") == (spec, spec)
+    cache = AttributeCache()
+    assert cache.specs_of(parse(f"#sdy.sharding{text}")) == (spec,)
+    assert cache.specs_of(parse(f"#sdy.sharding_per_value<[{text}]>")) == (spec,)
+    assert cache.specs_of(parse(f"#sdy.sharding_per_value<[{text}, {text}]>")) == (spec, spec)
+
+
+def test_another_attribute_is_no_sharding_and_no_rule(parse):
+    for convert in (AttributeCache().specs_of, AttributeCache().rule_of):
+        assert not convert(None)
+        with pytest.raises(ValueError):
+            convert(parse("unit"))
 
 
 def test_edges_from_text():
@@ -117,18 +138,18 @@ def test_edges_from_text():
         '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [operand-1, result-0]},'
         ' {"b":(1)2 = result-0 -> [operand-0]}]}, {step-7 = [{"c" = operand-1 -> [result-0]}]}]>'
     )
-    found = mlir_text.parse_edges(text)
-    assert [(e.number, e.axis, e.origin, e.to) for e in found] == [
+    found = attributes.parse_edges(text)
+    assert [(e.number, e.axis, e.source, e.targets) for e in found] == [
         (3, "a", ("operand", 0), (("operand", 1), ("result", 0))),
         (3, "b:(1)2", ("result", 0), (("operand", 0),)),
         (7, "c", ("operand", 1), (("result", 0),)),
     ]
-    assert mlir_text.parse_edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
+    assert attributes.parse_edge_lists(f"[{text}, #sdy.propagation_edges<[]>]") == (found, ())
 
 
 def test_origins_from_text():
     text = '[{a = "self", "b:(1)2" = "input: 1", "c d" = "constraint_0"}, {}]'
-    assert mlir_text.parse_origins(text) == (
+    assert attributes.parse_origins(text) == (
         {"a": "self", "b:(1)2": "input: 1", "c d": "constraint_0"},
         {},
     )
@@ -147,10 +168,10 @@ TYPES = {
 
 @pytest.mark.parametrize("text", TYPES)
 def test_types_from_text(text):
-    assert mlir_text.parse_tensor(text) == TYPES[text]
+    assert attributes.parse_tensor(text) == TYPES[text]
 
 
-PLACES = {
+LOCATIONS = {
     "a name alone": ('loc("max")', "max", ()),
     "nothing": ("loc(unknown)", "", ()),
     "one frame": ('loc("jit(f)/sin"("f"("/me/a.py":3:1 to :5)))', "jit(f)/sin", ("a.py:3",)),
@@ -175,9 +196,9 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", PLACES)
-def test_places_from_text(name):
-    text, op, stack = PLACES[name]
+@pytest.mark.parametrize("name", LOCATIONS)
+def test_locations_from_text(name):
+    text, op, stack = LOCATIONS[name]
     assert (source_location(text).op, source_location(text).stack) == (op, stack)
 
 
@@ -227,7 +248,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_each_line_of_a_call_is_told_once(name):
+def test_each_line_of_a_call_is_listed_once(name):
     inner, outer, stack, calls = CALLS[name]
     found = SourceLocation("jit(g)", outer).inner(SourceLocation("add", inner))
     assert (found.stack, found.calls) == (stack, calls)

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shardviz.core.backend.shardy import mlir_text
+from shardviz.core.backend.shardy import attributes
 from shardviz.core.backend.shardy.estimate_limits import Window
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")
 IMAGE = ((8, 32, 16, 8), "data, model")
-MISSES = "The estimate misses here"
+MISSES = "The estimate differs here"
 
 
 def convolved(stride, padding="SAME"):
@@ -62,7 +62,7 @@ CASES = {
     "pools side by side": (pooled(2, 2), {"x": IMAGE}, None),
     "a cumulative sum": (lambda x: jnp.cumsum(x, 1), {"x": X}, GATHERS),
     "a cumulative maximum": (lambda x: jax.lax.cummax(x, 1), {"x": X}, GATHERS),
-    "a cumulative sum of whole rows": (lambda x: jnp.cumsum(x, 1), {"x": (X[0], "data")}, None),
+    "a cumulative sum along columns": (lambda x: jnp.cumsum(x, 1), {"x": (X[0], "data")}, None),
     "a slice": (lambda x: x[:, 8:40] + 1, {"x": X}, EDGES),
     "a slice of another dimension": (lambda x: x[8:16] + 1, {"x": (X[0], "None, model")}, None),
     "a slice of the first half": (lambda x: x[:, :32] + 1, {"x": X}, EDGES),
@@ -77,7 +77,7 @@ CASES = {
     "top_k": (lambda x: jax.lax.top_k(x, 4), {"x": X}, GATHERS),
     "top_k of rows": (lambda x: jax.lax.top_k(x, 4), {"x": (X[0], "data")}, GATHERS),
     "argmax": (lambda x: jnp.argmax(x, 1), {"x": X}, GATHERS),
-    "argmax of whole rows": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
+    "argmax of rows that are not split": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
     "a Fourier transform": (lambda x: jnp.fft.fft(x), {"x": X}, GATHERS),
     "a Fourier transform of rows": (lambda x: jnp.fft.fft(x), {"x": (X[0], "data")}, None),
     "a Fourier transform of both dimensions": (lambda x: jnp.fft.fft2(x), {"x": X}, None),
@@ -100,8 +100,8 @@ def test_a_value_says_what_the_estimate_misses(name, eight_devices):
 def test_the_note_names_dimension_axes_and_both_sides(eight_devices):
     (note,) = (op.note for op in plan(lambda x: jnp.flip(x, 1), x=X).ops if op.note)
     assert note == (
-        "The estimate misses here: Shardy plans nothing for a reversal along dimension 1, split"
-        " over model; XLA's partitioner swaps the blocks: expect a collective-permute."
+        "The estimate differs here: Shardy plans nothing for a reversal along dimension 1, split"
+        " over model; XLA's partitioner swaps the shards: expect a collective-permute."
     )
 
 
@@ -144,7 +144,7 @@ def picked_of(x):
 
 LOOPS = {
     "of what the loop carries": lambda x: jax.lax.scan(picked, x, jnp.arange(3))[0],
-    "of what stands outside": lambda x: jax.lax.scan(picked_of(x), x * 2, jnp.arange(3))[0],
+    "of a value from outside": lambda x: jax.lax.scan(picked_of(x), x * 2, jnp.arange(3))[0],
     "in a branch in a loop": lambda x: jax.lax.fori_loop(
         0, 3, lambda i, t: jax.lax.cond(i > 1, lambda t: picked(t, i)[0], jnp.sin, t), x
     ),
@@ -212,10 +212,9 @@ def test_a_value_in_a_loop_names_each_line_once_and_its_functions(eight_devices)
 
 def test_what_is_remembered_of_texts_is_bounded():
     remembered = (
-        mlir_text.source_location,
-        mlir_text._inside,
-        mlir_text.parse_specs,
-        mlir_text.parse_edges,
+        attributes.source_location,
+        attributes._joined_to,
+        attributes.parse_edges,
     )
     for function in remembered:
         assert function.cache_info().maxsize is not None

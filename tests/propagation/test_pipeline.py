@@ -36,11 +36,11 @@ def test_the_passes_are_there():
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_origins_and_steps_change_no_sharding(eight_devices, monkeypatch, name):
     made = module(name)
-    told = shardings(pipeline.propagate(made))
+    found = shardings(pipeline.propagate(made))
     passes = pipeline._passes(debug=False)
     monkeypatch.setattr(pipeline, "_passes", lambda debug: passes)
-    assert len(told) > 3
-    assert told == shardings(pipeline.propagate(made))
+    assert len(found) > 3
+    assert found == shardings(pipeline.propagate(made))
 
 
 def test_jax_keeps_its_module_as_it_was(eight_devices):
@@ -128,7 +128,7 @@ def test_elementwise_operations_of_chlo_get_stand_ins(eight_devices):
     assert "chlo.erf_inv" in str(lowered)
     copy = str(pipeline.propagate(lowered))
     assert "chlo." not in copy
-    assert 'shardviz.stands_for = "erf_inv"' in copy
+    assert 'shardviz.replaces = "erf_inv"' in copy
 
 
 def test_what_chlo_does_that_is_not_elementwise_stays(eight_devices):

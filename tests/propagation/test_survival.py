@@ -44,9 +44,9 @@ def test_values_that_are_split_alike_are_planned(name, survived):
 def test_what_a_shard_map_takes_says_so(survived, eight_devices):
     made = plan(PROGRAMS["shard_map under jit"], x=X)
     assert spec(made.op("shard_map")) == "P('data', None)"
-    story = str(made.why("reshard"))
-    assert "Dimension 0 (16) is split over data, which in_specs of shard_map (" in story
-    assert "Dimension 1 (32) is whole: the shard_map at " in story
+    explanation = str(made.why("reshard"))
+    assert "Dimension 0 (16) is split over data, which in_specs of shard_map (" in explanation
+    assert "Dimension 1 (32) is not split: the shard_map at " in explanation
     (moved,) = made.collectives
     assert moved.cause.startswith("The shard_map at survival.py:")
 

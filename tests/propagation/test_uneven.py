@@ -1,4 +1,4 @@
-"""What is said of values that do not divide: blocks in words, one and many."""
+"""What is said of values that do not divide: shards in words, one and many."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
 
 WORDS = {
-    (10, 4): "3 blocks of 3, then one of 1",
-    (5, 4): "2 blocks of 2, then one of 1, then 1 block of padding alone",
-    (1, 2): "1 block of 1, then 1 block of padding alone",
-    (3, 2): "1 block of 2, then one of 1",
-    (6, 4): "3 blocks of 2, then 1 block of padding alone",
-    (1, 8): "1 block of 1, then 7 blocks of padding alone",
+    (10, 4): "3 shards of 3, then one of 1",
+    (5, 4): "2 shards of 2, then one of 1, then 1 shard of padding alone",
+    (1, 2): "1 shard of 1, then 1 shard of padding alone",
+    (3, 2): "1 shard of 2, then one of 1",
+    (6, 4): "3 shards of 2, then 1 shard of padding alone",
+    (1, 8): "1 shard of 1, then 7 shards of padding alone",
 }
 
 

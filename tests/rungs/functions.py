@@ -325,8 +325,8 @@ def manual_exchange(x):
     def local(x):
         return jax.lax.all_to_all(x, "model", split_axis=0, concat_axis=1, tiled=True)
 
-    whole, parts = P("data", "model"), P(("data", "model"), None)
-    return jax.shard_map(local, in_specs=whole, out_specs=parts)(x) * 2
+    before, after = P("data", "model"), P(("data", "model"), None)
+    return jax.shard_map(local, in_specs=before, out_specs=after)(x) * 2
 
 
 def pipeline(w, x):

@@ -38,7 +38,7 @@ class Case:
         meshes: the meshes, as `make_mesh` reads them.
         types: the type of all mesh axes.
         rules: a table as `Rules.parse` reads it, for arrays of the gallery.
-        out: the spec of every result, where it is asked for.
+        out: the spec of every result, where it is requested.
     """
 
     name: str
@@ -113,7 +113,7 @@ CASES: tuple[Case, ...] = (
         (("x", (32, 64), "None, data"), ("w", (64, 48), "model, None")),
     ),
     Case(
-        "matmul, the result asked for in parts",
+        "matmul, the result requested in parts",
         f.matmul,
         (("x", (32, 64), "None, model"), ("w", (64, 48), "model, None")),
         out="model, data",
@@ -194,7 +194,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case("pad a split axis", f.pad, (_ROWS,)),
     Case("slice a split axis", f.slice_middle, (_ROWS,)),
-    Case("slice at a place known at run time", f.dynamic_slice, (_ROWS, ("i", (), "", "int32"))),
+    Case("slice at a position known at run time", f.dynamic_slice, (_ROWS, ("i", (), "", "int32"))),
     Case("roll a split axis", f.roll, (_ROWS,)),
     Case("reverse a split axis", f.reverse, (_ROWS,)),
     Case("cumulative sum over a split axis", f.cumsum, (_ROWS,)),
@@ -224,7 +224,7 @@ CASES: tuple[Case, ...] = (
     Case("cumulative maximum over a split axis", f.cummax, (_ROWS,)),
     Case("argsort of a split axis", f.argsort, (_ROWS,)),
     Case("triangle of a product with itself", f.triangular, (_ROWS,)),
-    # Movement that is asked for.
+    # Movement that is requested.
     Case(
         "matmul, the split inner dimension moved to the result",
         f.moved_matmul,

@@ -52,10 +52,10 @@ class Comparison:
             against what Shardy's dump has of their opcode, dtype and shape.
         differences: one sentence each.
         ours_only: our values that XLA has nothing for: simplified away before it propagates.
-        theirs_only: XLA's instructions, from the user's code, that no value of ours stands for.
+        theirs_only: XLA's instructions, from the user's code, that belong to no value of ours.
         resharded: keys of which XLA's module says otherwise and Shardy's own dump says the same as
             we: Shardy inserted reshards after it had propagated.
-        manual: how many stand in a shard_map over the whole mesh, where nothing is propagated.
+        manual: how many are inside a shard_map over all of the mesh, where nothing is propagated.
     """
 
     compared: int = 0

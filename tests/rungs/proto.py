@@ -174,7 +174,7 @@ def _iota_groups(message: Message) -> tuple[tuple[int, ...], ...]:
 
 
 def _mesh_groups(message: Message) -> tuple[tuple[int, ...], ...]:
-    """Groups over whole axes of a mesh, or over parts of axes, as jax 0.12 has them."""
+    """Groups over axes of a mesh, or over parts of axes, as jax 0.12 has them."""
     (mesh,) = message.messages(1)
     sizes = [axis.number(2) for axis in mesh.messages(1)]
     parts: list[list[int]] = [[size] for size in sizes]  # every axis as its parts, major first
@@ -191,10 +191,10 @@ def _mesh_groups(message: Message) -> tuple[tuple[int, ...], ...]:
     flat = [(axis, i) for axis, split in enumerate(parts) for i in range(len(split))]
     # jax 0.10.0 lists the devices; later ones say how their order comes about.
     ids = np.array(mesh.numbers(2)) if mesh.has(2) else np.arange(math.prod(sizes))
-    for iota in mesh.messages(3):  # where the devices do not stand in their order
+    for iota in mesh.messages(3):  # where the devices are not in order
         ids = ids.reshape(iota.numbers(1)).transpose(iota.numbers(2)).reshape(-1)
     ids = ids.reshape([parts[a][i] for a, i in flat])
-    inside = [flat.index(place) for place in chosen]
+    inside = [flat.index(position) for position in chosen]
     outside = [i for i in range(len(flat)) if i not in inside]
     width = math.prod(ids.shape[i] for i in inside)
     rows = ids.transpose(outside + inside).reshape(-1, width)
@@ -277,14 +277,14 @@ def axes_by_search(
 
     By sets and without arithmetic: a block is all combinations of the coordinates that it has.
     """
-    places = list(product(*(range(s) for s in sizes)))
+    coordinates = list(product(*(range(s) for s in sizes)))
     members = [device for group in groups for device in group]
-    if sorted(members) != list(range(len(places))):
+    if sorted(members) != list(range(len(coordinates))):
         return ()
     extents = set()
     for group in groups:
-        block = {places[device] for device in group}
-        along = [{place[i] for place in block} for i in range(len(sizes))]
+        block = {coordinates[device] for device in group}
+        along = [{position[i] for position in block} for i in range(len(sizes))]
         if block != set(product(*along)):
             return ()
         extents.add(tuple(len(a) for a in along))
@@ -296,8 +296,10 @@ def axes_by_search(
 def axes_of_moves(
     pairs: Sequence[tuple[int, int]], axes: Sequence[str], sizes: Sequence[int]
 ) -> tuple[str, ...]:
-    """The axes along which any device sends to another place."""
-    places = list(product(*(range(s) for s in sizes)))
+    """The axes along which any device sends to another position."""
+    coordinates = list(product(*(range(s) for s in sizes)))
     return tuple(
-        name for i, name in enumerate(axes) if any(places[a][i] != places[b][i] for a, b in pairs)
+        name
+        for i, name in enumerate(axes)
+        if any(coordinates[a][i] != coordinates[b][i] for a, b in pairs)
     )

@@ -22,21 +22,21 @@ _PART = re.compile(r"(.+):\((\d+)\)(\d+)")
 
 @dataclass(frozen=True)
 class Blocks:
-    """How an array is cut, and which block each device holds.
+    """How an array is split, and which block each device holds.
 
     Attributes:
-        cuts: into how many parts each dimension is cut.
-        held: for every device, in mesh order, the place of its block.
+        parts: into how many parts each dimension is split.
+        held: for every device, in mesh order, the position of its block.
     """
 
-    cuts: tuple[int, ...]
+    parts: tuple[int, ...]
     held: tuple[tuple[int, ...], ...]
 
     def __repr__(self) -> str:
-        return f"{list(self.cuts)} {list(self.held)}"
+        return f"{list(self.parts)} {list(self.held)}"
 
 
-def whole(rank: int, devices: int) -> Blocks:
+def replicated(rank: int, devices: int) -> Blocks:
     """Every device holds all of it."""
     return Blocks((1,) * rank, ((0,) * rank,) * devices)
 
@@ -46,7 +46,7 @@ def of_module(sharding: Message | None, rank: int, devices: int) -> Blocks | Non
     if sharding is not None and sharding.has(14):
         return _of_named(sharding.messages(14)[0], rank, devices)
     if sharding is None or sharding.number(1) == _REPLICATED:
-        return whole(rank, devices)
+        return replicated(rank, devices)
     if sharding.number(1) != _OTHER:
         return None
     tiles = sharding.numbers(3)
@@ -56,8 +56,8 @@ def of_module(sharding: Message | None, rank: int, devices: int) -> Blocks | Non
     else:
         ids = np.array(sharding.numbers(4)).reshape(tiles)
     held: list[tuple[int, ...]] = [()] * devices
-    for place in np.ndindex(*tiles):
-        held[ids[place]] = place[:rank]
+    for position in np.ndindex(*tiles):
+        held[ids[position]] = position[:rank]
     return Blocks(tuple(tiles[:rank]), tuple(held))
 
 
@@ -71,7 +71,7 @@ def _of_named(sharding: Message, rank: int, devices: int) -> Blocks | None:
     if manual and math.prod(manual) == devices:
         return None
     if not sharding.has(3):
-        return whole(rank, devices)
+        return replicated(rank, devices)
     digits = []
     for dim in sharding.messages(3):
         references = [(r, next(iter(r.messages(2)), None)) for r in dim.messages(1)]
@@ -105,7 +105,7 @@ def of_text(text: str, rank: int, axes: Sequence[str], sizes: Sequence[int]) -> 
     )
 
 
-# An axis, how many devices along it go by from one block to the next, and how many blocks it cuts.
+# An axis, how many devices along it go by from one block to the next, and how many blocks it makes.
 _Digit = tuple[int, int, int]
 
 
@@ -117,12 +117,12 @@ def _part(axis: int, sizes: Sequence[int], before: int = 1, size: int | None = N
 
 def _blocks(digits: Sequence[Sequence[_Digit]], sizes: Sequence[int]) -> Blocks:
     held = []
-    for place in np.ndindex(*sizes):
+    for position in np.ndindex(*sizes):
         block = []
         for dim in digits:
             number = 0
             for axis, after, size in dim:  # major to minor
-                number = number * size + place[axis] // after % size
+                number = number * size + position[axis] // after % size
             block.append(number)
         held.append(tuple(block))
     return Blocks(tuple(math.prod(size for _, _, size in dim) for dim in digits), tuple(held))

@@ -68,7 +68,7 @@ def test_the_partitioners_text_is_read():
 
 def test_what_was_compiled_is_what_jax_compiles():
     ours, theirs = (
-        compile_(lowered())  # from one place, since the text holds the line
+        compile_(lowered())  # from one line, since the text holds the line
         for compile_ in (lambda low: compile_with_dump(low).compiled, lambda low: low.compile())
     )
     assert ours.as_text() == theirs.as_text()
@@ -125,20 +125,20 @@ def test_names_of_functions_that_files_cannot_have(name):
 def test_a_backend_that_knows_no_such_option_compiles_without():
     class Older:
         def __init__(self):
-            self.asked = []
+            self.requested = []
 
         def compiler_ir(self):
             return None
 
         def compile(self, compiler_options=None):
-            self.asked.append(compiler_options)
+            self.requested.append(compiler_options)
             if compiler_options:
                 raise RuntimeError("INVALID_ARGUMENT: No such compile option: 'xla_dump_to'")
             return "compiled"
 
     older = Older()
     dumped = compile_with_dump(older)
-    assert (dumped.compiled, dumped.partitioned_text, len(older.asked)) == ("compiled", None, 2)
+    assert (dumped.compiled, dumped.partitioned_text, len(older.requested)) == ("compiled", None, 2)
     assert "No such compile option" in dumped.reason
 
 
@@ -187,10 +187,10 @@ FLAGS = {
 
 @pytest.mark.parametrize("name", FLAGS)
 def test_a_dump_that_xla_flags_asks_for(name, tmp_path, monkeypatch):
-    text, asked = FLAGS[name]
+    text, requested = FLAGS[name]
     (tmp_path / "mine.flags").write_text(f"--xla_dump_to={tmp_path / 'mine'}\n")
     monkeypatch.setenv("XLA_FLAGS", text.format(tmp_path / "mine"))
-    assert partitioner.requested_folder({}) == (str(tmp_path / "mine") if asked else None)
+    assert partitioner.requested_folder({}) == (str(tmp_path / "mine") if requested else None)
 
 
 def test_flags_that_came_too_late_for_xla_are_said(tmp_path, monkeypatch):
@@ -249,15 +249,15 @@ def test_the_text_can_be_read_while_the_compile_runs(tmp_path):
     assert any(p.suffix == ".txt" for p in folder.iterdir())
 
 
-@pytest.mark.parametrize("cut", [0, 1, 50, 400, -3, -1])
-def test_half_a_text_is_no_text(cut, tmp_path):
-    whole = compile_with_dump(lowered()).partitioned_text.rstrip()
+@pytest.mark.parametrize("length", [0, 1, 50, 400, -3, -1])
+def test_half_a_text_is_no_text(length, tmp_path):
+    complete = compile_with_dump(lowered()).partitioned_text.rstrip()
     path = tmp_path / "module_0001.jit_f.0002.p.after_spmd-partitioning.before_x.txt"
-    path.write_text(whole)
-    assert partitioned_text(tmp_path) == whole
-    assert partitioned_text(tmp_path, "jit_f") == whole
+    path.write_text(complete)
+    assert partitioned_text(tmp_path) == complete
+    assert partitioned_text(tmp_path, "jit_f") == complete
     assert partitioned_text(tmp_path, "jit_g") is None
-    path.write_text(whole[:cut])
+    path.write_text(complete[:length])
     assert partitioned_text(tmp_path) is None
 
 

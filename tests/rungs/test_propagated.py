@@ -9,7 +9,7 @@ import pytest
 from shardviz.core.layout.partition_spec import Spec
 from tests.rungs.programs import CASES
 from tests.rungs.propagated import compare
-from tests.rungs.shardings import Blocks, of_spec, of_text, whole
+from tests.rungs.shardings import Blocks, of_spec, of_text, replicated
 
 AXES, SIZES = ("a", "b"), (2, 2)
 
@@ -60,7 +60,7 @@ def test_a_wrong_plan_is_found(name, wrong, dumped):
 
 
 BLOCKS = {
-    "whole": ("", [1, 1], [(0, 0)] * 4),
+    "replicated": ("", [1, 1], [(0, 0)] * 4),
     "one axis": ("a", [2, 1], [(0, 0), (0, 0), (1, 0), (1, 0)]),
     "two dimensions": ("b, a", [2, 2], [(0, 0), (1, 0), (0, 1), (1, 1)]),
     "two axes, major first": ("(b, a)", [4, 1], [(0, 0), (2, 0), (1, 0), (3, 0)]),
@@ -69,8 +69,8 @@ BLOCKS = {
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_blocks_of_a_spec(name):
-    text, cuts, held = BLOCKS[name]
-    assert of_spec(Spec.parse(text), 2, AXES, SIZES) == Blocks(tuple(cuts), tuple(held))
+    text, parts, held = BLOCKS[name]
+    assert of_spec(Spec.parse(text), 2, AXES, SIZES) == Blocks(tuple(parts), tuple(held))
 
 
 def test_blocks_of_parts_of_an_axis():
@@ -84,6 +84,6 @@ def test_blocks_of_parts_of_an_axis():
 def test_blocks_of_shardys_text():
     text = '<@mesh, [{"b", "a"}, {}]>'
     assert of_text(text, 2, AXES, SIZES) == of_spec(Spec.parse("(b, a)"), 2, AXES, SIZES)
-    assert of_text("", 2, AXES, SIZES) == whole(2, 4)
+    assert of_text("", 2, AXES, SIZES) == replicated(2, 4)
     part = '<@mesh, [{"a":(1)2, ?}, {?}], replicated={"b"}>'
-    assert of_text(part, 2, ("a", "b"), (4, 2)).cuts == (2, 1)
+    assert of_text(part, 2, ("a", "b"), (4, 2)).parts == (2, 1)

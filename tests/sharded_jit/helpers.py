@@ -1,4 +1,4 @@
-"""What the tests of sharded_jit share: arrays, and an own reading of what integer parts mean."""
+"""What the tests of sharded_jit share: arrays, and their own version of what integer parts mean."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ def values(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def block(shape: tuple[int, ...], parts: tuple[int, ...] | None, device: int) -> tuple[slice, ...]:
-    """The box of a device: the blocks of an array are numbered row by row."""
+    """The shard index of a device: the blocks of an array are numbered row by row."""
     parts = (1,) * len(shape) if parts is None else parts
-    place = np.unravel_index(device, parts) if np.prod(parts) > 1 else (0,) * len(shape)
+    position = np.unravel_index(device, parts) if np.prod(parts) > 1 else (0,) * len(shape)
     steps = [size // count for size, count in zip(shape, parts, strict=True)]
-    return tuple(slice(int(p) * s, (int(p) + 1) * s) for p, s in zip(place, steps, strict=True))
+    return tuple(slice(int(p) * s, (int(p) + 1) * s) for p, s in zip(position, steps, strict=True))
 
 
-def assert_cut(array: Any, parts: Parts | None, count: int) -> None:
-    """Holds every shard of an array against what its parts say, numbers included."""
+def assert_split(array: Any, parts: Parts | None, count: int) -> None:
+    """Compares every shard of an array, numbers included, with what its parts say."""
     assert isinstance(array, jax.Array)
-    whole = np.asarray(array)
+    full = np.asarray(array)
     shards = {s.device: s for s in array.addressable_shards}
     assert list(shards) == jax.devices()[:count]
     for k, shard in enumerate(shards.values()):
-        box = block(array.shape, parts, k)
+        index = block(array.shape, parts, k)
         found = tuple(
             slice(*i.indices(n)[:2]) for i, n in zip(shard.index, array.shape, strict=True)
         )
-        assert found == box
-        np.testing.assert_array_equal(np.asarray(shard.data), whole[box])
+        assert found == index
+        np.testing.assert_array_equal(np.asarray(shard.data), full[index])
 
 
 def run_code(code: str, **names: Any) -> Any:

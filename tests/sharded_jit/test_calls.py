@@ -10,10 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import shardviz as sv
 import shardviz.legacy as legacy
 from shardviz.legacy.partitions import Parts
-from tests.sharded_jit.helpers import assert_cut, values
+from tests.sharded_jit.helpers import assert_split, values
 
 X, W = values(8, 24), values(24, 16, seed=1)
 
@@ -33,7 +32,7 @@ X, W = values(8, 24), values(24, 16, seed=1)
 )
 def test_block_k_is_on_device_k(parts, count):
     out = legacy.sharded_jit(lambda x: x + 1, parts, parts)(X)
-    assert_cut(out, parts, count)
+    assert_split(out, parts, count)
     np.testing.assert_array_equal(out, X + 1)
 
 
@@ -41,23 +40,23 @@ def test_block_k_is_on_device_k(parts, count):
 def test_more_dimensions(shape):
     parts = Parts(2, 1, 4) if len(shape) == 3 else Parts(2, 2, 1, 2)
     out = legacy.sharded_jit(jnp.sin, parts, parts)(values(*shape))
-    assert_cut(out, parts, 8)
+    assert_split(out, parts, 8)
 
 
 def test_the_documented_example():
     def f(x, y, z):
         return x @ y + z
 
-    cut = legacy.sharded_jit(f, (Parts(2, 2), Parts(4, 1), None), Parts(1, 4))
-    out = cut(X, W, np.float32(3))
-    assert_cut(out, Parts(1, 4), 4)
+    split = legacy.sharded_jit(f, (Parts(2, 2), Parts(4, 1), None), Parts(1, 4))
+    out = split(X, W, np.float32(3))
+    assert_split(out, Parts(1, 4), 4)
     np.testing.assert_allclose(out, X @ W + 3, rtol=1e-4, atol=1e-5)
 
 
 def test_one_parts_speaks_for_all_arguments_and_results():
     x, y = legacy.sharded_jit(lambda x, y: (x + y, x - y), Parts(2, 4), Parts(4, 2))(X, X)
-    assert_cut(x, Parts(4, 2), 8)
-    assert_cut(y, Parts(4, 2), 8)
+    assert_split(x, Parts(4, 2), 8)
+    assert_split(y, Parts(4, 2), 8)
 
 
 def test_trees_and_prefixes():
@@ -65,46 +64,46 @@ def test_trees_and_prefixes():
         return {"y": x @ params["w"] + params["b"], "rest": (params["b"], x)}
 
     given = ({"w": Parts(1, 8), "b": None}, Parts(8, 1))
-    cut = legacy.sharded_jit(f, given, {"y": Parts(2, 4), "rest": None})
-    out = cut({"w": W, "b": W[0]}, X)
-    assert_cut(out["y"], Parts(2, 4), 8)
-    assert_cut(out["rest"][0], None, 8)
-    assert_cut(out["rest"][1], None, 8)
+    split = legacy.sharded_jit(f, given, {"y": Parts(2, 4), "rest": None})
+    out = split({"w": W, "b": W[0]}, X)
+    assert_split(out["y"], Parts(2, 4), 8)
+    assert_split(out["rest"][0], None, 8)
+    assert_split(out["rest"][1], None, 8)
     np.testing.assert_allclose(out["y"], X @ W + W[0], rtol=1e-4, atol=1e-5)
 
 
 def test_a_prefix_covers_a_whole_subtree():
-    cut = legacy.sharded_jit(lambda t: t, ([Parts(2, 1), None],), [Parts(1, 2), Parts(2, 1)])
-    out = cut([{"a": X, "b": (X, X)}, W])
+    split = legacy.sharded_jit(lambda t: t, ([Parts(2, 1), None],), [Parts(1, 2), Parts(2, 1)])
+    out = split([{"a": X, "b": (X, X)}, W])
     for leaf in jax.tree.leaves(out[0]):
-        assert_cut(leaf, Parts(1, 2), 2)
-    assert_cut(out[1], Parts(2, 1), 2)
+        assert_split(leaf, Parts(1, 2), 2)
+    assert_split(out[1], Parts(2, 1), 2)
 
 
 def test_none_in_the_arguments_has_no_parts():
-    cut = legacy.sharded_jit(lambda x, nothing: x * 2, (Parts(2, 1), None), Parts(2, 1))
-    assert_cut(cut(X, None), Parts(2, 1), 2)
+    split = legacy.sharded_jit(lambda x, nothing: x * 2, (Parts(2, 1), None), Parts(2, 1))
+    assert_split(split(X, None), Parts(2, 1), 2)
 
 
 def test_no_arguments_and_no_results():
     assert legacy.sharded_jit(lambda: (), None, None, num_partitions=2)() == ()
-    assert_cut(legacy.sharded_jit(lambda: jnp.arange(8), None, Parts(8))(), Parts(8), 8)
+    assert_split(legacy.sharded_jit(lambda: jnp.arange(8), None, Parts(8))(), Parts(8), 8)
 
 
-def test_num_partitions_alone_decides_where_everything_is_whole():
+def test_num_partitions_alone_decides_where_everything_is_replicated():
     out = legacy.sharded_jit(lambda x: x, None, None, num_partitions=4)(X)
-    assert_cut(out, None, 4)
+    assert_split(out, None, 4)
 
 
 def test_num_partitions_beside_the_parts():
     out = legacy.sharded_jit(lambda x: x, Parts(4, 1), None, num_partitions=4)(X)
-    assert_cut(out, None, 4)
+    assert_split(out, None, 4)
 
 
 def test_the_result_goes_into_jax_as_any_array():
     out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(2, 4))(X)
     again = legacy.sharded_jit(lambda x: x, Parts(8, 1), Parts(8, 1))(out)
-    assert_cut(again, Parts(8, 1), 8)
+    assert_split(again, Parts(8, 1), 8)
     np.testing.assert_allclose(jnp.sum(out * 2), X.sum() * 2, rtol=1e-4)
 
 
@@ -116,7 +115,7 @@ def test_arguments_come_from_anywhere(where):
         "one device": lambda: jax.device_put(X, jax.devices()[0]),
         "another device": lambda: jax.device_put(X, jax.devices()[7]),
     }
-    assert_cut(
+    assert_split(
         legacy.sharded_jit(lambda x: x, Parts(2, 2), Parts(2, 2))(put[where]()), Parts(2, 2), 4
     )
 
@@ -126,9 +125,9 @@ def test_static_arguments_have_no_parts(numbers):
     def f(x, n, y):
         return x * n + y if n > 2 else x
 
-    cut = legacy.sharded_jit(f, (Parts(2, 1), Parts(1, 2)), Parts(2, 1), static_argnums=numbers)
-    np.testing.assert_array_equal(cut(X, 3, X), X * 4)
-    assert_cut(cut(X, 1, X), Parts(2, 1), 2)
+    split = legacy.sharded_jit(f, (Parts(2, 1), Parts(1, 2)), Parts(2, 1), static_argnums=numbers)
+    np.testing.assert_array_equal(split(X, 3, X), X * 4)
+    assert_split(split(X, 1, X), Parts(2, 1), 2)
 
 
 def test_another_static_value_traces_again_and_the_same_does_not():
@@ -138,16 +137,18 @@ def test_another_static_value_traces_again_and_the_same_does_not():
         traced.append(n)
         return x * n
 
-    cut = legacy.sharded_jit(f, Parts(2, 1), None, static_argnums=1)
+    split = legacy.sharded_jit(f, Parts(2, 1), None, static_argnums=1)
     for n in (2, 3, 2, 3):
-        cut(X, n)
+        split(X, n)
     assert traced == [2, 2, 3, 3]  # once to learn what it asks for, once for the devices
 
 
 def test_threads_share_what_was_traced():
-    cut = legacy.sharded_jit(lambda x: x + 1, Parts(2, 4), Parts(2, 4))
+    split = legacy.sharded_jit(lambda x: x + 1, Parts(2, 4), Parts(2, 4))
     found = []
-    threads = [threading.Thread(target=lambda: found.append(np.asarray(cut(X)))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: found.append(np.asarray(split(X)))) for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -161,8 +162,8 @@ def test_it_looks_like_the_function():
         """Words."""
         return x
 
-    cut = legacy.sharded_jit(f, None, None)
-    assert (cut.__name__, cut.__doc__) == ("f", "Words.")
+    split = legacy.sharded_jit(f, None, None)
+    assert (split.__name__, split.__doc__) == ("f", "Words.")
 
 
 def test_as_a_decorator():
@@ -170,11 +171,11 @@ def test_as_a_decorator():
     def f(x):
         return x * 2
 
-    assert_cut(f(X), Parts(1, 2), 2)
+    assert_split(f(X), Parts(1, 2), 2)
 
 
 def test_local_arguments_that_repeat_the_global_ones():
-    cut = legacy.sharded_jit(
+    split = legacy.sharded_jit(
         lambda x: x,
         Parts(2, 4),
         Parts(8, 1),
@@ -183,7 +184,7 @@ def test_local_arguments_that_repeat_the_global_ones():
         local_out_parts=Parts(8, 1),
         local_num_partitions=8,
     )
-    assert_cut(cut(X), Parts(8, 1), 8)
+    assert_split(split(X), Parts(8, 1), 8)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8", "bool", "complex64", "float32"])
@@ -191,19 +192,19 @@ def test_dtypes(dtype):
     x = jnp.asarray(X > 0, dtype)
     out = legacy.sharded_jit(lambda x: x, Parts(2, 4), Parts(4, 2))(x)
     assert out.dtype == x.dtype
-    assert_cut(out, Parts(4, 2), 8)
+    assert_split(out, Parts(4, 2), 8)
 
 
 def test_random_keys_and_numbers():
-    cut = legacy.sharded_jit(lambda k, s: jax.random.normal(k, (8, 8)) * s, None, Parts(2, 4))
-    out = cut(jax.random.key(0), 2.0)
+    split = legacy.sharded_jit(lambda k, s: jax.random.normal(k, (8, 8)) * s, None, Parts(2, 4))
+    out = split(jax.random.key(0), 2.0)
     np.testing.assert_allclose(out, jax.random.normal(jax.random.key(0), (8, 8)) * 2, rtol=1e-6)
-    assert_cut(out, Parts(2, 4), 8)
+    assert_split(out, Parts(2, 4), 8)
 
 
 def test_parts_in_other_orders_need_two_meshes_and_get_them():
-    cut = legacy.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), Parts(3, 2))
+    split = legacy.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), Parts(3, 2))
     x = values(12, 12)
-    out = cut(x, x)
-    assert_cut(out, Parts(3, 2), 6)
+    out = split(x, x)
+    assert_split(out, Parts(3, 2), 6)
     np.testing.assert_allclose(out, x @ x, rtol=1e-4, atol=1e-5)

@@ -11,14 +11,14 @@ import shardviz as sv
 import shardviz.legacy as legacy
 from shardviz.legacy.constraint import constraints_inside, inside
 from shardviz.legacy.partitions import Parts
-from tests.sharded_jit.helpers import assert_cut, values
+from tests.sharded_jit.helpers import assert_split, values
 
 X = values(8, 8)
-CUT = Parts(2, 4)
+SPLIT = Parts(2, 4)
 
 
 def constrained(x):
-    return legacy.with_sharding_constraint(x, CUT)
+    return legacy.with_sharding_constraint(x, SPLIT)
 
 
 def in_jit(x):
@@ -78,7 +78,7 @@ NESTED = [
 @pytest.mark.parametrize("f", NESTED, ids=lambda f: f.__name__)
 def test_a_constraint_alone_decides_how_many_devices_there_are(f):
     out = legacy.sharded_jit(f, None, Parts(8, 1))(X)
-    assert_cut(out, Parts(8, 1), 8)
+    assert_split(out, Parts(8, 1), 8)
     with inside():
         plain = jax.jit(f)(X)  # on one device it asks for nothing
     np.testing.assert_allclose(out, plain, rtol=1e-5)
@@ -88,7 +88,7 @@ def test_a_constraint_alone_decides_how_many_devices_there_are(f):
 def test_counts_that_disagree_are_found_however_deep(f):
     with pytest.raises(sv.ShardvizError) as refused:
         legacy.sharded_jit(f, Parts(4, 1), None)(X)
-    asked = Parts(8) if f is in_vmap else CUT
+    asked = Parts(8) if f is in_vmap else SPLIT
     words = str(refused.value)
     assert "asks for 8 partitions, and in_parts, out_parts or num_partitions for 4" in words
     assert (f"with_sharding_constraint(…, {asked})" in words) or f is in_vmap
@@ -102,7 +102,7 @@ def test_the_documented_example_runs_on_two_devices():
         return y * 2
 
     out = legacy.sharded_jit(f, None, None)(X)
-    assert_cut(out, None, 2)
+    assert_split(out, None, 2)
     np.testing.assert_array_equal(out, (X + 1) * 2)
 
 
@@ -111,7 +111,7 @@ def test_the_compiler_sees_the_constraint():
     report = legacy.sharded_jit(lambda x: constrained(jnp.sin(x)), None, None).report(X)
     assert report.ok, report.error
     (gather,) = {c.kind for c in report.collectives}
-    assert gather == "all-gather"  # the blocks are gathered, since the result is whole
+    assert gather == "all-gather"  # the blocks are gathered, since the result is replicated
 
 
 def test_a_constraint_shows_the_shards_that_exist_inside():
@@ -126,7 +126,7 @@ def test_a_constraint_shows_the_shards_that_exist_inside():
     assert seen[-1].shard_shape(X.shape) == (4, 2)
 
 
-def test_none_inside_makes_whole():
+def test_none_inside_replicates():
     seen = []
 
     def f(x):
@@ -134,21 +134,23 @@ def test_none_inside_makes_whole():
         jax.debug.inspect_array_sharding(y, callback=seen.append)
         return y
 
-    out = legacy.sharded_jit(f, CUT, CUT)(X)
-    assert_cut(out, CUT, 8)
+    out = legacy.sharded_jit(f, SPLIT, SPLIT)(X)
+    assert_split(out, SPLIT, 8)
     assert seen[-1].shard_shape(X.shape) == X.shape
 
 
 def test_one_inner_jit_means_the_same_under_every_outer():
     inner = jax.jit(lambda x: legacy.with_sharding_constraint(x + 1, None))
-    assert_cut(legacy.sharded_jit(inner, Parts(2, 1), Parts(2, 1))(X), Parts(2, 1), 2)
-    assert_cut(legacy.sharded_jit(inner, Parts(8, 1), Parts(8, 1))(X), Parts(8, 1), 8)
-    assert_cut(legacy.sharded_jit(inner, None, None, num_partitions=4)(X), None, 4)
+    assert_split(legacy.sharded_jit(inner, Parts(2, 1), Parts(2, 1))(X), Parts(2, 1), 2)
+    assert_split(legacy.sharded_jit(inner, Parts(8, 1), Parts(8, 1))(X), Parts(8, 1), 8)
+    assert_split(legacy.sharded_jit(inner, None, None, num_partitions=4)(X), None, 4)
 
 
 def test_two_constraints_that_disagree():
     def f(x):
-        return legacy.with_sharding_constraint(legacy.with_sharding_constraint(x, Parts(2, 1)), CUT)
+        return legacy.with_sharding_constraint(
+            legacy.with_sharding_constraint(x, Parts(2, 1)), SPLIT
+        )
 
     with pytest.raises(
         sv.ShardvizError, match=r"Parts\(2, 4\)\) asks for 8.*Parts\(2, 1\)\) for 2"
@@ -160,62 +162,62 @@ def test_a_constraint_in_another_order_than_the_rest():
     x = values(12, 12)
     f = lambda v: legacy.with_sharding_constraint(v @ v, Parts(3, 2)) @ v  # noqa: E731
     out = legacy.sharded_jit(f, Parts(2, 3), Parts(2, 3))(x)
-    assert_cut(out, Parts(2, 3), 6)
+    assert_split(out, Parts(2, 3), 6)
     np.testing.assert_allclose(out, x @ x @ x, rtol=1e-3, atol=1e-4)
 
 
 def test_inside_another_sharded_jit():
     inner = legacy.sharded_jit(lambda x: x * 2, Parts(4, 2), Parts(8, 1))
-    outer = legacy.sharded_jit(lambda x: inner(x) + 1, None, CUT)
-    assert_cut(outer(X), CUT, 8)
+    outer = legacy.sharded_jit(lambda x: inner(x) + 1, None, SPLIT)
+    assert_split(outer(X), SPLIT, 8)
     np.testing.assert_array_equal(outer(X), X * 2 + 1)
 
 
 def test_inside_another_sharded_jit_of_another_size():
     inner = legacy.sharded_jit(lambda x: x * 2, Parts(2, 1), None)
     with pytest.raises(sv.ShardvizError, match=r"nested sharded_jit .* asks for 2 .* for 8"):
-        legacy.sharded_jit(lambda x: inner(x) + 1, CUT, None)(X)
+        legacy.sharded_jit(lambda x: inner(x) + 1, SPLIT, None)(X)
 
 
-@pytest.mark.parametrize("f", [lambda x: x * 3, constrained, in_scan], ids=["x", "cut", "scan"])
+@pytest.mark.parametrize("f", [lambda x: x * 3, constrained, in_scan], ids=["x", "split", "scan"])
 def test_jit_around_it(f):
-    cut = legacy.sharded_jit(f, CUT, Parts(4, 2))
-    out = jax.jit(lambda x: cut(x))(X)
-    assert_cut(out, Parts(4, 2), 8)
-    np.testing.assert_allclose(out, cut(X), rtol=1e-6)
+    split = legacy.sharded_jit(f, SPLIT, Parts(4, 2))
+    out = jax.jit(lambda x: split(x))(X)
+    assert_split(out, Parts(4, 2), 8)
+    np.testing.assert_allclose(out, split(X), rtol=1e-6)
 
 
-@pytest.mark.parametrize("where", ["numpy", "committed to one device", "cut already"])
+@pytest.mark.parametrize("where", ["numpy", "committed to one device", "split already"])
 def test_a_gradient_around_it(where):
-    cut = legacy.sharded_jit(lambda x: jnp.sum(constrained(x) ** 3), Parts(8, 1), None)
+    split = legacy.sharded_jit(lambda x: jnp.sum(constrained(x) ** 3), Parts(8, 1), None)
     place = {"committed to one device": jax.devices()[0]}
     x = jax.device_put(X, place[where]) if where in place else X
-    x = legacy.sharded_jit(lambda x: x, None, CUT)(X) if where == "cut already" else x
-    np.testing.assert_allclose(jax.grad(cut)(x), 3 * X**2, rtol=1e-5)
+    x = legacy.sharded_jit(lambda x: x, None, SPLIT)(X) if where == "split already" else x
+    np.testing.assert_allclose(jax.grad(split)(x), 3 * X**2, rtol=1e-5)
 
 
 def test_gradients_through_several():
-    first = legacy.sharded_jit(jnp.sin, CUT, CUT)
+    first = legacy.sharded_jit(jnp.sin, SPLIT, SPLIT)
     second = legacy.sharded_jit(lambda x: x * x, Parts(8, 1), Parts(1, 8))
     found = jax.grad(lambda x: second(first(x)).sum())(X)
     np.testing.assert_allclose(found, 2 * np.sin(X) * np.cos(X), rtol=1e-4, atol=1e-6)
 
 
 def test_vmap_and_jvp_around_it():
-    cut = legacy.sharded_jit(lambda x: constrained(x) * 2, Parts(8, 1), CUT)
-    np.testing.assert_array_equal(jax.vmap(cut)(np.stack([X, X, X]))[1], X * 2)
-    np.testing.assert_array_equal(jax.jvp(cut, (X,), (X,))[1], X * 2)
+    split = legacy.sharded_jit(lambda x: constrained(x) * 2, Parts(8, 1), SPLIT)
+    np.testing.assert_array_equal(jax.vmap(split)(np.stack([X, X, X]))[1], X * 2)
+    np.testing.assert_array_equal(jax.jvp(split, (X,), (X,))[1], X * 2)
 
 
 def test_what_is_asked_inside_can_be_read():
     with inside():
         jaxpr = jax.make_jaxpr(in_scan)(X)
-    assert {(a.parts, a.count) for a in constraints_inside(jaxpr)} == {(CUT, 8)}
+    assert {(a.parts, a.count) for a in constraints_inside(jaxpr)} == {(SPLIT, 8)}
 
 
 def test_numbers_and_numpy_arrays_inside():
     def f(x):
-        return legacy.with_sharding_constraint(np.ones((8, 8)), CUT) * x + (
+        return legacy.with_sharding_constraint(np.ones((8, 8)), SPLIT) * x + (
             legacy.with_sharding_constraint(2.0, None)
         )
 

@@ -13,7 +13,7 @@ import shardviz as sv
 import shardviz.legacy as legacy
 from shardviz.legacy.modern_code import translated
 from shardviz.legacy.partitions import Parts
-from tests.sharded_jit.helpers import assert_cut, run_code, values
+from tests.sharded_jit.helpers import assert_split, run_code, values
 
 X, W = values(8, 24), values(24, 16, seed=1)
 HIDDEN = 3
@@ -49,15 +49,15 @@ sv_parts = Parts
 
 
 def test_the_code_stands_by_itself():
-    cut = legacy.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
-    code = cut.to_modern(X, W)
+    split = legacy.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
+    code = split.to_modern(X, W)
     assert "shardviz" not in code
     assert "sv." not in code
     assert "def layer(x, w):" in code
     out = run_code(code, x=X, w=W)
-    assert_cut(out["y"], Parts(4, 2), 8)
-    assert_cut(out["mean"], None, 8)
-    np.testing.assert_array_equal(out["y"], cut(X, W)["y"])
+    assert_split(out["y"], Parts(4, 2), 8)
+    assert_split(out["mean"], None, 8)
+    np.testing.assert_array_equal(out["y"], split(X, W)["y"])
 
 
 def test_it_reads_like_this():
@@ -105,11 +105,11 @@ def test_a_constraint_is_translated():
 
 @pytest.mark.parametrize("f", [leaning, kinder, len, lambda x: x, functools.partial(leaning)])
 def test_what_cannot_stand_alone_is_left_to_its_owner(f):
-    assert translated(f, lambda cut: "mesh") is None
+    assert translated(f, lambda split: "mesh") is None
 
 
 def test_a_definition_with_a_definition_in_it():
-    source = translated(looped, lambda cut: "mesh")
+    source = translated(looped, lambda split: "mesh")
     assert source is not None
     assert source.imports == "import jax.numpy as jnp"
 
@@ -120,37 +120,37 @@ def test_a_closure_keeps_its_constraints():
     def f(x):
         return legacy.with_sharding_constraint(x * scale, Parts(1, 8)) + 1
 
-    cut = legacy.sharded_jit(f, Parts(8, 1), Parts(8, 1))
-    code = cut.to_modern(X)
+    split = legacy.sharded_jit(f, Parts(8, 1), Parts(8, 1))
+    code = split.to_modern(X)
     assert "with jax.set_mesh(mesh):" in code
     out = run_code(code, x=X, f=f)
-    assert_cut(out, Parts(8, 1), 8)
-    np.testing.assert_array_equal(out, cut(X))
+    assert_split(out, Parts(8, 1), 8)
+    np.testing.assert_array_equal(out, split(X))
 
 
 def test_static_arguments_stand_in_the_call():
-    cut = legacy.sharded_jit(
+    split = legacy.sharded_jit(
         lambda x, n, mode: x * n, Parts(2, 1), Parts(1, 2), static_argnums=(1, 2)
     )
-    code = cut.to_modern(X, 3, ("a", None))
+    code = split.to_modern(X, 3, ("a", None))
     assert "result = jitted(x, 3, ('a', None))" in code
     np.testing.assert_array_equal(run_code(code, x=X, fun=lambda x, n, mode: x * n), X * 3)
 
 
 def test_static_arguments_without_a_literal_are_refused():
-    cut = legacy.sharded_jit(lambda x, f: f(x), None, None, static_argnums=1)
+    split = legacy.sharded_jit(lambda x, f: f(x), None, None, static_argnums=1)
     with pytest.raises(sv.ShardvizError, match="cannot be printed as code"):
-        cut.to_modern(X, jnp.sin)
+        split.to_modern(X, jnp.sin)
 
 
 def test_containers_without_a_literal_are_refused():
     import collections
 
     pair = collections.namedtuple("pair", "a b")
-    cut = legacy.sharded_jit(lambda p: p.a, (pair(Parts(2, 1), None),), None)
-    assert_cut(cut(pair(X, W)), None, 2)
+    split = legacy.sharded_jit(lambda p: p.a, (pair(Parts(2, 1), None),), None)
+    assert_split(split(pair(X, W)), None, 2)
     with pytest.raises(sv.ShardvizError, match="holds a pair, which cannot be printed as code"):
-        cut.to_modern(pair(X, W))
+        split.to_modern(pair(X, W))
 
 
 @pytest.mark.parametrize("static", [False, True])
@@ -162,24 +162,24 @@ def test_two_orders_of_the_devices(static):
 
     rest = (2,) if static else ()
     statics = (2,) if static else ()
-    cut = legacy.sharded_jit(f, (Parts(2, 3), Parts(3, 2)), Parts(2, 3), static_argnums=statics)
-    out = run_code(cut.to_modern(x, x, *rest), x=x, y=x, f=f)
-    assert_cut(out, Parts(2, 3), 6)
-    np.testing.assert_allclose(out, cut(x, x, *rest), rtol=1e-5)
+    split = legacy.sharded_jit(f, (Parts(2, 3), Parts(3, 2)), Parts(2, 3), static_argnums=statics)
+    out = run_code(split.to_modern(x, x, *rest), x=x, y=x, f=f)
+    assert_split(out, Parts(2, 3), 6)
+    np.testing.assert_allclose(out, split(x, x, *rest), rtol=1e-5)
 
 
 def test_code_from_shapes_alone():
-    cut = legacy.sharded_jit(layer, (Parts(2, 4), None), None)
+    split = legacy.sharded_jit(layer, (Parts(2, 4), None), None)
     shapes = jax.ShapeDtypeStruct(X.shape, X.dtype), sv.array("w", W.shape)
-    assert cut.to_modern(*shapes) == cut.to_modern(X, W)
+    assert split.to_modern(*shapes) == split.to_modern(X, W)
 
 
 def test_the_report_is_an_ordinary_one():
-    cut = legacy.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
-    report = cut.report(X, W)
+    split = legacy.sharded_jit(layer, (Parts(2, 4), None), {"y": Parts(4, 2), "mean": None})
+    report = split.report(X, W)
     assert report.ok, report.error
-    assert_cut(report.outputs["y"], Parts(4, 2), 8)
-    np.testing.assert_allclose(report.outputs["y"], cut(X, W)["y"], rtol=1e-5, atol=1e-6)
+    assert_split(report.outputs["y"], Parts(4, 2), 8)
+    np.testing.assert_allclose(report.outputs["y"], split(X, W)["y"], rtol=1e-5, atol=1e-6)
     assert report.in_layouts["x"].shard_shape == (4, 6)
     assert report.out_layouts["output.y"].shard_shape == (2, 8)
     assert report.collectives
@@ -187,22 +187,22 @@ def test_the_report_is_an_ordinary_one():
 
 
 def test_a_report_from_shapes_makes_up_its_values():
-    cut = legacy.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
-    assert cut.report(sv.array("x", (8, 24)), sv.array("w", (24, 16))).ok
+    split = legacy.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
+    assert split.report(sv.array("x", (8, 24)), sv.array("w", (24, 16))).ok
 
 
 def test_a_report_with_static_arguments_and_numbers():
-    cut = legacy.sharded_jit(
+    split = legacy.sharded_jit(
         lambda x, n, s: x * n + s, (Parts(2, 4), None), Parts(4, 2), static_argnums=1
     )
-    report = cut.report(X, 3, 1.0)
+    report = split.report(X, 3, 1.0)
     assert report.ok, report.error
     np.testing.assert_array_equal(report.outputs, X * 3 + 1)
 
 
 def test_the_program_runs_and_opens():
-    cut = legacy.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
-    program = cut.program(X, W)
+    split = legacy.sharded_jit(matmul, (Parts(2, 4), Parts(8, 1)), Parts(4, 2))
+    program = split.program(X, W)
     assert [str(r.spec) for r in program.requests] == [
         "P('part0', ('part1', 'part2'))",
         "P(('part0', 'part1', 'part2'), None)",
@@ -213,24 +213,24 @@ def test_the_program_runs_and_opens():
     assert sv.explore(program).session.mesh.size == 8
 
 
-def test_six_devices_cut_anew():
+def test_six_devices_resharded():
     """2 x 3 parts into 6 x 1: the way that XLA cannot go directly, in call, report and code."""
-    cut = legacy.sharded_jit(lambda x: jnp.cumsum(x, axis=0), Parts(2, 3), Parts(6, 1))
+    split = legacy.sharded_jit(lambda x: jnp.cumsum(x, axis=0), Parts(2, 3), Parts(6, 1))
     x = values(12, 12)
-    report = cut.report(x)
+    report = split.report(x)
     assert report.ok, report.error
-    assert_cut(report.outputs, Parts(6, 1), 6)
-    assert_cut(cut(x), Parts(6, 1), 6)
-    assert "def through(x):" in cut.to_modern(x)
+    assert_split(report.outputs, Parts(6, 1), 6)
+    assert_split(split(x), Parts(6, 1), 6)
+    assert "def with_replicated(x):" in split.to_modern(x)
 
 
 def test_a_program_has_one_mesh():
-    cut = legacy.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), None)
-    with pytest.raises(sv.ShardvizError, match="No single mesh cuts 6 devices"):
-        cut.program(values(6, 6), values(6, 6))
+    split = legacy.sharded_jit(lambda x, y: x @ y, (Parts(2, 3), Parts(3, 2)), None)
+    with pytest.raises(sv.ShardvizError, match="No single mesh splits 6 devices"):
+        split.program(values(6, 6), values(6, 6))
 
 
 def test_a_function_that_fails_in_the_report_is_an_answer():
-    cut = legacy.sharded_jit(lambda x: x, Parts(2, 1), None)
+    split = legacy.sharded_jit(lambda x: x, Parts(2, 1), None)
     with pytest.raises(sv.ShardvizError, match="no keyword arguments"):
-        cut.report(x=X)
+        split.report(x=X)

@@ -4,6 +4,7 @@ parts say, and the printed code all agree.
 
 from __future__ import annotations
 
+import functools
 import random
 
 import jax
@@ -11,10 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import shardviz as sv
 import shardviz.legacy as legacy
 from shardviz.legacy.partitions import Parts
-from tests.sharded_jit.helpers import assert_cut, run_code, values
+from tests.sharded_jit.helpers import assert_split, run_code, values
 
 SIZE = 24  # every number of parts below divides it
 
@@ -48,6 +48,12 @@ def maybe(count: int, rng: random.Random) -> Parts | None:
     return None if rng.random() < 0.2 else factors(count, rng)
 
 
+@functools.cache
+def unsharded(name: str):
+    """The function of that name without a constraint, compiled once for all its pairs."""
+    return jax.jit(lambda x, w: FUNCTIONS[name](x, w, lambda v: v))
+
+
 @pytest.mark.parametrize("seed", range(200))
 def test_a_random_pair(seed):
     rng = random.Random(seed)
@@ -57,15 +63,15 @@ def test_a_random_pair(seed):
     body, constrained = FUNCTIONS[name], rng.random() < 0.6
 
     def f(x, w):
-        cut = lambda v: legacy.with_sharding_constraint(v, inner) if constrained else v  # noqa: E731
-        return body(x, w, cut)
+        split = lambda v: legacy.with_sharding_constraint(v, inner) if constrained else v  # noqa: E731
+        return body(x, w, split)
 
     x, w = values(SIZE, SIZE, seed=seed), values(SIZE, SIZE, seed=seed + 1)
     sharded = legacy.sharded_jit(f, ins, out, num_partitions=count)
     found = sharded(x, w)
-    plain = jax.jit(lambda x, w: body(x, w, lambda v: v))(x, w)
+    plain = unsharded(name)(x, w)
     np.testing.assert_allclose(found, plain, rtol=2e-4, atol=2e-4)
-    assert_cut(found, out, count)
+    assert_split(found, out, count)
     modern = run_code(sharded.to_modern(x, w), x=x, w=w, f=f)
-    assert_cut(modern, out, count)
+    assert_split(modern, out, count)
     np.testing.assert_allclose(modern, found, rtol=1e-5, atol=1e-5)

@@ -9,10 +9,11 @@ import pytest
 
 import shardviz as sv
 import shardviz.legacy as legacy
-from shardviz.legacy import partitioned_function as room
 from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import values
 from tests.wrong import Hostile
+
+constrain = legacy.with_sharding_constraint
 
 X = values(8, 8)
 
@@ -32,9 +33,9 @@ WHEN_MADE = {
         lambda: legacy.sharded_jit(same, (Parts(2, 1), Parts(2, 2)), None),
         "Parts(2, 1) in in_parts makes 2 and Parts(2, 2) in in_parts makes 4",
     ),
-    "whole, written as ones": (
+    "replicated, written as ones": (
         lambda: legacy.sharded_jit(same, (Parts(2, 1), Parts(1, 1)), None),
-        "write None for an array that is whole on every device",
+        "write None for an array that is replicated",
     ),
     "num_partitions": (
         lambda: legacy.sharded_jit(same, Parts(2, 1), None, 4),
@@ -56,7 +57,7 @@ WHEN_MADE = {
     ),
     "hostile": (lambda: legacy.sharded_jit(same, Hostile(), None), "which is no Parts"),
     "fraction in Parts": (lambda: Parts(2.5, 1), "whole number; got 2.5"),
-    "zero in Parts": (lambda: Parts(0, 1), "cannot be cut into 0 parts"),
+    "zero in Parts": (lambda: Parts(0, 1), "cannot be split into 0 parts"),
     "text in Parts": (lambda: Parts("2"), "whole number; got '2'"),
     "local count": (
         lambda: legacy.sharded_jit(same, Parts(2, 1), None, local_num_partitions=1),
@@ -114,26 +115,26 @@ WHEN_CALLED = {
         "Dimension 0 of output: 6 does not divide into 4 parts",
     ),
     "inside does not divide": (
-        lambda: legacy.sharded_jit(lambda x: legacy.with_sharding_constraint(x, Parts(3, 1)), None, None)(
+        lambda: legacy.sharded_jit(lambda x: constrain(x, Parts(3, 1)), None, None)(
             X
         ),
         "8 does not divide into 3 parts",
     ),
     "rank of an argument": (
         lambda: legacy.sharded_jit(same, Parts(2), None)(X),
-        "x has 2 dimensions and Parts(2) speaks of 1",
+        "x has 2 dimensions and Parts(2) is for 1",
     ),
     "rank of a result": (
         lambda: legacy.sharded_jit(jnp.sum, None, Parts(2))(X),
-        "output has 0 dimensions and Parts(2) speaks of 1",
+        "output has 0 dimensions and Parts(2) is for 1",
     ),
     "rank inside": (
-        lambda: legacy.sharded_jit(lambda x: legacy.with_sharding_constraint(x, Parts(2)), None, None)(X),
-        "has 2 dimensions and Parts(2) speaks of 1",
+        lambda: legacy.sharded_jit(lambda x: constrain(x, Parts(2)), None, None)(X),
+        "has 2 dimensions and Parts(2) is for 1",
     ),
     "too many parts for the arguments": (
         lambda: legacy.sharded_jit(same, (Parts(2, 1), None), None)(X),
-        "in_parts is (Parts(2, 1), None), and that is no prefix of the tree it speaks of",
+        "in_parts is (Parts(2, 1), None), and that is no prefix of the tree it is for",
     ),
     "a list for a tuple of arguments": (
         lambda: legacy.sharded_jit(same, [Parts(2, 1)], None)(X),
@@ -157,22 +158,23 @@ WHEN_CALLED = {
     ),
     "local count of a function that decides itself": (
         lambda: legacy.sharded_jit(
-            lambda x: legacy.with_sharding_constraint(x, Parts(2, 1)), None, None,
+            lambda x: constrain(x, Parts(2, 1)), None, None,
             local_num_partitions=4,
         )(X),
         "4 partitions for this process, and there are 2 in all",
     ),
     "constraint outside": (
-        lambda: legacy.with_sharding_constraint(jnp.ones(4), Parts(2)),
+        lambda: constrain(jnp.ones(4), Parts(2)),
         "only means something inside a function under sharded_jit",
     ),
     "constraint with numbers": (
-        lambda: legacy.sharded_jit(lambda x: legacy.with_sharding_constraint(x, (2, 1)), None, None)(X),
-        "with_sharding_constraint takes legacy.Parts, one number a dimension, or None; got (2, 1)",
+        lambda: legacy.sharded_jit(lambda x: constrain(x, (2, 1)), None, None)(X),
+        "with_sharding_constraint takes legacy.Parts, one number for each dimension, or None; got"
+        " (2, 1)",
     ),
     "constraint on a tree": (
         lambda: legacy.sharded_jit(
-            lambda x: legacy.with_sharding_constraint([x], Parts(2, 1)), None, None
+            lambda x: constrain([x], Parts(2, 1)), None, None
         )(X),
         "takes one array",
     ),
@@ -202,17 +204,17 @@ def assert_refused(make, words):
 
 def test_too_few_devices():
     there = jax.device_count()
-    cut = legacy.sharded_jit(same, Parts(2 * there, 1), None)
+    split = legacy.sharded_jit(same, Parts(2 * there, 1), None)
     with pytest.raises(sv.ShardvizError) as refused:
-        cut(np.zeros((2 * there, 1), np.float32))
+        split(np.zeros((2 * there, 1), np.float32))
     message = str(refused.value)
-    assert message.startswith(f"This sharded_jit makes {2 * there} partitions, one a device.")
+    assert message.startswith(f"This sharded_jit makes {2 * there} partitions, one per device.")
     assert f"jax has {there} CPU devices here" in message
 
 
 def test_too_few_devices_still_prints_its_code():
-    cut = legacy.sharded_jit(same, Parts(1024, 1), None)
-    assert "(1024,)" in cut.to_modern(sv.array("x", (1024, 2)))
+    split = legacy.sharded_jit(same, Parts(1024, 1), None)
+    assert "(1024,)" in split.to_modern(sv.array("x", (1024, 2)))
 
 
 def test_what_the_function_raises_comes_through():
@@ -224,18 +226,18 @@ def test_what_the_function_raises_comes_through():
 
 
 def test_after_a_refusal_the_next_call_works():
-    cut = legacy.sharded_jit(same, Parts(8, 1), Parts(8, 1))
+    split = legacy.sharded_jit(same, Parts(8, 1), Parts(8, 1))
     with pytest.raises(sv.ShardvizError):
-        cut(X[:6])
-    np.testing.assert_array_equal(cut(X), X)
+        split(X[:6])
+    np.testing.assert_array_equal(split(X), X)
     with pytest.raises(sv.ShardvizError):  # nothing of the trace is left behind
-        legacy.with_sharding_constraint(X, Parts(8, 1))
+        constrain(X, Parts(8, 1))
 
 
 def test_several_processes(monkeypatch):
-    """Its own devices a process may use; those of others it may not."""
-    monkeypatch.setattr(room.jax, "process_count", lambda: 2)
-    monkeypatch.setattr(room.jax, "local_devices", lambda: jax.devices()[:4])
+    """A process may use its own devices, and not those of others."""
+    monkeypatch.setattr(jax, "process_count", lambda: 2)
+    monkeypatch.setattr(jax, "local_devices", lambda: jax.devices()[:4])
     out = legacy.sharded_jit(same, Parts(4, 1), Parts(4, 1))(X)
     assert [s.device for s in out.addressable_shards] == jax.devices()[:4]
     with pytest.raises(sv.ShardvizError) as refused:

@@ -40,7 +40,7 @@ def test_no_files_and_no_folders_import_each_other():
     ("sources", "words"),
     [
         ({"core__layout__partition_spec": "import jax"}, "core.layout may import numpy"),
-        ({"core__layout__partition_spec": "def f():\n    import jax.numpy"}, "in f imports jax.numpy"),
+        ({"core__layout__mesh": "def f():\n    import jax.numpy"}, "in f imports jax.numpy"),
         ({"core__layout__mesh": "from jax.sharding import Mesh"}, "imports jax.sharding"),
         (
             {"core__layout__mesh": "def _partition_spec(s):\n    import jax.sharding"},

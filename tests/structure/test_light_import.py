@@ -12,7 +12,7 @@ HEAVY = (*JAX, *WIDGETS, "matplotlib", "loky")
 # A backend of this name cannot start, so whatever starts one fails.
 NO_BACKEND = {"JAX_PLATFORMS": "no_such_platform"}
 
-LIGHT_DOORS = """
+LIGHT = """
 import shardviz as sv
 mesh = sv.mesh(data=4, model=2)
 rules = sv.rules(("batch", "data"), ("mlp", "model"))
@@ -48,8 +48,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.core.layout.layout", HEAVY),
         ("shardviz.core.program.program", HEAVY),
         ("shardviz.core.program.report", HEAVY),
-        ("shardviz.picture.draw", HEAVY),
-        ("shardviz.picture.text", HEAVY),
+        ("shardviz.picture.show", HEAVY),
         ("shardviz.api.layouts", HEAVY),
         ("shardviz.api.pictures", HEAVY),
         ("shardviz.api.programs", HEAVY),
@@ -60,7 +59,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.widgets.explorer", (*JAX, "matplotlib")),
     ],
 )
-def test_a_room_loads_nothing_from_above_it(module: str, heavy: tuple[str, ...]):
+def test_a_module_loads_nothing_from_above_it(module: str, heavy: tuple[str, ...]):
     assert loaded_by(f"import {module}", heavy) == set()
 
 
@@ -82,7 +81,7 @@ def test_a_planted_backend_is_found(tmp_path: Path):
 
 
 def test_layouts_rules_audits_and_text_need_no_jax():
-    assert printed(LIGHT_DOORS, without=(*HEAVY, "ml_dtypes")) == "True 2097152"
+    assert printed(LIGHT, without=(*HEAVY, "ml_dtypes")) == "True 2097152"
 
 
 def test_every_module_but_those_of_backend_widgets_and_plots_needs_no_jax():
@@ -129,7 +128,7 @@ def test_a_planted_need_for_jax_is_found(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("door", "without", "package"),
+    ("call", "without", "package"),
     [
         ("sv.run(program)", JAX, "jax"),
         ("sv.compile(program)", JAX, "jax"),
@@ -141,15 +140,15 @@ def test_a_planted_need_for_jax_is_found(tmp_path: Path):
         ("sv.explore()", WIDGETS, "anywidget"),
     ],
 )
-def test_a_door_names_what_is_missing_in_one_sentence(
-    door: str, without: tuple[str, ...], package: str
+def test_a_public_function_names_what_is_missing_in_one_sentence(
+    call: str, without: tuple[str, ...], package: str
 ):
     code = f"""
 import shardviz as sv
 from shardviz.core.program.program import Program
 program = Program(abs, (sv.array("x", (8,)),), sv.mesh(data=4))
 try:
-    {door}
+    {call}
 except sv.ShardvizError as error:
     print(error)
 """

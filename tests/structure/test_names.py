@@ -7,8 +7,8 @@ from pathlib import Path
 import shardviz as sv
 from tests.structure.names import modules_below, public_classes, reachable, undocumented
 
-# What these doors return is annotated Any, so that they stay light.
-BEHIND_DOORS = ("CachedFunction", "Explorer", "Target", "Picture")
+# What some public functions return is annotated for type checkers alone, so that they stay light.
+RETURNED = ("CachedFunction", "Explorer", "Target", "Picture")
 
 
 def test_the_list_of_names_is_sorted_and_without_repeats():
@@ -35,7 +35,7 @@ def test_type_checkers_see_the_same_names():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    assert not hasattr(sv, "no_such_door")
+    assert not hasattr(sv, "no_such_name")
 
 
 def test_every_public_name_has_words_and_an_example():
@@ -48,10 +48,10 @@ def test_every_public_name_has_words_and_an_example():
     assert not found, "\n".join(found)
 
 
-def test_every_value_behind_the_doors_has_words_and_an_example():
+def test_every_value_that_they_return_has_words_and_an_example():
     classes = public_classes(modules_below(sv))
     start = [getattr(sv, name) for name in sv.__all__]
-    start += [classes[name] for name in BEHIND_DOORS if name in classes]
+    start += [classes[name] for name in RETURNED if name in classes]
     found = [p for cls in reachable(start, classes) for p in undocumented(cls.__name__, cls)]
     assert not found, "\n".join(found)
 
@@ -79,13 +79,13 @@ class Bare:
     size: int
 
 
-def door() -> dict[str, Branch]:
+def function() -> dict[str, Branch]:
     """Words."""
     return {}
 
 
 def test_planted_gaps_are_found():
-    assert undocumented("door", door) == ["door has no doctest"]
+    assert undocumented("function", function) == ["function has no doctest"]
     assert undocumented("leaf", Leaf()) == []
     assert undocumented("Bare", Bare) == ["Bare has no docstring"]
     assert undocumented("Branch", Branch) == [
@@ -95,7 +95,7 @@ def test_planted_gaps_are_found():
     assert undocumented("f", lambda: 0) == ["f has no docstring"]
 
 
-def test_what_a_door_leads_to_is_followed():
+def test_what_a_function_leads_to_is_followed():
     classes = {"Leaf": Leaf, "Branch": Branch, "Bare": Bare}
-    assert reachable([door], classes) == [Branch, Leaf]
+    assert reachable([function], classes) == [Branch, Leaf]
     assert reachable([Leaf()], classes) == [Leaf]

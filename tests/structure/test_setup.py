@@ -31,7 +31,7 @@ def test_the_import_of_jax_is_bounded_as_promised():
 
 
 @needs_make
-def test_a_python_without_venv_is_told_what_to_install(tmp_path: Path):
+def test_a_python_without_venv_hears_what_to_install(tmp_path: Path):
     python = tmp_path / "python"
     python.write_text(
         f'#!/bin/sh\ncase "$*" in *ensurepip*) exit 1;; esac\nexec "{sys.executable}" "$@"\n'
@@ -46,7 +46,7 @@ def test_a_python_without_venv_is_told_what_to_install(tmp_path: Path):
 
 
 @needs_make
-def test_an_old_python_is_told_what_is_needed(tmp_path: Path):
+def test_an_old_python_hears_what_is_needed(tmp_path: Path):
     python = tmp_path / "python"
     old = "import sys; sys.version_info = (3, 9, 2); exec(sys.argv[1])"
     python.write_text(f'#!/bin/sh\nexec "{sys.executable}" -c \'{old}\' "$2"\n')

@@ -1,6 +1,6 @@
 """Words that the project does not use, and the names and lines that use them anyway.
 
-One thing has one word, and it is the field's: docs/architecture.md has the table.
+One thing has one word, and it is the field's.
 """
 
 from __future__ import annotations
@@ -11,17 +11,27 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# Made up here once; they appear nowhere any more. Each entry is one word, or two in a row.
+# Made up here once; they appear nowhere any more.
 MADE_UP = frozenset(
-    "rung rungs climb climbed climbs door doors room rooms house parcel parcels yardstick"
-    " yardsticks standing endings told".split()
+    re.findall(
+        r"\w+",
+        """
+rung rungs climb climbed climbs door doors room rooms house parcel parcels yardstick
+yardsticks standing endings told
+""",
+    )
 )
-MADE_UP_PAIRS = frozenset({("stand", "in"), ("stand", "ins"), ("standin", ""), ("standins", "")})
+STAND_IN = re.compile(r"(?i)stand[-_]?ins?(?![a-z])")
 # These mean something else in plain English, so sentences may use them; names may not.
 NOT_IN_NAMES = MADE_UP | frozenset(
-    "walk walks travels captures capture reading draft drafts story stories tell texts whole turns"
-    " boxes cut cuts piece pieces orders meeting asked given links transfers signs ink hue hues wire"
-    " newest opening shelf shelves team site sites".split()
+    re.findall(
+        r"\w+",
+        """
+walk walks travels captures capture reading draft drafts story stories tell texts whole
+turns boxes cut cuts piece pieces orders meeting asked given links transfers signs ink hue
+hues wire newest opening shelf shelves team site sites
+""",
+    )
 )
 TEXT = {".py", ".js", ".ts", ".css", ".md", ".toml", ".ipynb", ".cff"}
 
@@ -29,8 +39,8 @@ TEXT = {".py", ".js", ".ts", ".css", ".md", ".toml", ".ipynb", ".cff"}
 def subwords(text: str) -> list[str]:
     """The words of a text, those inside of identifiers included, in small letters.
 
-    >>> subwords("a LinkPictures.link_words, stand-ins")
-    ['a', 'link', 'pictures', 'link', 'words', 'stand', 'ins']
+    >>> subwords("a LinkPictures.link_words")
+    ['a', 'link', 'pictures', 'link', 'words']
     """
     found = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+", text)
     return [word.lower() for word in found]
@@ -38,12 +48,8 @@ def subwords(text: str) -> list[str]:
 
 def made_up_words(text: str) -> list[str]:
     """The made-up words of a text, each once, in order."""
-    words = subwords(text)
-    pairs = zip(words, [*words, ""][1:], strict=True)
-    found = [w for w in words if w in MADE_UP]
-    found += [
-        " ".join(p).strip() for p in pairs if p in MADE_UP_PAIRS or (p[0], "") in MADE_UP_PAIRS
-    ]
+    found = [word for word in subwords(text) if word in MADE_UP]
+    found += ["stand-in"] * bool(STAND_IN.search(text))
     return list(dict.fromkeys(found))
 
 

@@ -1,4 +1,4 @@
-"""Plans and reports made by hand, with every kind of change between two rungs."""
+"""Plans and reports made by hand, with every kind of change between two stages."""
 
 from __future__ import annotations
 

@@ -149,7 +149,7 @@ def test_the_report_of_a_run_reaches_the_view(eight_devices):
     view = made.report_data
     assert view["state"] == "done"
     assert {c["ok"] for c in view["checks"]} == {True}
-    assert "all-reduce" in made.rungs_data["rungs"][2]["text"]
+    assert "all-reduce" in made.stages_data["stages"][2]["text"]
     made.session.edit("mesh", "data=2, model=2")
     assert made.report_data["stale"]
     assert np.shape(jax.tree.leaves(report.outputs)[0]) == (64, 512)

@@ -195,7 +195,7 @@ def test_an_explorer_plans_when_a_page_looks_and_not_before():
     made._hear(made, {"client": "a", "seq": 1, "intents": [{"kind": "plan"}]}, [])
     made.wait(120)
     assert made.plan.ok
-    assert made.rungs_data["rungs"][0]["state"] == "estimate"
+    assert made.stages_data["stages"][0]["state"] == "estimate"
     assert made.plan_data["count"] == len(made.plan.ops)
     made.close()
 
@@ -206,8 +206,8 @@ def test_the_story_of_a_value_is_told_when_somebody_asks():
     made.wait(120)
     name = made.plan.ops[-1].name
     made._hear(made, {"client": "a", "seq": 1, "intents": [{"kind": "why", "value": name}]}, [])
-    assert made.story["value"] == name
-    assert made.story["lines"]
+    assert made.explanation["value"] == name
+    assert made.explanation["lines"]
     made.close()
 
 
@@ -233,12 +233,12 @@ explorer.follow()
 explorer.wait(60)
 explorer.run()
 explorer.wait(60)
-print([rung["text"] for rung in explorer.rungs_data["rungs"]], explorer.report.error)
+print([stage["text"] for stage in explorer.stages_data["stages"]], explorer.report.error)
 explorer.close()
 """
 
 
 def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
     # Planning starts jax: by then it must have been asked for devices enough.
-    rungs = "['1 all-reduce', '1 all-reduce', '1 all-reduce'] None"
-    assert in_new_python(LOGS).splitlines()[-1] == rungs
+    stages = "['1 all-reduce', '1 all-reduce', '1 all-reduce'] None"
+    assert in_new_python(LOGS).splitlines()[-1] == stages

@@ -33,31 +33,31 @@ def views(partition=None) -> StageViews:
     return StageViews(Planner(lambda: None, ExecutableCache(), partition=partition or never))
 
 
-def text(rungs: dict, index: int) -> str:
-    return rungs["rungs"][index]["text"]
+def text(stages: dict, index: int) -> str:
+    return stages["stages"][index]["text"]
 
 
 @pytest.mark.parametrize("name", known_names())
-def test_every_known_program_saves_with_its_rungs_values_and_stories(name, eight_devices):
+def test_every_known_program_saves_with_its_stages_values_and_stories(name, eight_devices):
     made = explorer(name)
     began = time.perf_counter()
-    rungs, values = made._rungs.saved(made.session.program, 0, "")
+    stages, values = made._stages.saved(made.session.program, 0, "")
     assert time.perf_counter() - began < stages_view.PLAN_S
-    assert text(rungs, 1) == "not asked"
+    assert text(stages, 1) == "not asked"
     if name == "two orders of devices":
         assert "Two meshes hold the same 8 devices in another order" in values["error"]
     else:
-        assert len(values["stories"]) == values["count"] > 0
+        assert len(values["explanations"]) == values["count"] > 0
     assert made.page().startswith("<!doctype html>")
     made.close()
 
 
 def test_a_page_asks_no_compiler():
     made = views()
-    rungs, values = made.saved(programs.get(), 0, "")
-    assert (text(rungs, 0), values["count"] > 5) == ("1 all-gather, 1 all-reduce", True)
-    rungs, _ = made.saved(programs.get(), 0, "")
-    assert text(rungs, 2) == "not compiled"
+    stages, values = made.saved(programs.get(), 0, "")
+    assert (text(stages, 0), values["count"] > 5) == ("1 all-gather, 1 all-reduce", True)
+    stages, _ = made.saved(programs.get(), 0, "")
+    assert text(stages, 2) == "not compiled"
 
 
 def test_an_older_plan_is_planned_anew():
@@ -70,8 +70,8 @@ def test_an_older_plan_is_planned_anew():
 def test_without_jax_the_page_says_not_planned(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "jax" else find(n))
-    rungs, values = views().saved(programs.get(), 0, "")
-    assert [r["text"] for r in rungs["rungs"]] == ["not planned", "not asked", "not compiled"]
+    stages, values = views().saved(programs.get(), 0, "")
+    assert [r["text"] for r in stages["stages"]] == ["not planned", "not asked", "not compiled"]
     assert values["waiting"]
 
 
@@ -85,9 +85,9 @@ def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
     program = Program(slow, programs.get().arrays[:1], make_mesh(data=4, model=2), name="slow")
     made = views()
     began = time.perf_counter()
-    rungs, _ = made.saved(program, 0, "")
+    stages, _ = made.saved(program, 0, "")
     assert time.perf_counter() - began < 1.2
-    assert text(rungs, 0) == "not planned"
+    assert text(stages, 0) == "not planned"
     made._planner.close()
 
 
@@ -110,27 +110,27 @@ def test_a_cancelled_compile_keeps_the_older_answer():
     made.take(older, 0, "")
     assert text(made.views(1, "")[0], 2) == "1 all-reduce"
     made.take_early(early, 1, "")
-    rungs = made.views(1, "")[0]
-    assert (text(rungs, 1), text(rungs, 2)) == ("2 all-reduce", "not yet: press Compile")
+    stages = made.views(1, "")[0]
+    assert (text(stages, 1), text(stages, 2)) == ("2 all-reduce", "not yet: press Compile")
     made.take(CANCELLED, 1, "")
-    rungs = made.views(1, "")[0]
-    assert (text(rungs, 1), text(rungs, 2)) == ("1 all-reduce", "1 all-reduce")
-    assert rungs["revisions"][2] == 0
+    stages = made.views(1, "")[0]
+    assert (text(stages, 1), text(stages, 2)) == ("1 all-reduce", "1 all-reduce")
+    assert stages["revisions"][2] == 0
 
 
 def test_what_the_partitioner_said_before_the_cancel_stays():
     made = views()
     made.take_early(Report("f", "TPU", partitioned=(ONE,)), 1, "")
     made.take(CANCELLED, 1, "")
-    rungs = made.views(1, "")[0]
-    assert (text(rungs, 1), text(rungs, 2)) == ("1 all-reduce", "not yet: press Compile")
-    assert rungs["revisions"][1] == 1
+    stages = made.views(1, "")[0]
+    assert (text(stages, 1), text(stages, 2)) == ("1 all-reduce", "not yet: press Compile")
+    assert stages["revisions"][1] == 1
 
 
-def test_a_cancelled_compile_that_is_the_first_leaves_the_rungs_empty():
+def test_a_cancelled_compile_that_is_the_first_leaves_the_stages_empty():
     made = views()
     made.take(CANCELLED, 0, "")
-    assert [r["state"] for r in made.views(0, "")[0]["rungs"]] == ["none", "none", "none"]
+    assert [r["state"] for r in made.views(0, "")[0]["stages"]] == ["none", "none", "none"]
 
 
 @pytest.mark.parametrize("name", puzzles.names())
@@ -152,5 +152,5 @@ def test_too_few_devices_for_a_puzzle_are_a_sentence(monkeypatch):
     made = explorer("two orders of devices")
     made.page()
     assert not made.plan.ok
-    assert text(made.rungs_data, 0).startswith(("no plan", "refused"))
+    assert text(made.stages_data, 0).startswith(("no plan", "refused"))
     made.close()

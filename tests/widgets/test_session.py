@@ -7,7 +7,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
 from shardviz.widgets.session import DEVICE_PUT, Session
-from shardviz.widgets.session_view import session_view
+from shardviz.widgets.session_view import menus_view, session_view
 from shardviz.widgets.state import open_state, session_state
 
 
@@ -160,7 +160,7 @@ def test_another_program_keeps_a_mesh_that_has_its_axes():
 
 @pytest.mark.parametrize("kind", ["mesh", "rules", "arrays"])
 def test_every_preset_opens(kind):
-    options = [g["options"] for g in session_view(new_session())["mesh"]["presets"]]
+    options = [g["options"] for g in menus_view(new_session())["presets"]]
     values = [o["value"] for group in options for o in group if o["value"].startswith(kind)]
     assert values
     for value in values:
@@ -171,7 +171,7 @@ def test_every_preset_opens(kind):
 
 
 def test_every_program_of_the_menu_opens_and_can_be_laid_out():
-    for option in session_view(new_session())["program"]["options"]:
+    for option in menus_view(new_session())["programs"]:
         session = new_session()
         session.edit("program", option["value"])
         assert session.errors == {}
@@ -191,7 +191,7 @@ def test_rule_rows_say_who_decides_and_who_lost():
     rows = session_view(new_session())["rules"]["rows"]
     assert rows[1]["decides"] == "w_in, w_out"
     assert "'model'" in rows[2]["note"]
-    assert rows[3]["whole"] == "w_in, w_out"
+    assert rows[3]["not_split"] == "w_in, w_out"
     assert rows[4]["never"]
 
 

@@ -81,23 +81,23 @@ def test_the_order_of_a_compile_wins_for_its_target_and_shape_only():
     report = Report("f", "tpu", mesh=make_mesh(MESH.shape, device_ids=list(order)))
     assert orders.learn(report, MESH, "tpu:v5e:4x4")
     assert not orders.learn(report, MESH, "tpu:v5e:4x4")
-    found = orders.standing(MESH, "tpu:v5e:4x4")
+    found = orders.placement(MESH, "tpu:v5e:4x4")
     assert tuple(found.mesh.device_ids.ravel()) == order
     assert found.compiled
     assert "as compiled" in found.words
-    assert not orders.standing(make_mesh(data=2, model=8), "tpu:v5e:4x4").compiled
-    assert not orders.standing(MESH, "tpu:v6e:4x4").compiled
+    assert not orders.placement(make_mesh(data=2, model=8), "tpu:v5e:4x4").compiled
+    assert not orders.placement(MESH, "tpu:v6e:4x4").compiled
 
 
 def test_a_report_without_an_order_teaches_none():
     orders = DeviceOrders()
     assert not orders.learn(Report("f", "cpu"), MESH, "tpu:v5e:4x4")
-    assert not orders.standing(MESH, "tpu:v5e:4x4").compiled
+    assert not orders.placement(MESH, "tpu:v5e:4x4").compiled
 
 
 def test_tiles_stand_at_the_coordinates_of_their_devices():
     made = explorer(target="tpu:v5e:2x4", mesh="data=8")
-    tiles = made.devices["picture"]["wire"]["tiles"]
+    tiles = made.devices["picture"]["data"]["tiles"]
     buffers = made.devices["picture"]["buffers"]
     x = np.frombuffer(buffers[tiles["x"]["buffer"]], "<f4")
     y = np.frombuffer(buffers[tiles["y"]["buffer"]], "<f4")
@@ -111,12 +111,12 @@ def test_tiles_stand_at_the_coordinates_of_their_devices():
 
 def test_the_view_falls_back_in_one_sentence_and_comes_back():
     made = explorer()
-    assert (made.devices["by"], made.devices["places"], made.devices["note"]) == (
+    assert (made.devices["by"], made.devices["has_positions"], made.devices["note"]) == (
         "position", True, "",
     )  # fmt: skip
     assert made.devices["count"] == "16 · in id order"
     made.session.edit("target", "tpu:v5e:2x4")
-    assert (made.devices["by"], made.devices["places"]) == ("mesh", False)
+    assert (made.devices["by"], made.devices["has_positions"]) == ("mesh", False)
     assert made.devices["note"] == "By mesh axes: TPU v5e 2×4 has 8 devices and the mesh has 16."
     made.session.edit("target", "cpu")
     assert "the target is simulated CPU." in made.devices["note"]
@@ -198,7 +198,7 @@ def test_a_choice_by_position_brings_its_links_and_letting_go_takes_them():
     hear(made, {"kind": "links", "value": "0:0"})
     made.wait(60)
     assert made.link_data["key"] == "0:0"
-    assert made.link_data["picture"]["wire"]["edges"]["count"] == 24
+    assert made.link_data["picture"]["data"]["edges"]["count"] == 24
     made.session.edit("by", "mesh")
     assert made.link_data == {}
     made.session.edit("by", "position")
@@ -231,7 +231,7 @@ def test_the_order_that_a_compile_chose_is_shown():
 def test_an_order_is_of_its_ids_and_not_of_its_names():
     order, orders = list(range(15, -1, -1)), DeviceOrders()
     orders.learn(Report("f", "", mesh=make_mesh(MESH.shape, device_ids=order)), MESH, "tpu:v5e:4x4")
-    assert orders.standing(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
+    assert orders.placement(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
     permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())
-    assert not orders.standing(permuted, "tpu:v5e:4x4").compiled
+    assert not orders.placement(permuted, "tpu:v5e:4x4").compiled
     assert not orders.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")

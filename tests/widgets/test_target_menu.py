@@ -5,7 +5,14 @@ import pytest
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.gallery import programs
-from shardviz.widgets.menus import EXAMPLES, checked_target, fitting_mesh, target_view, topology_of
+from shardviz.widgets.menus import (
+    EXAMPLES,
+    checked_target,
+    described_options,
+    fitting_mesh,
+    target_view,
+    topology_of,
+)
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import open_state, session_state
 
@@ -69,8 +76,11 @@ def test_one_click_takes_the_mesh_and_the_note_goes():
 
 def test_a_target_of_ones_own_stands_in_the_menu():
     view = target_view(make_mesh(data=32), "tpu:v4:2x4x4")
-    assert view["value"] in [o["value"] for o in view["options"]]
-    assert len({o["value"] for o in view["options"]}) == len(view["options"])
+    options = [*view["here"], *described_options()]
+    assert view["value"] in [o["value"] for o in options]
+    assert len({o["value"] for o in options}) == len(options)
+    known = target_view(make_mesh(data=16), "tpu:v5e:4x4")  # it is in the menu already
+    assert "tpu:v5e:4x4" not in [o["value"] for o in known["here"]]
 
 
 def test_the_target_is_part_of_the_state():

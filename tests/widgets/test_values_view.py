@@ -107,8 +107,8 @@ def test_parts_of_an_axis_have_its_colour_and_their_own_count():
 
 
 def test_a_view_is_json_that_an_answer_can_carry():
-    view = values_view(layers(3), stories=99)
-    assert json.loads(json.dumps(view))["stories"].keys() == {op.name for op in layers(3).ops}
+    view = values_view(layers(3), explanations=99)
+    assert json.loads(json.dumps(view))["explanations"].keys() == {op.name for op in layers(3).ops}
 
 
 def test_two_thousand_values_stay_below_300_kb():
@@ -175,11 +175,11 @@ def test_many_notes_are_cut_and_counted():
 
 def test_a_story_is_that_of_the_plan():
     plan = layers(3)
-    story = explanation_view(plan, "dot_general_1")
-    assert story["lines"] == list(plan.why("dot_general_1").lines)
-    assert story["rule"] == "rows (64) from x"
-    assert story["stack"] == ["block.py:31", "train.py:9"]
-    assert story["error"] == ""
+    explanation = explanation_view(plan, "dot_general_1")
+    assert explanation["lines"] == list(plan.why("dot_general_1").lines)
+    assert explanation["rule"] == "rows (64) from x"
+    assert explanation["stack"] == ["block.py:31", "train.py:9"]
+    assert explanation["error"] == ""
 
 
 @pytest.mark.parametrize(
@@ -188,17 +188,17 @@ def test_a_story_is_that_of_the_plan():
     ids=["no plan", "no such value"],
 )
 def test_a_story_that_cannot_be_told_says_why(plan, words):
-    story = explanation_view(plan, "nothing")
-    assert words in story["error"]
-    assert story["lines"] == []
+    explanation = explanation_view(plan, "nothing")
+    assert words in explanation["error"]
+    assert explanation["lines"] == []
 
 
 def test_stories_come_along_with_small_plans_only():
     plan = layers(1)
-    view = values_view(plan, stories=len(plan.ops))
-    told = view["stories"]["dot_general"]
+    view = values_view(plan, explanations=len(plan.ops))
+    told = view["explanations"]["dot_general"]
     assert [view["text"][line] for line in told["lines"]] == list(plan.why("dot_general").lines)
-    assert values_view(plan, stories=len(plan.ops) - 1)["stories"] == {}
+    assert values_view(plan, explanations=len(plan.ops) - 1)["explanations"] == {}
 
 
 def test_origins_use_the_words_of_the_plan():

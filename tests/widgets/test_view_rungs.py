@@ -8,6 +8,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
+from shardviz.core.program.sharding_rule import ShardingRule
 from shardviz.widgets.report_view import memory_view, verdict
 from shardviz.widgets.stages_view import Side, stages_view
 from tests.widgets.rung_examples import (
@@ -27,23 +28,23 @@ from tests.widgets.rung_examples import (
 FAILED = Report("f", "t", error=Failure("compile", "oh"))
 
 
-def rung(view: dict, name: str) -> dict:
-    return next(r for r in view["rungs"] if r["name"] == name)
+def stage(view: dict, name: str) -> dict:
+    return next(r for r in view["stages"] if r["name"] == name)
 
 
 def mark(view: dict, *between: int) -> dict:
     return next(m for m in view["marks"] if m["between"] == list(between))
 
 
-def test_every_rung_says_its_sum_its_time_and_its_state():
+def test_every_stage_says_its_sum_its_time_and_its_state():
     view = stages_view(SIDE)
-    assert [r["state"] for r in view["rungs"]] == ["estimate", "live", "live"]
-    assert rung(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
-    assert rung(view, "propagated")["took"] == "35 ms"
+    assert [r["state"] for r in view["stages"]] == ["estimate", "live", "live"]
+    assert stage(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
+    assert stage(view, "propagated")["took"] == "35 ms"
     # 256 + 512 + 1,024 KiB, 12 times 4 KiB in the loop, and 64 KiB.
-    assert rung(view, "propagated")["more"].startswith("1.9 MiB · 2 of 2 values split")
-    assert rung(view, "compiled")["took"] == "41.5 s"
-    assert rung(view, "partitioned")["more"].endswith("TPU × 8")
+    assert stage(view, "propagated")["more"].startswith("1.9 MiB · 2 of 2 values split")
+    assert stage(view, "compiled")["took"] == "41.5 s"
+    assert stage(view, "partitioned")["more"].endswith("TPU × 8")
 
 
 def test_the_marks_say_what_changed():
@@ -106,7 +107,7 @@ def test_an_estimate_of_another_program_is_compared_with_nothing():
 
 def test_without_the_partitioners_answer_the_end_is_compared_with_the_estimate():
     view = stages_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=None)))
-    assert rung(view, "partitioned")["state"] == "none"
+    assert stage(view, "partitioned")["state"] == "none"
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [0, 2]]
 
 
@@ -122,20 +123,20 @@ def test_without_the_partitioners_answer_the_end_is_compared_with_the_estimate()
 )
 def test_what_is_not_known_is_said(side, states):
     view = stages_view(side)
-    assert [r["state"] for r in view["rungs"]] == states
-    assert all(r["text"] for r in view["rungs"])
+    assert [r["state"] for r in view["stages"]] == states
+    assert all(r["text"] for r in view["stages"])
 
 
-def test_the_reason_why_the_partitioner_waits_stands_on_its_rung():
+def test_the_reason_why_the_partitioner_waits_stands_on_its_stage():
     view = stages_view(Side(PLAN, 0, reason="press Compile: it takes a while"))
-    assert rung(view, "partitioned")["text"] == "press Compile: it takes a while"
+    assert stage(view, "partitioned")["text"] == "press Compile: it takes a while"
 
 
 def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
     many = PLAN.replace(collectives=SUMS * 1000)
     report = REPORT.replace(partitioned=SUMS * 1000, collectives=SUMS * 1000)
     view = stages_view(Side(many, 0, report, 0))
-    assert view["cut"] == [2700, 2700, 2700]
+    assert view["left_out"] == [2700, 2700, 2700]
     assert len(json.dumps(view)) < 900_000
 
 
@@ -166,7 +167,10 @@ def test_memory_is_put_into_words(memory, words):
 
 
 def test_operations_are_priced_with_the_plan_of_the_same_program():
-    rule = "<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>"
+    rule = ShardingRule(
+        ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
+        {"i": 64, "j": 16, "k": 32}, ("k",),
+    )  # fmt: skip
     operands = {"x": (64, 32), "w": (32, 16)}
     arrays = [PlannedOp(n, "argument", shape=s, dtype="float32") for n, s in operands.items()]
     dot = PlannedOp(

@@ -102,7 +102,7 @@ def test_neighbours_in_the_mesh_are_neighbours_in_the_torus(tpus):
     assert (steps == 1).all()
 
 
-def test_a_shape_that_the_torus_refuses_is_told_with_its_reason(tpus):
+def test_a_shape_that_the_torus_refuses_is_reported_with_its_reason(tpus):
     (note,) = tpus["a shape that the torus refuses"]["notes"]
     assert "jax does not lay a mesh of 2×32 over the torus of tpu:v5p:4x4x4: " in note
     assert "Devices keep their own order instead" in note
@@ -205,7 +205,7 @@ def test_a_program_too_big_for_the_chip_is_refused_by_its_compiler():
         ("tpu:v5e:4x4", 7, "Use a mesh of 16 devices."),
     ],
 )
-def test_a_mesh_of_another_size_is_told_a_target_that_fits(target, devices, advice):
+def test_a_mesh_of_another_size_gets_a_target_that_fits(target, devices, advice):
     with pytest.raises(TargetError) as refused:
         fits(Topology.parse(target), devices)
     assert str(refused.value).endswith(advice)

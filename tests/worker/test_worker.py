@@ -89,11 +89,11 @@ def test_a_run_in_the_worker_is_a_run_here(made):
     assert (there.ok, there.target) == (here.ok, here.target)
     assert [(c.name, c.ok) for c in there.checks] == [(c.name, c.ok) for c in here.checks]
     for stage in ("partitioned", "collectives"):
-        told = [
+        found = [
             [(c.kind, c.mesh_axes, c.bytes_per_device, c.op, c.source) for c in getattr(r, stage)]
             for r in (there, here)
         ]
-        assert sorted(told[0]) == sorted(told[1]), stage
+        assert sorted(found[0]) == sorted(found[1]), stage
     assert there.memory.replace(capacity=0) == here.memory.replace(capacity=0)
     assert there.cost == pytest.approx(here.cost)
     assert list(there.in_layouts) == list(here.in_layouts)
@@ -142,7 +142,7 @@ def test_closed_over_numbers_are_in_the_key():
 
 
 @pytest.mark.usefixtures("eight_devices")
-def test_a_fault_in_the_function_is_told_with_its_line():
+def test_a_fault_in_the_function_is_reported_with_its_line():
     report = compile_program(program(lambda x: x @ x, X), cache=ExecutableCache(), **EIGHT)
     assert report.error is not None
     assert (report.error.stage, "dot_general" in report.error.message) == ("trace", True)

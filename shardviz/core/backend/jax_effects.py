@@ -139,7 +139,8 @@ def without_sets() -> str:
         return ""
     return (
         "This jax keeps its lists of effects in another module than shardviz knows, so what"
-        " is ordered is known by name only, and where an effect is allowed is not known before tracing."
+        " is ordered is known by name only, and where an effect is allowed is not known before"
+        " tracing."
     )
 
 

@@ -1,14 +1,12 @@
 """Chips whose figures are published: TPUs of Google, GPUs of NVIDIA, each with its source.
 
-Nothing here is measured and nothing is guessed: a figure that nobody publishes is None. Rates are
-per chip and one way, in bytes or operations a second; the figures of a device (jax's word for
-what a program runs on, which may be half a chip) are those of the chip, divided.
+Nothing here is measured or guessed: a figure that is not published is None. Rates are per chip and
+one way, in bytes or operations per second; the figures of a device (jax's word for what a program
+runs on, which may be half a chip) are those of the chip, divided.
 
-They are the fields of `gpu_device_info` in XLA's `GpuTargetConfigProto`, as OpenXLA publishes them
-for its own compiler in `xla/backends/gpu/target_config/specs` (`a100_sxm_80`, `h100_sxm`, `h200`
-and `b200.txtpb`): what the driver of such a GPU reports. Sizes are in bytes.
-
-Each figure names its source; `chip.py` says what the figures mean.
+What the driver of a GPU reports to XLA, the fields of `gpu_device_info` in `GpuTargetConfigProto`,
+is as OpenXLA publishes it for its own compiler in `xla/backends/gpu/target_config/specs`
+(`a100_sxm_80`, `h100_sxm`, `h200` and `b200.txtpb`). Sizes are in bytes.
 """
 
 from __future__ import annotations
@@ -55,11 +53,11 @@ class Chip:
         devices: how many devices jax makes of one chip.
         config: libtpu's name of the configuration in which it does, where it has several.
         hbm_bytes: memory of the chip, in bytes.
-        hbm_bandwidth: bytes a second between memory and cores.
-        peak_bf16, peak_int8, peak_fp32: operations a second; dense, without sparsity.
-        link_bandwidth: bytes a second, one way: of one ICI link of a TPU, of all the NVLinks of a
+        hbm_bandwidth: bytes per second between memory and cores.
+        peak_bf16, peak_int8, peak_fp32: operations per second; dense, without sparsity.
+        link_bandwidth: bytes per second, one way: of one ICI link of a TPU, of all the NVLinks of a
             GPU together.
-        network_bandwidth: bytes a second, one way, of one chip's share of the data-center
+        network_bandwidth: bytes per second, one way, of one chip's share of the data-center
             network: what joins slices, and the hosts of GPUs.
         wrap: how an axis closes to a ring: `"cube"`: where every axis is a multiple of 4;
             `"full"`: where the axis is as long as the pod's; `""`: never.
@@ -97,7 +95,7 @@ class Chip:
 
     @property
     def links(self) -> int:
-        """ICI links of one chip: two an axis; 0 for a GPU."""
+        """ICI links of one chip: two per axis; 0 for a GPU."""
         return 2 * self.axes
 
     @property
@@ -115,7 +113,7 @@ class Chip:
         return SOURCES.get(self.cited.get(figure, ""), "")
 
     def peak(self, dtype: str) -> float | None:
-        """Operations a second that matrices of one type may reach; None where not published.
+        """Operations per second that matrices of one type may reach; None where not published.
 
         On a TPU float32 goes through the matrix unit as bfloat16, jax's default precision, so
         bfloat16's figure bounds it too.
@@ -290,7 +288,7 @@ _CHIPS = (
         peak_bf16=275e12,
         peak_int8=275e12,
         link_bandwidth=4.5e10,
-        network_bandwidth=6.25e9,  # 2.5e10 a host of 4 chips
+        network_bandwidth=6.25e9,  # 2.5e10 per host of 4 chips
         wrap="cube",
         notes=(_MEGACORE,),
     ),
@@ -309,7 +307,7 @@ _CHIPS = (
         peak_bf16=197e12,
         peak_int8=393e12,
         link_bandwidth=5e10,  # 400 GB/s both ways, over 4 links
-        network_bandwidth=3.125e9,  # 2 x 100 Gbit/s a host of 8 chips
+        network_bandwidth=3.125e9,  # 2 x 100 Gbit/s per host of 8 chips
         wrap="full",
         notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
     ),
@@ -327,7 +325,7 @@ _CHIPS = (
         peak_bf16=459e12,
         peak_int8=918e12,
         link_bandwidth=1e11,  # 1200 GB/s both ways, over 6 links
-        network_bandwidth=6.25e9,  # 50 Gbit/s a chip
+        network_bandwidth=6.25e9,  # 50 Gbit/s per chip
         wrap="cube",
     ),
     _tpu(
@@ -345,7 +343,7 @@ _CHIPS = (
         peak_bf16=918e12,
         peak_int8=1836e12,
         link_bandwidth=1e11,  # 800 GB/s both ways, over 4 links
-        network_bandwidth=1.25e10,  # 100 Gbit/s a chip
+        network_bandwidth=1.25e10,  # 100 Gbit/s per chip
         wrap="full",
         notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
     ),
@@ -362,7 +360,7 @@ _CHIPS = (
         hbm_bandwidth=7380e9,
         peak_bf16=2307e12,
         link_bandwidth=1e11,  # 1200 GB/s both ways, over 6 links
-        network_bandwidth=1.25e10,  # 100 Gbit/s a chip
+        network_bandwidth=1.25e10,  # 100 Gbit/s per chip
         wrap="cube",
         notes=(_CORES, "Google publishes 4614 TFLOP/s for FP8, and nothing for int8."),
     ),
@@ -377,7 +375,7 @@ _CHIPS = (
         peak_int8=624e12,
         peak_fp32=19.5e12,
         link_bandwidth=300e9,
-        network_bandwidth=25e9,  # one adapter of 200 Gbit/s a GPU
+        network_bandwidth=25e9,  # one adapter of 200 Gbit/s per GPU
     ),
     _gpu(
         "h100",
@@ -390,7 +388,7 @@ _CHIPS = (
         peak_int8=1978.9e12,
         peak_fp32=67e12,
         link_bandwidth=450e9,
-        network_bandwidth=50e9,  # one adapter of 400 Gbit/s a GPU
+        network_bandwidth=50e9,  # one adapter of 400 Gbit/s per GPU
     ),
     _gpu(
         "h200",

@@ -1,21 +1,16 @@
 """route(): the links that a collective uses, and the share of its bytes that each carries.
 
-A share is a part of the collective's `bytes_per_device`. The model is the scaling book's (part 3,
-https://jax-ml.github.io/scaling-book/sharding): what is gathered, scattered or reduced goes around
-rings in both directions at once, over every axis of the torus that the group spans; what is
-exchanged goes straight to its receiver.
-
-The model, for a collective about B bytes on each device and a group of n:
+The model, for a collective about B bytes on each device and a group of n; a share is a part of B:
 
 - all-gather and reduce-scatter send B (n-1)/n around rings, both ways at once, over every axis of
   the torus that the group spans; an all-reduce sends twice that, a broadcast as much as a gather.
 - all-to-all sends B/n from each device to each other; a permutation B from each sender.
-- On a TPU sends are routed along x, then y, then z. Between slices each chip sends its even part
-  of what its slice owes the others over the data-center network.
-- On GPUs NVLink joins every two of a host at full rate, and the network joins hosts as it does
+- On a TPU sends are routed along x, then y, then z. Between slices each chip sends an equal part
+  of what its slice sends to the others over the data-center network.
+- On GPUs NVLink joins any two of a host at full rate, and the network joins hosts as it does
   slices.
 
-Follows https://jax-ml.github.io/scaling-book, parts 3 and 12; latency is left out.
+Follows parts 3 and 12 of https://jax-ml.github.io/scaling-book; latency is left out.
 """
 
 from __future__ import annotations
@@ -29,34 +24,20 @@ import numpy as np
 from shardviz.core.errors import TargetError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.hardware.torus import Torus, Traffic
+from shardviz.core.hardware.torus import ChipTraffic, Torus, Traffic
 from shardviz.core.layout.mesh import MeshSpec
 
-MOST_PAIRS = 1 << 20  # pairs that are held at once
+MOST_PAIRS = 1 << 20  # pairs in memory at once
 
 
-@dataclass(frozen=True)
-class ChipTraffic:
-    """Sends between chips, one entry each.
-
-    Attributes:
-        source, target: int64 [sends]: chips.
-        share: float64 [sends]: of the collective's bytes on each device.
-        group: int64 [sends]: the group that sends.
-    """
-
-    source: np.ndarray
-    target: np.ndarray
-    share: np.ndarray
-    group: np.ndarray
-
-
-def ring_traffic(torus: Torus, chips: np.ndarray, group: np.ndarray, rounds: int) -> Iterator:
+def ring_traffic(
+    torus: Torus, chips: np.ndarray, group: np.ndarray, rounds: int
+) -> Iterator[ChipTraffic]:
     """What groups of equal size send around rings.
 
-    A group that fills a box of the torus, evenly spaced or not, uses rings along all its axes at
-    once; an axis that closes to a ring carries twice what an open one does. Any other group is one
-    ring in its own order.
+    A group that fills a rectangular block of the torus, evenly spaced or not, uses rings along all
+    its axes at once; an axis that closes to a ring carries twice what an open one does. Any other
+    group is one ring in its own order.
 
     Args:
         chips: int64 [groups, members], each row without repeats.
@@ -65,7 +46,7 @@ def ring_traffic(torus: Torus, chips: np.ndarray, group: np.ndarray, rounds: int
     """
     count = chips.shape[1]
     share = rounds * (count - 1) / count
-    for rows, sizes in _boxes(torus, chips):
+    for rows, sizes in _blocks(torus, chips):
         if sizes is None:
             yield _ring(chips[rows], np.full(len(rows), share), group[rows])
             continue
@@ -87,16 +68,16 @@ def exchange_traffic(
 ) -> Iterator[ChipTraffic]:
     """What groups of equal size send from every member to every other.
 
-    Routed axis by axis, a group that fills a box loads the lines along each axis alike, so its
-    pairs are counted a line at a time: 4,096 chips take thousands of sends instead of millions.
+    Routed axis by axis, a group that fills a block loads the lines along each axis alike, so its
+    pairs are counted one line at a time: 4,096 chips take thousands of sends instead of millions.
 
     Args:
         chips: int64 [groups, members], each row without repeats.
         group: int64 [groups], the number of each.
-        share: what goes from one chip to another.
+        share: what one chip sends to another.
     """
     count = chips.shape[1]
-    for rows, sizes in _boxes(torus, chips):
+    for rows, sizes in _blocks(torus, chips):
         if sizes is None:
             yield from pair_traffic(chips[rows], group[rows], share)
             continue
@@ -108,12 +89,12 @@ def exchange_traffic(
                 yield from pair_traffic(lines, owner, share * count / size)
 
 
-def _boxes(torus: Torus, chips: np.ndarray) -> Iterator[tuple[np.ndarray, tuple | None]]:
-    """Rows of like shape, and the sizes of the box that each fills; None where it fills none."""
-    place = np.sort(torus.coords[chips], axis=1)  # [groups, members, axes], each axis by itself
-    sizes = (np.diff(place, axis=1) != 0).sum(axis=1) + 1
+def _blocks(torus: Torus, chips: np.ndarray) -> Iterator[tuple[np.ndarray, tuple | None]]:
+    """Rows of like shape, and the sizes of the block that each fills; None where it fills none."""
+    coords = np.sort(torus.coords[chips], axis=1)  # [groups, members, axes], each axis by itself
+    sizes = (np.diff(coords, axis=1) != 0).sum(axis=1) + 1
     sizes[sizes.prod(axis=1) != chips.shape[1]] = 0
-    # A box lies in one slice; chips of several slices share coordinates.
+    # A block is in one slice; chips of several slices share coordinates.
     sizes[(torus.slice_of[chips] != torus.slice_of[chips[:, :1]]).any(axis=1)] = 0
     for shape in np.unique(sizes, axis=0):
         rows = np.flatnonzero((sizes == shape).all(axis=1))
@@ -121,17 +102,17 @@ def _boxes(torus: Torus, chips: np.ndarray) -> Iterator[tuple[np.ndarray, tuple 
 
 
 def _lines(grid: np.ndarray, axis: int) -> np.ndarray:
-    """int64 [lines, size]: the chips of a box along one axis; chips count x fastest."""
+    """int64 [lines, size]: the chips of a block along one axis; chips count x fastest."""
     return np.moveaxis(grid, grid.ndim - 1 - axis, -1).reshape(-1, grid.shape[-1 - axis])
 
 
 def _capacity(torus: Torus, grid: np.ndarray, axis: int, sizes: tuple[int, ...]) -> np.ndarray:
-    """float64 [groups]: 2 where the axis of a box closes to a ring, 1 where open, 0 where flat."""
+    """float64 [groups]: 2 where a block's axis closes to a ring, 1 where open, 0 where flat."""
     if sizes[axis] == 1:
         return np.zeros(len(grid))
     first = _lines(grid, axis).reshape(len(grid), -1, sizes[axis])[:, 0]
-    place = torus.coords[first][..., axis]
-    even = (np.diff(place, axis=1) * sizes[axis] == torus.shape[axis]).all(axis=1)
+    coords = torus.coords[first][..., axis]
+    even = (np.diff(coords, axis=1) * sizes[axis] == torus.shape[axis]).all(axis=1)
     return np.where(even & torus.wraps[axis], 2.0, 1.0)
 
 
@@ -150,12 +131,12 @@ def _ring(lines: np.ndarray, share: np.ndarray, group: np.ndarray) -> ChipTraffi
 
 
 def pair_traffic(lines: np.ndarray, group: np.ndarray, share: float) -> Iterator[ChipTraffic]:
-    """Every member of a row to every other, a block of rows at a time.
+    """Every member of a row to every other, some rows at a time.
 
     Args:
         lines: int64 [rows, members], chips.
         group: int64 [rows], the number of each.
-        share: what goes from one to another.
+        share: what one sends to another.
     """
     size = lines.shape[1]
     source, target = np.nonzero(~np.eye(size, dtype=bool))
@@ -173,7 +154,7 @@ KINDS = (*_ROUNDS, "all-to-all", "collective-permute")
 
 @dataclass(frozen=True, eq=False)
 class LinkUse:
-    """What a collective asks of each link, as shares of its bytes on each device.
+    """What a collective sends over each link, as shares of its bytes on each device.
 
     Attributes:
         torus: the chips and their links.
@@ -239,7 +220,7 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
         kind: one of KINDS.
 
     Raises:
-        TargetError: for another kind, or a device that the topology has not.
+        TargetError: for another kind, or a device that the topology lacks.
 
     >>> route(Topology.parse("tpu:v5p:4x4x4"), [range(64)], "all-reduce").used
     192
@@ -249,7 +230,7 @@ def route(topology: Topology, groups: Any, kind: str) -> LinkUse:
     torus = Torus(topology)
     rows, group = _flat(groups, topology)
     if kind == "collective-permute":
-        group = np.zeros_like(group)  # its pairs are sends of one exchange, not groups
+        group = np.zeros_like(group)  # its pairs are not groups of their own
     traffic = Traffic(torus)
     if kind == "collective-permute":
         _permute(traffic, rows, group)
@@ -293,8 +274,8 @@ class _Part:
         chips: int64 [parts, chips]: each chip once.
         members: int64 [parts, devices]: the chip of each member.
         group: int64 [parts].
-        size: int64 [parts]: members of the whole group.
-        spans: int64 [parts]: slices or hosts of the whole group.
+        size: int64 [parts]: members of the full group.
+        spans: int64 [parts]: slices or hosts of the full group.
     """
 
     chips: np.ndarray
@@ -307,7 +288,7 @@ class _Part:
 def _parts(torus: Torus, rows: np.ndarray, group: np.ndarray) -> Iterator[_Part]:
     every = torus.chip_of[rows]
     where = group * torus.parts + torus.slice_of[every]
-    # Devices of one chip need no link between them: a chip stands once, where it came first.
+    # Devices of one chip need no link between them: each chip counts once, where it comes first.
     first = np.sort(np.unique(where * torus.chips + every, return_index=True)[1])
     keys, devices, member_at = _stretches(where)
     _, counts, chip_at = _stretches(where[first])
@@ -321,7 +302,7 @@ def _parts(torus: Torus, rows: np.ndarray, group: np.ndarray) -> Iterator[_Part]
 
 
 def _stretches(where: np.ndarray) -> tuple[np.ndarray, np.ndarray, Any]:
-    """The keys that occur, how often each does, and where the entries of some keys stand."""
+    """The keys that occur, how often, and a function from some keys to their entries."""
     order = np.argsort(where, kind="stable")
     keys, counts = np.unique(where, return_counts=True)
     starts = np.cumsum(counts) - counts
@@ -332,8 +313,8 @@ def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
     count, devices = part.chips.shape[1], part.members.shape[1]
     if kind in _ROUNDS:
         rounds = _ROUNDS[kind]
-        owed = rounds * (part.spans - 1) / part.spans / count
-        np.add.at(traffic.network, part.chips, owed[:, None])
+        sent = rounds * (part.spans - 1) / part.spans / count
+        np.add.at(traffic.network, part.chips, sent[:, None])
         if not traffic.torus.shape:
             np.add.at(traffic.nvlink, part.chips, rounds * (count - 1) / count)
         elif count > 1:
@@ -347,7 +328,7 @@ def _group_part(traffic: Traffic, part: _Part, kind: str) -> None:
 
 
 def _exchange(traffic: Traffic, part: _Part) -> None:
-    """The sends of an all-to-all inside slices; where chips hold unlike many members, by pairs."""
+    """The sends of an all-to-all inside slices; by pairs where chips have unequal member counts."""
     count, devices = part.chips.shape[1], part.members.shape[1]
     again = np.repeat(np.sort(part.chips, axis=1), max(1, devices // count), axis=1)
     even = (
@@ -381,7 +362,7 @@ def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     several slices start at 100,000) counts its devices in the order of their ids.
 
     Raises:
-        TargetError: where the mesh names devices that the topology has not.
+        TargetError: where the mesh names devices that the topology lacks.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> device_rows(make_mesh(data=2, model=2), Topology.parse("tpu:v5e:2x2")).tolist()

@@ -1,12 +1,10 @@
-"""Topology: a described slice of TPUs or cluster of GPUs, and where every device of it sits.
+"""Topology: a described slice of TPUs or cluster of GPUs, and the coordinates of its devices.
 
-The order is libtpu's own, found by asking it (`tests/layout/test_topology.py` still does):
+No device and no jax is needed. The order of the devices, their ids, coordinates, processes and
+slices are those of libtpu (`jax.experimental.topologies`; `tests/layout/test_topology.py` asks it):
 processes one after another, x fastest; in a process its chips, x fastest; in a chip its cores.
-Ids count the cores of a whole slice, x fastest, and begin anew at 100,000 times the number of the
-slice, from 1, where there are several.
-
-Described, not attached: no device and no jax is needed. Devices stand in the order, with the ids,
-coordinates, processes and slices that libtpu gives them (`jax.experimental.topologies`).
+Ids count the cores of a slice, x fastest; where there are several slices, they start at 100,000 in
+the first, at 200,000 in the second, and so on.
 """
 
 from __future__ import annotations
@@ -22,7 +20,7 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import TargetError
-from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.format import joined, plural, shown, suggestion
 from shardviz.core.hardware.chips import CHIPS, Chip, find_chip
 from shardviz.core.layout.parse import check_size
 
@@ -67,10 +65,10 @@ def read_topology(text: Any) -> tuple[Chip, Shape, int]:
     return chip, shape, _number(match["slices"] or "1", text)
 
 
-def _number(text: str, whole: str) -> int:
+def _number(text: str, topology: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text.strip()):
         raise TargetError(
-            f"Cannot read {shown(text.strip())} in {shown(whole)} as a whole number. {_HOW}"
+            f"Cannot read {shown(text.strip())} in {shown(topology)} as a whole number. {_HOW}"
         )
     return int(text)
 
@@ -78,8 +76,8 @@ def _number(text: str, whole: str) -> int:
 def checked_shape(chip: Chip, shape: Any, slices: Any) -> tuple[Shape, int]:
     """The shape and number of slices, if chips of this kind are built so.
 
-    A slice loses trailing axes of one chip that its torus has not; one of a 3-D torus written
-    with two axes is one layer.
+    Trailing axes of size 1 that the torus of the chip lacks are dropped; two axes of a 3-D torus
+    are one layer of it.
 
     Raises:
         TargetError: otherwise, with the nearest shape that is.
@@ -129,14 +127,14 @@ def _check_cluster(chip: Chip, shape: Shape, slices: int) -> None:
 
 
 def _fitted_slice(chip: Chip, shape: Shape) -> Shape:
-    given = shape
+    written = shape
     while len(shape) > chip.axes and shape[-1] == 1:
         shape = shape[:-1]
     if chip.axes == 3 and len(shape) == 2:
         shape = (*shape, 1)
     if len(shape) != chip.axes:
         raise TargetError(
-            f"A slice of {chip.title} has {chip.axes} axes; got {_times(given)}."
+            f"A slice of {chip.title} has {chip.axes} axes; got {_times(written)}."
             f" Write it as tpu:{chip.name}:{_times((4,) * chip.axes)}."
         )
     return shape
@@ -157,11 +155,11 @@ def _check_pod(chip: Chip, shape: Shape) -> None:
     too_long = chip.axes == 2 and any(n > full for n, full in zip(shape, chip.pod, strict=True))
     if most is None or (math.prod(shape) <= most and not too_long):
         return
-    whole = chip.pod or (16, 16, 32)
+    largest = chip.pod or (16, 16, 32)
     pod = f", {_times(chip.pod)}" if chip.pod else ""
     raise TargetError(
         f"The largest machine of {chip.title} has {most:,} chips{pod}; got {_times(shape)}."
-        f" The network joins several slices: tpu:{chip.name}:{_times(whole)}*2."
+        f" The network joins several slices: tpu:{chip.name}:{_times(largest)}*2."
     )
 
 
@@ -170,7 +168,7 @@ FIRST_ID = 100_000  # of the first of several slices, and the step from one to t
 
 @dataclass(frozen=True)
 class DeviceCoordinates:
-    """One row a device; arrays are read-only.
+    """One row per device; arrays are read-only.
 
     Attributes:
         ids: int64 `[devices]`.
@@ -199,7 +197,7 @@ def tpu_coordinates(
     Args:
         shape: chips along each axis of a slice.
         host_shape: chips of a host along each axis.
-        cores: devices a chip.
+        cores: devices per chip.
         slices: how many slices.
     """
     x, y, z = (*shape, 1, 1)[:3]
@@ -233,7 +231,7 @@ class Topology(Displayed):
 
     Attributes:
         chip: the kind of chip.
-        shape: chips along each axis of one slice; of GPUs, hosts and GPUs a host.
+        shape: chips along each axis of one slice; of GPUs, hosts and GPUs per host.
         slices: how many slices of that shape there are, joined by the data-center network.
 
     Raises:
@@ -257,7 +255,7 @@ class Topology(Displayed):
     def parse(cls, text: str) -> Topology:
         """A topology from what a person typed; nothing is evaluated.
 
-        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` behind it for
+        The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` after it for
         N slices, and `gpu:NAME:HOSTSxGPUS`.
 
         Raises:
@@ -282,7 +280,7 @@ class Topology(Displayed):
 
     @property
     def host_shape(self) -> tuple[int, ...]:
-        """The chips of one host along each axis: a host of TPUs has 2x2, a lone chip its own."""
+        """The chips of one host along each axis: 2x2 for TPUs, 1x1 for a single chip."""
         if self.chip.platform == "gpu":
             return (1, self.shape[1])
         return (
@@ -360,7 +358,7 @@ class Topology(Displayed):
 
     @property
     def title(self) -> str:
-        """What people call it.
+        """Its name as people write it.
 
         >>> Topology.parse("tpu:v5e:4x4*2").title, Topology.parse("gpu:h100:2x8").title
         ('TPU v5e 4×4 × 2 slices', 'NVIDIA H100 SXM 2×8')
@@ -402,7 +400,7 @@ def _rings(wraps: tuple[bool, ...]) -> str:
     if not any(wraps):
         return "no axis closes to a ring"
     closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
-    return f"only {' and '.join(closed)} closes to a ring"
+    return f"only {joined(closed)} {'closes to a ring' if len(closed) == 1 else 'close to rings'}"
 
 
 def topology_names() -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Torus: the chips of a described topology as a grid with links, and the ways through it."""
+"""Torus: the chips of a described topology as a grid with links, and the routes through it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ class Torus:
 
     @cached_property
     def coords(self) -> np.ndarray:
-        """int64 [chips, axes]: where each chip sits in its slice."""
+        """int64 [chips, axes]: the coordinates of each chip in its slice."""
         if not self.shape:
             return np.zeros((self.chips, 0), np.int64)
         inside = np.arange(self.chips) % math.prod(self.shape)
@@ -54,13 +53,13 @@ class Torus:
 
     @cached_property
     def slice_of(self) -> np.ndarray:
-        """int64 [chips]: the slice of each chip; of GPUs the host, which joins its own likewise."""
+        """int64 [chips]: the slice of each chip, or the host of each GPU."""
         per_part = self.chips // self.parts
         return np.arange(self.chips) // per_part
 
     @property
     def parts(self) -> int:
-        """How many slices, or hosts of GPUs: what only the network joins."""
+        """How many slices, or hosts of GPUs: only the network joins them."""
         return self.topology.slices if self.shape else self.topology.hosts
 
     @cached_property
@@ -74,13 +73,29 @@ class Torus:
         return found
 
     def next_chip(self, axis: int) -> np.ndarray:
-        """int64 [chips]: the chip one step on along an axis; -1 where no link leads on."""
+        """int64 [chips]: the next chip along an axis; -1 where there is no link to one."""
         size = self.shape[axis]
         step = math.prod(self.shape[:axis])
         at = self.coords[:, axis]
         last = at == size - 1
         following = np.arange(self.chips) + np.where(last, (1 - size) * step, step)
         return np.where(last & (not self.wraps[axis]), -1, following)
+
+
+@dataclass(frozen=True)
+class ChipTraffic:
+    """Sends between chips, one entry per send.
+
+    Attributes:
+        source, target: int64 [sends]: chips.
+        share: float64 [sends]: of the collective's bytes on each device.
+        group: int64 [sends]: the group that sends.
+    """
+
+    source: np.ndarray
+    target: np.ndarray
+    share: np.ndarray
+    group: np.ndarray
 
 
 class Traffic:
@@ -110,9 +125,9 @@ class Traffic:
             self._last < 0, UNUSED, np.where(self._first == self._last, self._last, SHARED)
         )
 
-    def add_all(self, transfers: Iterable[Any]) -> None:
-        """Routes every Transfers of some."""
-        for sends in transfers:
+    def add_all(self, traffic: Iterable[ChipTraffic]) -> None:
+        """Routes the sends of every ChipTraffic."""
+        for sends in traffic:
             self.add(sends.source, sends.target, sends.share, sends.group)
 
     def add(

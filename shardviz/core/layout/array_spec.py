@@ -1,4 +1,4 @@
-"""ArraySpec: an array that need not exist: its name, shape and dtype, how it asks to be split."""
+"""ArraySpec: an array that need not exist: its name, shape and dtype, how it is to be split."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
 MAX_DIM = 1 << 48
 MAX_ELEMENTS = 1 << 60
 
-# Bits an element. The narrow floats are those of ml_dtypes, by name so that it need not be there.
+# Bits per element. The narrow floats are those of ml_dtypes, which need not be installed.
 _WHOLE_BITS = (2, 4, 8, 16, 32, 64)
 _FLOAT8 = ("e3m4", "e4m3", "e4m3b11fnuz", "e4m3fn", "e4m3fnuz", "e5m2", "e5m2fnuz", "e8m0fnu")
 DTYPE_BITS: dict[str, int] = {f"{k}{bits}": bits for k in ("int", "uint") for bits in _WHOLE_BITS}
@@ -43,9 +43,9 @@ class ArraySpec(Displayed):
     Attributes:
         name: what the array is called, in pictures and sentences.
         shape: its global shape, in elements.
-        logical: one logical axis name a dimension (None for an unnamed one), or None.
+        logical: one logical axis name per dimension (None for an unnamed one), or None.
         dtype: the name of its element type, such as `"bfloat16"`.
-        spec: a PartitionSpec given outright, which wins over any rules; or None.
+        spec: a PartitionSpec of its own, which wins over any rules; or None.
         memory_kind: which memory of a device holds it, as jax names it (`"pinned_host"`); None for
             the device's own.
 
@@ -91,7 +91,7 @@ class ArraySpec(Displayed):
 
     @property
     def bytes(self) -> int:
-        """The size of the whole array, in bytes."""
+        """The size of the global array, in bytes."""
         return size_in_bytes(math.prod(self.shape), self.dtype)
 
     @property
@@ -100,11 +100,11 @@ class ArraySpec(Displayed):
         return f"{_TO_SHORT.get(self.dtype, self.dtype)}[{', '.join(map(str, self.shape))}]"
 
     def replace(self, **changes: Any) -> ArraySpec:
-        """A copy with some fields changed, checked anew."""
+        """A copy with some fields changed, checked again."""
         return replace(self, **changes)
 
     def renamed(self, name: str) -> ArraySpec:
-        """A copy under another name; nothing else is checked anew.
+        """A copy under another name; nothing else is checked again.
 
         Raises:
             LayoutError: for a name that no array can have.
@@ -205,7 +205,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
 
 
 def _is_plain(shape: tuple) -> bool:
-    """Whether it is a shape as it stands: what layouts of edits are asked for, time and again."""
+    """Whether it is a shape already, as in every layout of an edit."""
     for size in shape:
         if type(size) is not int or not 0 <= size <= MAX_DIM:
             return False
@@ -234,13 +234,13 @@ def _shape_from_text(text: str) -> list[int]:
 
 
 _UNNAMED = ("None", "_", "-")
-_DOT = "·"  # stands between names where they are shown, so it may be pasted back
+_DOT = "·"  # between names where they are shown, so it may be pasted back
 
 
 def read_names(names: Any) -> tuple[str | None, ...]:
     """Logical axis names, from a sequence or typed text such as `embed mlp` or `embed, _, mlp`.
 
-    `None`, `_` and `-` stand for a dimension without a name. jax's `UNCONSTRAINED` stays itself.
+    `None`, `_` and `-` are a dimension without a name. jax's `UNCONSTRAINED` stays itself.
 
     Raises:
         RuleError: for entries that are no names.
@@ -278,7 +278,7 @@ def _names_from_text(text: str) -> tuple[str | None, ...]:
 
 
 def format_names(names: Iterable[str | None] | None) -> str:
-    """Logical names as one types them: the inverse of `read_names`.
+    """Logical names as people type them: the inverse of `read_names`.
 
     >>> format_names(("embed", None)), format_names(("two words",))
     ('embed _', "'two words'")

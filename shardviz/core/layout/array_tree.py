@@ -2,7 +2,7 @@
 
 Takes rows, mappings, lists, dataclasses and leaves with a shape and a dtype, and finds the logical
 names that flax keeps beside a leaf: `names` of a linen `Partitioned` or `LogicallyPartitioned`,
-`out_sharding` of an nnx `Variable`. All of it is told by attributes; neither jax nor flax is
+`out_sharding` of an nnx `Variable`. All of it is found by attributes; neither jax nor flax is
 imported.
 """
 
@@ -34,11 +34,11 @@ class TreeLeaf(NamedTuple):
 
 
 class LeafMetadata(NamedTuple):
-    """What flax keeps in a box around an array.
+    """An array and what flax keeps beside it in a box (`Partitioned`, `Variable`).
 
     Attributes:
-        value: what is in the box.
-        axes: one name a dimension, or a Spec where a sharding names mesh axes outright, or None.
+        value: the array.
+        axes: one name per dimension, or a Spec where a sharding names mesh axes, or None.
         logical: whether the names are for rules alone, never mesh axes (`LogicallyPartitioned`).
     """
 
@@ -48,16 +48,16 @@ class LeafMetadata(NamedTuple):
 
 
 def without_metadata(value: Any) -> LeafMetadata | None:
-    """What is in a flax box: linen's `Partitioned` and `LogicallyPartitioned`, nnx's `Variable`.
+    """The content of a flax box: linen's `Partitioned`, `LogicallyPartitioned`, nnx's `Variable`.
 
-    None where `value` is no box. It is told by its attributes.
+    None where `value` is no box, judged by its attributes, so that flax need not be installed.
 
     >>> class Partitioned:
     ...     value, names, unbox = "an array", ("embed", "mlp"), None
     ...     def unbox(self):
     ...         return self.value
-    >>> unboxed(Partitioned()), unboxed("an array")
-    (Box(value='an array', axes=('embed', 'mlp'), logical=False), None)
+    >>> without_metadata(Partitioned())
+    LeafMetadata(value='an array', axes=('embed', 'mlp'), logical=False)
     """
     metadata = _attribute(value, "get_metadata")
     if callable(metadata) and not isinstance(value, type):  # an nnx Variable
@@ -73,7 +73,7 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 
 
 def read_arrays(tree: Any) -> list[TreeLeaf]:
-    """Every array of a table or tree, in order; a path stands for a name, as in `layers/0/kernel`.
+    """Every array of a table or tree, in order; its path is its name, as in `layers/0/kernel`.
 
     A name seen before gets a number: `w`, `w (2)`. Logical names that do not fit an array become
     its `problem`: one bad leaf must not hide the others.
@@ -89,22 +89,22 @@ def read_arrays(tree: Any) -> list[TreeLeaf]:
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
     """
     reader = _TreeReader()
-    reader.walk(tree, "", 0, False)
+    reader.collect(tree, "", 0, False)
     return reader.found
 
 
 class _TreeReader:
-    """Walks over one tree and collects its arrays."""
+    """Collects the arrays of one tree."""
 
     def __init__(self) -> None:
         self.found: list[TreeLeaf] = []
         self._seen: dict[str, int] = {}
-        # One checked ArraySpec a signature: large models have many arrays and few signatures.
+        # One checked ArraySpec per signature: large models have many arrays and few signatures.
         self._checked: dict[Any, TreeLeaf] = {}
         self._values = 0
 
-    def walk(self, value: Any, path: str, depth: int, loose: bool) -> None:
-        """Reads `value`. In a `loose` place (the field of a class) numbers are scalars, too."""
+    def collect(self, value: Any, path: str, depth: int, loose: bool) -> None:
+        """Collects from `value`; where `loose` (the field of a class), numbers are scalars, too."""
         self._values += 1
         if depth > MAX_DEPTH or self._values > MAX_VALUES:
             raise LayoutError(
@@ -114,14 +114,14 @@ class _TreeReader:
         if isinstance(value, ArraySpec):
             self._keep(value, f"{path}/{value.name}" if path else value.name, None)
         elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-            self._walk_sequence(value, path, depth)
+            self._collect_sequence(value, path, depth)
         elif isinstance(value, Mapping):
             for key, inner in _items(value):
-                self.walk(inner, _joined(path, key), depth + 1, False)
+                self.collect(inner, _joined(path, key), depth + 1, False)
         elif value is not None and not self._read_leaf(value, path, depth, loose):
-            self._walk_object(value, path, depth, loose)
+            self._collect_object(value, path, depth, loose)
 
-    def _walk_sequence(self, value: tuple | list, path: str, depth: int) -> None:
+    def _collect_sequence(self, value: tuple | list, path: str, depth: int) -> None:
         if value and isinstance(value[0], str) and not _is_described(value):
             name, shape, *rest = (*value, None) if len(value) < 2 else value
             self._described(_joined(path, name), shape, rest)
@@ -130,26 +130,26 @@ class _TreeReader:
         else:
             for index, inner in enumerate(value):
                 # The rows of a table have names of their own; a tree's lists have positions.
-                place = path if depth == 0 and _names_itself(inner) else _joined(path, index)
-                self.walk(inner, place, depth + 1, False)
+                inner_path = path if depth == 0 and _names_itself(inner) else _joined(path, index)
+                self.collect(inner, inner_path, depth + 1, False)
 
-    def _walk_object(self, value: Any, path: str, depth: int, loose: bool) -> None:
+    def _collect_object(self, value: Any, path: str, depth: int, loose: bool) -> None:
         fields = _fields(value)
         if fields is not None:
             for name in fields:
-                self.walk(getattr(value, name), _joined(path, name), depth + 1, True)
+                self.collect(getattr(value, name), _joined(path, name), depth + 1, True)
         elif isinstance(value, Iterator):
             rows = list(itertools.islice(value, MAX_VALUES + 1))
-            self.walk(rows, path, depth, loose)
+            self.collect(rows, path, depth, loose)
         elif not (loose and (isinstance(value, (str, bytes)) or callable(value))):
             raise LayoutError(_no_array(value, path))
 
     def _read_leaf(self, value: Any, path: str, depth: int, loose: bool) -> bool:
-        """Reads an array, in a box or bare; whether `value` was one."""
+        """Collects an array, in a flax box or not; whether `value` was one."""
         box = without_metadata(value)
         if box is not None:
             if _attribute(box.value, "shape") is None:
-                self.walk(box.value, path, depth + 1, loose)
+                self.collect(box.value, path, depth + 1, loose)
             else:
                 self._array(path, box.value, box.axes)
             return True
@@ -177,11 +177,11 @@ class _TreeReader:
         self._signed(name, shape, names, "float32" if dtype is None else dtype)
 
     def _signed(self, name: str, shape: Any, names: Any, dtype: Any) -> None:
-        """Keeps the array of this signature, checked once however often it comes."""
+        """Adds the array of this signature, checked once for all arrays that share it."""
         key = (shape, names, dtype)
         try:
             first = self._checked.get(key)
-        except TypeError:  # an unhashable part: check it anew
+        except TypeError:  # an unhashable part: check it again
             first = None
         if first is None:
             first = _checked(name, shape, names, dtype)
@@ -199,7 +199,7 @@ class _TreeReader:
 
 
 def padded(names: Any, shape: Any) -> Any:
-    """Names with None for the dimensions that have none: as a short PartitionSpec, it is legal.
+    """Names with None for the dimensions that have none: a PartitionSpec may be shorter, too.
 
     >>> padded(("mlp",), (8, 4))
     ('mlp', None)
@@ -226,18 +226,18 @@ def _checked(name: str, shape: Any, names: Any, dtype: Any) -> TreeLeaf:
 
 
 def _names_of(sharding: Any) -> Any:
-    """Logical names, or a Spec where a sharding names mesh axes outright, or None."""
+    """Logical names, or a Spec where a sharding names mesh axes, or None."""
     if sharding is None or isinstance(sharding, str):
         return sharding
     spec = _attribute(sharding, "spec")
-    outright = spec is not None  # a NamedSharding: its axes are those of a mesh
+    names_mesh_axes = spec is not None  # a NamedSharding: its axes are those of a mesh
     entries = sharding if spec is None else spec
     entries = getattr(entries, "partitions", entries)
     if type(entries).__name__ == "PartitionSpec":  # of jax 0.10.1 and before, without that
         entries = tuple(entries)
     if not isinstance(entries, (tuple, list)):
         return None
-    if outright or any(isinstance(e, (tuple, list)) for e in entries):
+    if names_mesh_axes or any(isinstance(e, (tuple, list)) for e in entries):
         marks = {k: getattr(spec, k, ()) for k in ("unreduced", "reduced")}
         return Spec.of(*entries, **marks)
     return tuple(entries)

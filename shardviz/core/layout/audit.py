@@ -1,7 +1,7 @@
-"""audit() -> Audit: many arrays against one rule table, and what every rule did.
+"""audit() -> Audit: many arrays under one rule table, and what every rule did.
 
-What every array becomes, what a device holds in the end, which names no rule knows, and which
-rules do no work.
+How each array is split, how many bytes each device holds, which names no rule knows, and which
+rules decide nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed
-from shardviz.core.format import bytes_text, listed, nearest, plural, shown
+from shardviz.core.format import bytes_text, joined, listed, nearest, plural, shown
 from shardviz.core.layout.array_tree import TreeLeaf, read_arrays
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.request import Request, request
@@ -31,10 +31,10 @@ class RuleUse:
         index: its position in the table, counted from 0.
         rule: the rule.
         decides: the arrays in which it decides how a dimension is split.
-        keeps_whole: the arrays in which it ends the search and keeps a dimension whole.
-        lost: the arrays in which its axes belonged to other dimensions, each with a sentence.
+        leaves_unsplit: the arrays in which it ends the search and leaves a dimension unsplit.
+        lost: the arrays in which other dimensions use its axes, each with a sentence.
         unreached: the arrays in which another rule had decided the dimension before.
-        broken: the arrays in which it decides and that does not work out, each with a sentence.
+        broken: the arrays in which it decides and that cannot be laid out so, each with a sentence.
         never: where it decides nothing anywhere, one sentence on why; else None.
         absent: whether it never fires because no array has a dimension of its name.
 
@@ -45,7 +45,7 @@ class RuleUse:
     index: int
     rule: Rule
     decides: tuple[str, ...] = ()
-    keeps_whole: tuple[str, ...] = ()
+    leaves_unsplit: tuple[str, ...] = ()
     lost: tuple[tuple[str, str], ...] = ()
     unreached: tuple[str, ...] = ()
     broken: tuple[tuple[str, str], ...] = ()
@@ -54,15 +54,15 @@ class RuleUse:
 
 
 def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
-    """One RuleUse a rule, in table order. Arrays with a spec of their own owe rules nothing.
+    """One RuleUse per rule, in table order; arrays with a spec of their own do not count.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.request import request
     >>> table = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None), ("embed", "data"))
-    >>> asked = request(ArraySpec("w", (8, 4), "embed mlp"), make_mesh(data=4, model=2), table)
-    >>> uses = rule_summary([asked], table)
-    >>> uses[0].decides, uses[2].keeps_whole, uses[1].lost[0][1]
+    >>> found = request(ArraySpec("w", (8, 4), "embed mlp"), make_mesh(data=4, model=2), table)
+    >>> uses = rule_summary([found], table)
+    >>> uses[0].decides, uses[2].leaves_unsplit, uses[1].lost[0][1]
     (('w',), ('w',), "'model' goes to 'mlp' through rule 1")
     >>> uses[3].never
     "never fires: rule 3 ends every search for 'embed' first"
@@ -73,10 +73,10 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
 
 @dataclass
 class _Tally:
-    """What is being gathered about one rule. `owners` counts (axis, name, rule) it lost to."""
+    """A RuleUse under construction. `owners` counts the (axis, name, rule) that it lost to."""
 
     decides: list[str] = field(default_factory=list)
-    keeps_whole: list[str] = field(default_factory=list)
+    leaves_unsplit: list[str] = field(default_factory=list)
     lost: list[tuple[str, str]] = field(default_factory=list)
     unreached: list[str] = field(default_factory=list)
     broken: list[tuple[str, str]] = field(default_factory=list)
@@ -85,7 +85,7 @@ class _Tally:
 
 
 class _Event(NamedTuple):
-    """What one rule did in every array that resolved alike."""
+    """What one rule did in all arrays that share a Resolution."""
 
     rule: int
     kind: str  # the field of _Tally it goes to
@@ -95,7 +95,7 @@ class _Event(NamedTuple):
 
 
 class _Uses:
-    """Gathers over all requests; arrays that resolved alike share their events."""
+    """Collects over all requests; arrays that share a Resolution share their events."""
 
     def __init__(self, requests: tuple[Request, ...], rules: Rules):
         self.rules = rules
@@ -104,28 +104,28 @@ class _Uses:
         self.overridden: set[str] = set()  # those of arrays with a spec of their own
         self.unresolved: set[str] = set()
         events: dict[int, list[_Event]] = {}
-        for asked in requests:
-            names = {n for n in asked.array.logical or () if isinstance(n, str)}
-            if asked.spec_wins:
+        for one in requests:
+            names = {n for n in one.array.logical or () if isinstance(n, str)}
+            if one.spec_wins:
                 self.overridden |= names
-            elif asked.resolution is None:
+            elif one.resolution is None:
                 self.unresolved |= names
             else:
-                key = id(asked.resolution)
+                key = id(one.resolution)
                 if key not in events:
-                    events[key] = list(_events(asked.resolution))
+                    events[key] = list(_events(one.resolution))
                     self.named |= names
-                self._tally(asked.array.name, events[key])
+                self._tally(one.array.name, events[key])
         self.everywhere = self.named | self.overridden | self.unresolved
         self.nnx = any(r.resolution and r.resolution.dialect is Dialect.NNX for r in requests)
 
     def _tally(self, array: str, events: Sequence[_Event]) -> None:
         for rule, kind, sentence, owners, by_rule in events:
             tally = self.tallies[rule]
-            place = getattr(tally, kind)
+            entries = getattr(tally, kind)
             entry = (array, sentence) if kind in ("lost", "broken") else array
-            if not place or place[-1] != entry:  # nnx lets one name stand twice in an array
-                place.append(entry)
+            if not entries or entries[-1] != entry:  # nnx lets one name occur twice in an array
+                entries.append(entry)
             tally.owners.update(owners)
             if by_rule is not None:
                 tally.by_rules.add(by_rule)
@@ -133,12 +133,12 @@ class _Uses:
     def use(self, index: int, rule: Rule) -> RuleUse:
         """The RuleUse of one rule."""
         tally = self.tallies[index]
-        idle = not (tally.decides or tally.keeps_whole or tally.broken)
+        idle = not (tally.decides or tally.leaves_unsplit or tally.broken)
         return RuleUse(
             index,
             rule,
             tuple(tally.decides),
-            tuple(tally.keeps_whole),
+            tuple(tally.leaves_unsplit),
             tuple(tally.lost),
             tuple(tally.unreached),
             tuple(tally.broken),
@@ -150,7 +150,7 @@ class _Uses:
         name = shown(rule.logical)
         if rule.logical not in self.named:
             return self._why_absent(rule, name)
-        before = None if self.nnx else self._cut_off(index, rule)
+        before = None if self.nnx else self._preempting(index, rule)
         if before is not None:
             ends = not self.rules[before].axes
             return f"rule {before + 1} " + (
@@ -166,7 +166,7 @@ class _Uses:
             what = "it: nnx takes the last of a name" if self.nnx else f"every {name} first"
             return f"{word} {numbers} {does} {what}"
         takers = _takers(o for o, _ in tally.owners.most_common(4))
-        lost = "it loses " + " and ".join(
+        lost = "it loses " + joined(
             f"{listed(axes)} to {shown(owner)} (rule {through + 1})"
             for (owner, through), axes in takers.items()
         )
@@ -182,13 +182,13 @@ class _Uses:
             return f"each array with {name} has a PartitionSpec of its own, which wins"
         if rule.logical in self.unresolved:
             return f"the names of the arrays with {name} cannot be resolved"
-        # A rule nobody asks for beside a name nobody knows is most likely a slip of the pen.
+        # An unused rule beside a name that no rule knows is most likely a typo.
         close = nearest(rule.logical, (n for n in self.named if n not in self.rules.by_name))
         hint = f"; an array has {shown(close)}" if close else ""
         return f"no array has a dimension {name}{hint}"
 
-    def _cut_off(self, index: int, rule: Rule) -> int | None:
-        """An earlier rule that wins wherever this one could: it asks for no axis more."""
+    def _preempting(self, index: int, rule: Rule) -> int | None:
+        """An earlier rule that wins wherever this one could: it needs no other axes."""
         for before in self.rules.by_name[rule.logical]:
             if before >= index:
                 return None
@@ -198,7 +198,7 @@ class _Uses:
 
 
 def _events(resolution: Resolution) -> Iterable[_Event]:
-    """What every rule that speaks of these names did, in words that hold for each such array."""
+    """What every rule for these names did, in sentences that are true of each such array."""
     by_name, nnx = resolution.rules.by_name, resolution.dialect is Dialect.NNX
     for dim, name in enumerate(resolution.names):
         if not isinstance(name, str):
@@ -209,8 +209,8 @@ def _events(resolution: Resolution) -> Iterable[_Event]:
                 yield _Event(index, "unreached", by_rule=winner)
                 continue
             verdict = resolution.verdict(dim, index)
-            if verdict.outcome is Outcome.WHOLE:
-                yield _Event(index, "keeps_whole")
+            if verdict.outcome is Outcome.UNSPLIT:
+                yield _Event(index, "leaves_unsplit")
             elif verdict.outcome in BROKEN:
                 reason = verdict.reason.removeprefix("decides, but ")
                 yield _Event(index, "broken", f"dimension {dim}: {reason}")
@@ -233,25 +233,25 @@ def _lost(
         f" {through + 1}"
         for (owner, through), axes in _takers(owners).items()
     ]
-    return _Event(index, "lost", " and ".join(parts), owners)
+    return _Event(index, "lost", joined(parts), owners)
 
 
 def _takers(
     owners: Iterable[tuple[str, str, int]],
 ) -> dict[tuple[str, int], list[str]]:
-    """Who took which axes: (logical name, rule) to axes."""
+    """Which axes go where: from (logical name, rule) to axes."""
     takers: dict[tuple[str, int], list[str]] = {}
     for axis, owner, through in owners:
         takers.setdefault((owner, through), []).append(axis)
     return takers
 
 
-BIG = 1 << 20  # bytes; an array below that may be whole everywhere without a word
+BIG = 1 << 20  # bytes; smaller arrays may be replicated without mention
 SHOWN = 5
 
 
 class Unmatched(NamedTuple):
-    """A logical name that no rule speaks of, the nearest one that a rule does, and its arrays.
+    """A logical name that no rule knows, the nearest name that one does, and its arrays.
 
     >>> Unmatched("embded", "embed", ("w_out",)).nearest
     'embed'
@@ -264,13 +264,13 @@ class Unmatched(NamedTuple):
 
 @dataclass(frozen=True, repr=False)
 class Audit(Displayed):
-    """Many arrays against one rule table; made by `shardviz.audit`.
+    """Many arrays under one rule table; made by `shardviz.audit`.
 
     Attributes:
-        rows: one Request an array, in the order of the tree.
+        rows: one Request per array, in the order of the tree.
         mesh: the mesh they are laid out on.
         rules: the table.
-        dialect: who read it.
+        dialect: the library whose reading of the table counts.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -306,7 +306,7 @@ class Audit(Displayed):
 
     @cached_property
     def replicated(self) -> tuple[Request, ...]:
-        """Arrays of 1 MiB or more that every device holds whole, the largest first."""
+        """Arrays of 1 MiB or more that are replicated, the largest first."""
         if self.mesh.size == 1:
             return ()
         return tuple(
@@ -317,9 +317,9 @@ class Audit(Displayed):
 
     @cached_property
     def unmatched(self) -> tuple[Unmatched, ...]:
-        """Logical names that no rule speaks of, in the order they come.
+        """Logical names that no rule knows, in the order they come.
 
-        Where nnx takes such a name for a mesh axis and the mesh has it, nothing is amiss.
+        In nnx such a name is a mesh axis; where the mesh has it, it is left out.
         """
         arrays: dict[str, list[str]] = {}
         for row in self.rows:
@@ -347,7 +347,7 @@ class Audit(Displayed):
         return (r for r in self.rows if r.layout is not None)
 
     def explain(self) -> str:
-        """The whole story, a finding a paragraph, as a colleague would tell it."""
+        """All findings, one paragraph each."""
         parts = [
             _explain_sizes(self),
             _explain_problems(self),
@@ -369,7 +369,7 @@ class Audit(Displayed):
 def audit(tree_or_table: Any, rules: Any, mesh: Any, dialect: Any = Dialect.LINEN) -> Audit:
     """Resolves and lays out every array of a table or tree with one rule table.
 
-    What does not work out for an array becomes its row's `problem`, never an error.
+    What fails for an array becomes its row's `problem` and is never raised.
 
     Args:
         tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees of arrays.
@@ -393,7 +393,7 @@ def audit(tree_or_table: Any, rules: Any, mesh: Any, dialect: Any = Dialect.LINE
 def _rows(
     found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect
 ) -> Iterable[Request]:
-    """One Request an array; arrays that ask alike share their Resolution and Layout."""
+    """One Request per array; arrays of one signature share their Resolution and Layout."""
     memo: dict[Any, Request] = {}
     for array, problem in found:
         if problem is not None:
@@ -419,18 +419,18 @@ def _explain_sizes(found: Audit) -> str:
         f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
     )
     top = [f"{r.array.name} {bytes_text(_bytes_per_device(r))}" for r in found.largest[:SHOWN]]
-    return f"{head} Largest there: {', '.join(top)}." if len(found.rows) > 1 and top else head
+    return f"{head} Largest there: {joined(top)}." if len(found.rows) > 1 and top else head
 
 
 def _explain_problems(found: Audit) -> str:
     if not found.problems:
         return ""
-    # Arrays of one shape fail with one sentence; it is said once.
+    # Arrays of one shape fail with one sentence, which is shown once.
     alike: dict[str, list[str]] = {}
     for name, sentence in found.problems.items():
         alike.setdefault(sentence, []).append(name)
     lines = [f"  {_few(names)}: {sentence}" for sentence, names in alike.items()]
-    return _cut(f"{plural(len(found.problems), 'array')} cannot be laid out:", lines)
+    return _first_lines(f"{plural(len(found.problems), 'array')} cannot be laid out:", lines)
 
 
 def _explain_unmatched(found: Audit) -> str:
@@ -438,7 +438,7 @@ def _explain_unmatched(found: Audit) -> str:
     for name, close, arrays in found.unmatched:
         hint = f" Did you mean {shown(close)}?" if close else ""
         lines.append(f"No rule knows {shown(name)} (in {_few(arrays)}).{hint}")
-    return _cut("", lines)
+    return _first_lines("", lines)
 
 
 def _explain_replicated(found: Audit) -> str:
@@ -446,7 +446,7 @@ def _explain_replicated(found: Audit) -> str:
         return ""
     names = [f"{r.array.name} ({bytes_text(r.array.bytes)})" for r in found.replicated]
     word = "is" if len(names) == 1 else "are"
-    return f"{plural(len(names), 'large array')} {word} whole on every device: {_few(names)}."
+    return f"{plural(len(names), 'large array')} {word} replicated: {_few(names)}."
 
 
 def _explain_rules(found: Audit) -> str:
@@ -459,7 +459,7 @@ def _explain_rules(found: Audit) -> str:
         names = dict.fromkeys(u.rule.logical for u in absent)
         head += f"; {len(absent):,} of them for names that no array has ({_few(names)})"
     lines = [f"  rule {u.index + 1} ({u.rule}) {u.never}." for u in idle if not u.absent]
-    return _cut(f"{head}:" if lines else f"{head}.", lines)
+    return _first_lines(f"{head}:" if lines else f"{head}.", lines)
 
 
 def _axes(mesh: MeshSpec) -> str:
@@ -472,12 +472,10 @@ def _axes(mesh: MeshSpec) -> str:
 
 
 def _few(names: Iterable[str]) -> str:
-    every = list(names)
-    extra = len(every) - SHOWN
-    return ", ".join(every[:SHOWN]) + (f" and {extra:,} more" if extra > 0 else "")
+    return joined(names, limit=SHOWN)
 
 
-def _cut(head: str, lines: list[str]) -> str:
+def _first_lines(head: str, lines: list[str]) -> str:
     kept = lines[: 2 * SHOWN]
     if len(lines) > len(kept):
         kept.append(f"  … and {len(lines) - len(kept):,} more")

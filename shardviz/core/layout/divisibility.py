@@ -1,22 +1,33 @@
-"""What to say, and what would work, when a dimension does not divide over its mesh axes."""
+"""Dimensions that do not divide into equal blocks: what is wrong, and what would work."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 
-from shardviz.core.format import listed
+from shardviz.core.format import joined, listed
 from shardviz.core.layout.mesh import MeshSpec
+
+
+def sizes_that_divide(size: int, parts: int) -> str:
+    """What is left over of `size` elements in `parts` equal blocks, and which sizes would do.
+
+    >>> sizes_that_divide(510, 4)
+    '2 left over. Sizes that do: 508 and 512; or pad by 2.'
+    """
+    below, padding = size - size % parts, -size % parts
+    fits = joined(f"{n:,}" for n in (below, size + padding) if n)  # 0 elements are not offered
+    return f"{size % parts:,} left over. Sizes that do: {fits}; or pad by {padding:,}."
 
 
 @dataclass(frozen=True)
 class Misfit:
-    """A dimension of `size` elements that cannot be cut into `parts` equal blocks.
+    """A dimension of `size` elements that does not divide into `parts` equal blocks.
 
     >>> mesh = MeshSpec(("data", "model"), (4, 2))
     >>> misfit = Misfit.find(510, ("data",), mesh)
-    >>> misfit.remainder, misfit.sizes, misfit.padding, misfit.other_axes
-    (2, (508, 512), 2, ('model',))
+    >>> misfit.parts, misfit.other_axes
+    (4, ('model',))
     >>> Misfit.find(512, ("data",), mesh) is None
     True
     """
@@ -43,28 +54,11 @@ class Misfit:
         )
         return Misfit(size, axes, parts, fits)
 
-    @property
-    def remainder(self) -> int:
-        """What is left over after equal blocks."""
-        return self.size % self.parts
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """The nearest sizes that divide: below (where it is not 0) and above."""
-        below = self.size - self.remainder
-        return tuple(s for s in (below, below + self.parts) if s)
-
-    @property
-    def padding(self) -> int:
-        """How many elements of padding make it divide."""
-        return -self.size % self.parts
-
     def sentence(self) -> str:
         """One sentence on what is wrong, one on what would work."""
-        sizes = " and ".join(f"{size:,}" for size in self.sizes)
         over = " × ".join(self.axes)
         hint = f" It would divide over {listed(self.other_axes, 'or')}." if self.other_axes else ""
         return (
-            f"{self.size:,} does not divide by {self.parts:,} ({over}): {self.remainder:,} left"
-            f" over. Sizes that do: {sizes}; or pad by {self.padding:,}.{hint}"
+            f"{self.size:,} does not divide by {self.parts:,} ({over}):"
+            f" {sizes_that_divide(self.size, self.parts)}{hint}"
         )

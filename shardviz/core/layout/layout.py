@@ -1,13 +1,11 @@
-"""lay_out() -> Layout: which shard of an array every device holds.
+"""lay_out() -> Layout: which shard of an array each device holds.
 
-With axes `(a, b)` of sizes `A, B`, a device at mesh coordinates `(i, j)` holds block `i * B + j`:
-along every mesh axis the number grows by a constant stride. All arrays here broadcast to the mesh.
-
-The formula is one mixed-radix number a dimension: with axes `(a, b)` of sizes `A, B`, a device at
-mesh coordinates `(i, j)` holds block `i * B + j`. It is checked against
+The block number of a dimension is a mixed-radix number: split over axes `(a, b)` of sizes `A, B`,
+a device at mesh coordinates `(i, j)` holds block `i * B + j`. So it grows by a constant stride
+along every mesh axis, and all arrays here broadcast to the mesh. Checked against
 `jax.sharding.NamedSharding.devices_indices_map` in `tests/layout`.
 
-Nothing of the size of the mesh is made until it is asked for.
+Nothing of the size of the mesh is made before it is needed.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec, rank_problem
 
-#: From this many devices on, doubling what is written beats adding for each device.
+#: From this many devices on, copying what is written by doubling is faster than a broadcast sum.
 LARGE = 1 << 15
 
 
@@ -101,21 +99,21 @@ def _write_progression(out: np.ndarray, along: list[int]) -> None:
 
 
 def checked_window(window: Any, mesh: MeshSpec) -> tuple[slice, ...]:
-    """A window on a mesh, one slice an axis with both ends given.
+    """A window on a mesh: one slice per axis, with start and stop.
 
     Raises:
-        LayoutError: for anything that is none.
+        LayoutError: for anything else.
     """
     try:
-        cuts = [slice(*w.indices(n)) for w, n in zip(window, mesh.axis_sizes, strict=True)]
+        slices = [slice(*w.indices(n)) for w, n in zip(window, mesh.axis_sizes, strict=True)]
     except (AttributeError, TypeError, ValueError):
-        cuts = []
-    if len(cuts) != len(mesh.axis_sizes) or any(cut.step < 1 for cut in cuts):
+        slices = []
+    if len(slices) != len(mesh.axis_sizes) or any(s.step < 1 for s in slices):
         raise LayoutError(
-            f"A window is a tuple of slices going up, one a mesh axis ({mesh}); got"
+            f"A window is a tuple of ascending slices, one per mesh axis ({mesh}); got"
             f" {shown(window)}."
         )
-    return tuple(cuts)
+    return tuple(slices)
 
 
 def check_manual(spec: Spec, mesh: MeshSpec) -> None:
@@ -140,14 +138,14 @@ def check_manual(spec: Spec, mesh: MeshSpec) -> None:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Layout(Displayed):
-    """Where every byte of one array lives. Made by `shardviz.layout`.
+    """Which shard of one array each device holds. Made by `shardviz.layout`.
 
     Attributes:
         shape: the global shape, in elements.
         dtype: the name of the element type.
         mesh: the mesh it is laid out on.
-        spec: the spec it was asked for; None where the boxes were read off another sharding.
-        block_counts: into how many blocks each dimension is cut.
+        spec: the spec it was made from; None where it was made from another kind of sharding.
+        block_counts: into how many blocks each dimension is split.
         shard_shape: the shape of every device's block.
 
     >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
@@ -176,7 +174,7 @@ class Layout(Displayed):
 
     @cached_property
     def blocks(self) -> tuple[np.ndarray | None, ...]:
-        """Per dimension the block number of every device; None where the dimension is whole.
+        """Per dimension the block number of every device; None where it is not split.
 
         Each array has the rank of the mesh and broadcasts to its shape: axes that do not split
         the dimension have length 1.
@@ -200,13 +198,13 @@ class Layout(Displayed):
     @cached_property
     def _materialised(self) -> tuple[np.ndarray, np.ndarray]:
         # Stored dimension-major, so that each dimension is one contiguous pass.
-        boxes = np.empty((2, self.rank, self.mesh.size), np.int64)
-        self._write(*boxes.reshape(2, self.rank, *self.mesh.axis_sizes))
-        boxes.flags.writeable = False
-        return boxes[0].T, boxes[1].T
+        bounds = np.empty((2, self.rank, self.mesh.size), np.int64)
+        self._write(*bounds.reshape(2, self.rank, *self.mesh.axis_sizes))
+        bounds.flags.writeable = False
+        return bounds[0].T, bounds[1].T
 
     def write_boxes(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        """Writes every box into arrays of yours, int64 [devices, rank].
+        """Writes the bounds of every shard into the caller's arrays, int64 [devices, rank].
 
         Fastest where each dimension is contiguous (Fortran order), as `starts` itself is.
 
@@ -214,17 +212,17 @@ class Layout(Displayed):
             LayoutError: if they have another shape.
         """
         wanted = (self.mesh.size, self.rank)
-        given = tuple(getattr(a, "shape", None) or shown(a) for a in (starts, stops))
-        if given != (wanted, wanted):
+        shapes = tuple(getattr(a, "shape", None) or shown(a) for a in (starts, stops))
+        if shapes != (wanted, wanted):
             raise LayoutError(
-                f"The boxes need two arrays of shape {wanted}; got {given[0]} and {given[1]}."
+                f"The bounds need two arrays of shape {wanted}; got {shapes[0]} and {shapes[1]}."
             )
         # Splitting the device axis into mesh axes is always a view, whatever the strides.
         in_mesh = (self.rank, *self.mesh.axis_sizes)
         self._write(starts.T.reshape(in_mesh), stops.T.reshape(in_mesh))
 
     def _write(self, starts: np.ndarray, stops: np.ndarray) -> None:
-        """Writes every box into arrays [rank, *mesh]."""
+        """Writes the bounds of every shard into arrays [rank, *mesh]."""
         dims = () if self.spec is None else self.spec.dims
         for dim, step in enumerate(self.shard_shape):
             if self.spec is not None:
@@ -240,7 +238,7 @@ class Layout(Displayed):
         """Starts and stops of a part of the mesh: int64 [*window, rank], at a cost of its size.
 
         Args:
-            window: one slice a mesh axis.
+            window: one slice per mesh axis.
 
         Raises:
             LayoutError: for a window that is no tuple of slices.
@@ -250,14 +248,14 @@ class Layout(Displayed):
         starts = np.zeros((*cells, self.rank), np.int64)
         for dim, block in enumerate(self.blocks):
             if block is not None:
-                cut = tuple(
+                part = tuple(
                     slice(None) if n == 1 else w for n, w in zip(block.shape, window, strict=False)
                 )
-                starts[..., dim] = block[cut] * self.shard_shape[dim]
+                starts[..., dim] = block[part] * self.shard_shape[dim]
         return starts, starts + np.asarray(self.shard_shape, np.int64)
 
     def box(self, device_id: int) -> tuple[slice, ...]:
-        """The box of one device, one slice a dimension with both ends given.
+        """The shard index of one device: one slice per dimension, with start and stop.
 
         Raises:
             MeshError: if the mesh has no such device.
@@ -280,7 +278,7 @@ class Layout(Displayed):
         return numbers
 
     def indices(self) -> dict[int, tuple[slice, ...]]:
-        """Device id to its slices, as JAX writes them: `slice(None)` for a whole dimension.
+        """Device id to slices, as JAX writes them: `slice(None)` for a dimension that is not split.
 
         Equal to `NamedSharding.devices_indices_map`, with ids for devices.
         """
@@ -290,8 +288,8 @@ class Layout(Displayed):
                 columns.append([slice(None)] * self.mesh.size)
                 continue
             step = self.shard_shape[dim]
-            cuts = [slice(i * step, (i + 1) * step) for i in range(count)]
-            columns.append([cuts[i] for i in self._block_column(dim)])
+            slices = [slice(i * step, (i + 1) * step) for i in range(count)]
+            columns.append([slices[i] for i in self._block_column(dim)])
         rows = zip(*columns, strict=True) if columns else [()] * self.mesh.size
         return dict(zip(self.device_ids.tolist(), rows, strict=True))
 
@@ -303,7 +301,7 @@ class Layout(Displayed):
 
     @property
     def num_blocks(self) -> int:
-        """Into how many blocks the array is cut, whether or not a device holds each."""
+        """Into how many blocks the array is split, whether or not a device holds each."""
         return math.prod(self.block_counts)
 
     @cached_property
@@ -318,10 +316,10 @@ class Layout(Displayed):
 
     @property
     def group_strides(self) -> tuple[int, ...] | None:
-        """Per mesh axis, how much `groups` grows with a step along it; None for read-off boxes.
+        """Per mesh axis, how much `groups` grows with a step along it; None where `spec` is None.
 
-        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes: a few
-        numbers that say as much as one a device.
+        `groups` in mesh shape is the sum of `stride * coordinate` over the mesh axes, so these few
+        numbers replace one number per device.
         """
         if self.spec is None:
             return None
@@ -340,7 +338,7 @@ class Layout(Displayed):
 
     @cached_property
     def replica_indices(self) -> np.ndarray:
-        """int64 [devices]: the how-manieth holder of its block a device is, in mesh order."""
+        """int64 [devices]: how many devices before it, in mesh order, hold the same block."""
         order = np.argsort(self.groups, kind="stable")
         sorted_groups = self.groups[order]
         first = np.flatnonzero(np.r_[True, sorted_groups[1:] != sorted_groups[:-1]])
@@ -363,7 +361,7 @@ class Layout(Displayed):
         return size_in_bytes(math.prod(self.shard_shape), self.dtype)
 
     def __repr__(self) -> str:
-        spec = "boxes of another sharding" if self.spec is None else str(self.spec)
+        spec = "blocks of another sharding" if self.spec is None else str(self.spec)
         return (
             f"Layout({self.dtype}{list(self.shape)} as {spec} on {self.mesh}:"
             f" {plural(self.num_blocks, 'block')} of {list(self.shard_shape)},"
@@ -376,7 +374,7 @@ def lay_out(
 ) -> Layout:
     """The Layout of an array of `shape` split as `spec` says over `mesh`.
 
-    An UNCONSTRAINED dimension is shown whole, as JAX does: the compiler has yet to decide.
+    An UNCONSTRAINED dimension is not split, as in JAX: the compiler has yet to decide.
 
     Raises:
         LayoutError: if the spec is longer than the shape, a dimension does not divide, or the
@@ -411,12 +409,12 @@ def layout_from_indices(
     indices: Mapping[int, tuple[slice, ...]],
     mesh: MeshSpec | None = None,
 ) -> Layout:
-    """A Layout read off any map from device id to slices, such as any jax Sharding gives.
+    """The Layout of a map from device id to slices, which every jax Sharding has.
 
     Raises:
         LayoutError: if the blocks are not all of one shape.
 
-    >>> layout_from_boxes((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
+    >>> layout_from_indices((4,), "int8", {7: (slice(0, 2),), 5: (slice(2, 4),)}).box(5)
     (slice(2, 4, None),)
     """
     sizes, ids = read_shape(shape), list(indices)

@@ -1,6 +1,6 @@
 """MeshSpec: named axes over devices, with no device needed.
 
-A mesh is an n-dimensional grid of device ids. Its order is the truth: a device's id says nothing
+A mesh is an n-dimensional grid of device ids. Only its order counts: a device's id says nothing
 about its position (JAX reorders devices on TPU, and ids of other processes start anywhere).
 Follows `jax.sharding.Mesh` and `AbstractMesh`.
 """
@@ -63,7 +63,7 @@ def checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ..
 
 
 def checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
-    """One axis type an axis, Auto where none is given.
+    """One axis type per axis, Auto by default.
 
     Raises:
         MeshError: otherwise.
@@ -91,7 +91,7 @@ def _axis_type(value: object) -> str:
 
 
 def spread_types(types: Any, count: int) -> tuple[str, ...]:
-    """One type for every axis, or one each."""
+    """One type for all axes, or one per axis."""
     if types is None:
         return ()
     if isinstance(types, str) or not isinstance(types, Iterable):
@@ -100,7 +100,7 @@ def spread_types(types: Any, count: int) -> tuple[str, ...]:
 
 
 def reshaped(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray | None:
-    """One value a position, in mesh shape.
+    """One value per position, in mesh shape.
 
     Raises:
         MeshError: otherwise.
@@ -143,11 +143,11 @@ def _whole_number(array: np.ndarray, sizes: tuple[int, ...], what: str) -> np.nd
         raise MeshError(f"The {what} have shape {array.shape}; the mesh has {sizes}.")
     if array.dtype.kind not in "iu":
         raise MeshError(f"The {what} must be whole numbers; got {array.dtype}.")
-    return array.astype(np.int64)  # a copy: the caller's array stays the caller's
+    return array.astype(np.int64)  # a copy, so that the caller may change theirs
 
 
 def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """Device ids in mesh shape, read-only and each once; 0, 1, 2, … where none are given.
+    """Device ids in mesh shape, read-only and each once; 0, 1, 2, … by default.
 
     Raises:
         MeshError: otherwise.
@@ -159,7 +159,7 @@ def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
         flat = np.sort(array, axis=None)
         twice = flat[1:][flat[1:] == flat[:-1]]
         if twice.size:
-            raise MeshError(f"Each device stands in a mesh once; {int(twice[0])} is given twice.")
+            raise MeshError(f"Each device is in a mesh once; {int(twice[0])} is given twice.")
         if flat.size and flat[0] < 0:
             raise MeshError(f"A device id is 0 or more; got {int(flat[0])}.")
     array.flags.writeable = False
@@ -167,7 +167,7 @@ def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
 
 
 def checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """The process of each device, read-only; all of process 0 where none are given.
+    """The process of each device, read-only; all of process 0 by default.
 
     Raises:
         MeshError: otherwise.
@@ -189,7 +189,7 @@ class MeshSpec(Displayed):
         axis_names: one name an axis, major to minor.
         axis_sizes: one size an axis.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"` an axis.
-        device_ids: int64, in mesh shape; which device stands at which position.
+        device_ids: int64, in mesh shape; the device at each position.
         process_indices: int64, in mesh shape; the process (host) of each device.
         concrete: whether the ids name devices that a real `Mesh` held.
 
@@ -258,7 +258,7 @@ class MeshSpec(Displayed):
 
     @property
     def ids_are_positions(self) -> bool:
-        """Whether device `i` stands at flat position `i`, as when nobody said otherwise."""
+        """Whether device `i` is at flat position `i`, as by default."""
         return self._plain  # type: ignore[attr-defined]
 
     @cached_property
@@ -282,7 +282,7 @@ class MeshSpec(Displayed):
         )
 
     def coordinates(self, device_id: int) -> tuple[int, ...]:
-        """Where a device stands: one index an axis."""
+        """The coordinates of a device: one index per axis."""
         flat, coords = self.position(device_id), []
         for size in reversed(self.axis_sizes):
             flat, index = divmod(flat, size)
@@ -290,34 +290,34 @@ class MeshSpec(Displayed):
         return tuple(reversed(coords))
 
     def local(self, process: int) -> MeshSpec:
-        """The sub-mesh of one process: the smallest box that holds its devices.
+        """The sub-mesh of one process: the smallest block of the mesh with all its devices.
 
         Follows `Mesh.local_mesh`.
 
         Raises:
-            MeshError: if the process has no device here, or its devices do not fill a box.
+            MeshError: if the process has no device here, or its devices do not fill a block.
         """
         process = check_size(process, "A process index")
-        mine = self.process_indices == process
-        if not mine.any():
+        own = self.process_indices == process
+        if not own.any():
             raise MeshError(
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
-        box = tuple(slice(int(i.min()), int(i.max()) + 1) for i in np.nonzero(mine))
-        if not mine[box].all():
+        block = tuple(slice(int(i.min()), int(i.max()) + 1) for i in np.nonzero(own))
+        if not own[block].all():
             raise MeshError(
-                f"The {plural(int(mine.sum()), 'device')} of process {process} form no contiguous"
+                f"The {plural(int(own.sum()), 'device')} of process {process} form no contiguous"
                 f" block of the mesh: the smallest block around them is"
-                f" {'×'.join(str(s.stop - s.start) for s in box)} and holds devices of other"
-                " processes. Order the mesh so that each process fills a box."
+                f" {'×'.join(str(s.stop - s.start) for s in block)} and holds devices of other"
+                " processes. Order the mesh so that each process fills a block."
             )
         return MeshSpec(
             self.axis_names,
-            tuple(s.stop - s.start for s in box),
+            tuple(s.stop - s.start for s in block),
             self.axis_types,
-            self.device_ids[box],
-            self.process_indices[box],
+            self.device_ids[block],
+            self.process_indices[block],
             self.concrete,
         )
 

@@ -1,9 +1,9 @@
-"""MeshContext: which mesh is in force at one place of a program, and which API sees which.
+"""MeshContext: which mesh is in force at one point of a program, and which API sees which.
 
-JAX has three slots a thread. `with mesh:` pushes on the legacy stack. `jax.set_mesh` sets a mesh of
-devices, and its abstract twin. `use_abstract_mesh`, and `shard_map` inside itself, set the abstract
-one alone. Each API looks into its own slot; `tests/program/test_mesh_context.py` holds the table
-below against JAX.
+JAX has three slots per thread. `with mesh:` pushes on the legacy stack. `jax.set_mesh` sets a mesh
+of devices and its abstract twin. `use_abstract_mesh`, and `shard_map` inside itself, set the
+abstract one alone. Each API looks into its own slot;
+`tests/program/test_mesh_context.py` checks the table below against JAX.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from shardviz.core.format import listed, shown
 from shardviz.core.layout.mesh import MeshSpec
 
 #: The APIs that take a bare PartitionSpec (or no mesh at all), and the slots they look into.
-#: `explicit` is the abstract mesh where one of its axes is Explicit: then jit takes it for want of
-#: devices.
+#: `explicit` is the abstract mesh where one of its axes is Explicit: then jit takes it for lack
+#: of devices.
 APIS = {
     "with_sharding_constraint": ("abstract", "legacy"),
     "jit in_shardings": ("current", "explicit"),
@@ -39,7 +39,7 @@ class Entrance:
     Attributes:
         mesh: the mesh.
         way: `"set_mesh"`, `"with"` or `"use_abstract_mesh"`.
-        shadows: a sentence for everything that would be out of sight until it is left.
+        shadows: a sentence for everything that no API would see until it is left.
         refused: why JAX refuses it; None where it does not.
 
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -66,14 +66,14 @@ class Entrance:
 
 @dataclass(frozen=True)
 class MeshContext(Displayed):
-    """Which mesh is in force at one place. Made by `shardviz.mesh_context`.
+    """Which mesh is in force at one point of a program. Made by `shardviz.mesh_context`.
 
     Attributes:
         legacy: the meshes entered by `with mesh:`, outermost first.
         current: the mesh of `jax.set_mesh`.
         abstract: what `jax.sharding.get_abstract_mesh` gives: the twin of `current`, unless
-            `use_abstract_mesh` or a `shard_map` around this place has put another there.
-        traced: whether this place lies in a function that is being traced (`jit`, `shard_map`, …).
+            `use_abstract_mesh` or a `shard_map` around the call has put another there.
+        traced: whether the call is in a function that is being traced (`jit`, `shard_map`, …).
         with_disabled: whether `jax_disallow_mesh_context_manager` forbids `with mesh:`.
         notes: what could not be found out on this JAX, in sentences.
 
@@ -94,7 +94,7 @@ class MeshContext(Displayed):
 
     @property
     def in_force(self) -> str:
-        """Whose mesh a new PartitionSpec would first meet.
+        """Which mesh a bare PartitionSpec would be for.
 
         One of `"set_mesh"`, `"abstract mesh"`, `"with mesh"` and `"none"`.
         """
@@ -142,7 +142,7 @@ class MeshContext(Displayed):
         return {api: self.sees(api) for api in APIS}
 
     def explain(self) -> str:
-        """Which mesh is in force and who sees it, as a colleague would say it."""
+        """Which mesh is in force and which API sees it, in sentences."""
         lines = [self._headline()]
         if len(self.legacy) > 1:
             hidden = "; ".join(str(m) for m in self.legacy[:-1])
@@ -181,7 +181,7 @@ class MeshContext(Displayed):
 
         Names of axes are never the reason. The resource environment of JAX refused a mesh whose
         axes had names that loops (`xmap`) had taken; those loops are gone, and a mesh may always
-        lie inside another that has the same names.
+        be inside another that has the same names.
 
         Args:
             mesh: a MeshSpec, jax's Mesh or AbstractMesh, or None, with which `set_mesh` takes the
@@ -264,7 +264,7 @@ def _alike(one: MeshSpec, other: MeshSpec | None) -> bool:
 
 
 def _read(mesh: Any) -> tuple[str, MeshSpec | None]:
-    """The kind of a mesh, and the mesh as ours; jax's are told by name, as jax may be missing."""
+    """The kind of a mesh, by the name of its class as jax may be missing, and the mesh as ours."""
     kind = type(mesh).__name__
     if mesh is None or isinstance(mesh, MeshSpec):
         return kind, mesh

@@ -68,7 +68,7 @@ _TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One piece of typed text: its kind, its value, and where it starts (0-based)."""
+    """One token of typed text: its kind, its value, and where it starts (0-based)."""
 
     kind: str  # "string", "word", "arrow", "punct" or "end"
     value: str
@@ -76,7 +76,7 @@ class Token:
 
 
 def tokenize(text: str, error: type[ShardvizError]) -> list[Token]:
-    """The tokens of `text`, with one of kind "end" behind them.
+    """The tokens of `text`, with one of kind "end" after them.
 
     Raises:
         ShardvizError: of class `error`, for text that is too long or has a stray quote.
@@ -119,7 +119,7 @@ def quoted(text: str) -> str:
 
 
 class Cursor:
-    """Walks over tokens, one step at a time, and complains in the words of its subject."""
+    """A position among tokens; its errors are of the class that it is given."""
 
     def __init__(self, text: str, error: type[ShardvizError]):
         self.text, self.error = text, error
@@ -144,11 +144,11 @@ class Cursor:
         return token
 
     def at(self, *values: str) -> bool:
-        """Whether an unquoted token with one of these values stands here."""
+        """Whether the next token is unquoted and has one of these values."""
         return self.here.kind != "string" and self.here.kind != "end" and self.here.value in values
 
     def skip(self, *values: str) -> bool:
-        """Steps over an unquoted token with one of these values, if it stands here."""
+        """Skips the next token if it is unquoted and has one of these values."""
         if self.at(*values):
             self.take()
             return True
@@ -158,14 +158,14 @@ class Cursor:
         """A quoted or bare name.
 
         Raises:
-            ShardvizError: if something else stands here.
+            ShardvizError: if something else comes next.
         """
         if self.here.kind in ("string", "word"):
             return self.take().value
         raise self.complain(f"expected {what}")
 
     def complain(self, problem: str) -> ShardvizError:
-        """An error that names the place; for the caller to raise."""
+        """An error that names the position; for the caller to raise."""
         found = "the end" if self.done else shown(self.here.value)
         # In a text of several lines the line says more than the position.
         before = (
@@ -189,7 +189,7 @@ def names_or_none(cursor: Cursor, what: str, depth: int = 0) -> list:
     `None` gives `[]`, `x` gives `["x"]`, `(x, (y, z))` gives `["x", ["y", "z"]]`.
 
     Raises:
-        ShardvizError: of the cursor's class, where no entry stands.
+        ShardvizError: of the cursor's class, where no entry comes next.
     """
     if cursor.here.kind == "word" and cursor.here.value.lower() in ("none", "null"):
         cursor.take()

@@ -1,7 +1,7 @@
 """Spec: the normal form of a PartitionSpec, with a parser that evaluates nothing.
 
 Per dimension a tuple of mesh axes, major to minor. Follows `jax.sharding.PartitionSpec`:
-`('x',)` is `'x'`, `()` is `None`, a spec shorter than the array leaves the rest whole.
+`('x',)` is `'x'`, `()` is `None`, a spec shorter than the array does not split the rest.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Spec(Displayed):
     """Which mesh axes split which dimension of an array.
 
     Attributes:
-        dims: per dimension the mesh axes that split it, major to minor; `()` for a whole one.
+        dims: per dimension the mesh axes that split it, major to minor; `()` where none does.
         unconstrained: the dimensions left to the compiler (`P.UNCONSTRAINED`).
         unreduced: mesh axes over which each device holds a partial sum.
         reduced: mesh axes over which the value is already summed.
@@ -76,7 +76,7 @@ class Spec(Displayed):
         """A Spec from what a person typed; nothing is evaluated.
 
         Takes `P('x', None, ('y', 'z'))`, `x, None, (y, z)`, `P.UNCONSTRAINED`, and
-        `unreduced={'x'}`. Empty text is a spec that leaves every dimension whole.
+        `unreduced={'x'}`. Empty text is a spec that splits no dimension.
 
         Raises:
             SpecError: with the position that could not be read.
@@ -85,7 +85,7 @@ class Spec(Displayed):
 
     @property
     def rank(self) -> int:
-        """How many dimensions the spec speaks of; the array may have more."""
+        """How many dimensions the spec has; the array may have more."""
         return len(self.dims)
 
     @cached_property
@@ -95,7 +95,7 @@ class Spec(Displayed):
 
     @cached_property
     def trimmed(self) -> Spec:
-        """Without trailing whole dimensions: equal for equivalent shardings."""
+        """Without trailing dimensions that are not split: equal for equivalent shardings."""
         rank = len(self.dims)
         while rank and not self.dims[rank - 1] and (rank - 1) not in self.unconstrained:
             rank -= 1
@@ -131,7 +131,7 @@ class Spec(Displayed):
                         f"Mesh axis {shown(axis)} splits both dimension {used[axis]} and dimension"
                         f" {dim}; it can split one. Take it out of one of them."
                         if used[axis] != dim
-                        else f"Mesh axis {shown(axis)} stands twice in dimension {dim}; once is"
+                        else f"Mesh axis {shown(axis)} is named twice in dimension {dim}; once is"
                         " enough."
                     )
                 used[axis] = dim
@@ -171,7 +171,7 @@ class Spec(Displayed):
         >>> Spec.parse("x, None, (y, z)").to_jax()
         P('x', None, ('y', 'z'))
         """
-        # Kept as cached_property keeps it, without the lock that one takes before Python 3.12.
+        # As cached_property does, without the lock that it takes before Python 3.12.
         made = self.__dict__.get("_jax")
         if made is None:
             made = self.__dict__["_jax"] = self._make_jax()
@@ -209,7 +209,7 @@ class Spec(Displayed):
 @cache
 def _partition_spec() -> Any:
     try:
-        from jax.sharding import PartitionSpec  # the one import of jax on this floor
+        from jax.sharding import PartitionSpec  # the one import of jax in core.layout
     except ImportError as error:
         raise MissingPackage(
             "A PartitionSpec needs jax, which is not installed: pip install jax."
@@ -218,7 +218,7 @@ def _partition_spec() -> Any:
 
 
 def is_unconstrained(value: object) -> bool:
-    """Whether `value` is jax's UNCONSTRAINED, told by name so that jax need not be there."""
+    """Whether `value` is jax's UNCONSTRAINED, by the name of its class, as jax may be missing."""
     return type(value).__name__ == "UnconstrainedSingleton"
 
 
@@ -283,7 +283,7 @@ def _parse(text: str) -> Spec:
 
 
 def _skip_opening(cursor: Cursor) -> bool:
-    """Steps over `P(`, `PartitionSpec(`, `jax.P(` …; whether a closing bracket must follow."""
+    """Skips `P(`, `PartitionSpec(`, `jax.P(` …; whether a closing bracket must follow."""
     if cursor.here.kind == "word" and cursor.peek().value == "(":
         if cursor.here.value.split(".")[-1] not in ("P", "PartitionSpec", "PS"):
             raise cursor.complain("expected P( or a list of mesh axes")

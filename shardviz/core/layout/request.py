@@ -1,6 +1,6 @@
-"""request() -> Request: what was asked for one array, from its spec or the rules, and its Layout.
+"""request() -> Request: the spec that one array asks for, and its Layout.
 
-The first stage of a program, and the walk that every edit takes: no jax on it.
+The first stage of a program, computed without jax after every edit.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from shardviz.core.layout.rules import Dialect, Rules
 
 @dataclass(frozen=True)
 class Request(Displayed):
-    """What was asked for one array, and what came of it.
+    """The spec that one array asks for, and the layout this makes.
 
     Attributes:
         array: the array.
-        resolution: what the rules say, where the array has logical names and there are rules.
+        resolution: the resolved rules, where the array has logical names and there are rules.
         spec: the spec that counts: the array's own where it has one, else that of the rules, else
-            one that leaves every dimension whole. None where the names cannot be resolved.
-        layout: where the bytes land, or None where the spec does not work out.
-        problem: the sentence for that, or None.
+            one that splits no dimension. None where the names cannot be resolved.
+        layout: the Layout, or None where the array cannot be laid out so.
+        problem: the sentence on why not, or None.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> asked = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
-    >>> asked.spec_wins, str(asked.spec), asked.problem
+    >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
+    >>> found.spec_wins, str(found.spec), found.problem
     (True, "P('data')", None)
     """
 
@@ -44,14 +44,14 @@ class Request(Displayed):
 
     @property
     def spec_wins(self) -> bool:
-        """Whether a spec given outright overrides what rules would say."""
+        """Whether the array has a spec of its own, which overrides the rules."""
         return self.array.spec is not None
 
 
 def request(
     array: ArraySpec, mesh: MeshSpec, rules: Rules | None, dialect: Dialect = Dialect.LINEN
 ) -> Request:
-    """Resolves and lays out one array; what does not work out becomes `problem`, never an error.
+    """Resolves and lays out one array; what fails becomes `problem` and is never raised.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> mesh, rules = make_mesh(data=4, model=2), Rules.of(("mlp", "model"))
@@ -86,5 +86,5 @@ def requests(
     rules: Rules | None,
     dialect: Dialect = Dialect.LINEN,
 ) -> tuple[Request, ...]:
-    """One Request an array, in order."""
+    """One Request per array, in order."""
     return tuple(request(a, mesh, rules, dialect) for a in arrays)

@@ -1,9 +1,9 @@
 """resolve() -> Resolution: which rule decided each dimension, and why every other did not.
 
 Follows `flax.linen.spmd.logical_to_mesh_axes` and `flax.core.spmd.from_sharding_rules` step by
-step; `tests/layout` holds it against both over random tables.
+step; `tests/layout` compares it with both over random tables.
 
-`search` finds the winners, which is fast; verdicts are made when somebody asks for them.
+`match_rules` finds the winners, which is fast; verdicts are made when they are first read.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ MEMO_SIZE = 4096
 
 
 class RuleMatches(NamedTuple):
-    """What the search found: per dimension the winning rule, and the spec of the winners."""
+    """The winning rule of each dimension, by index, and the spec of the winners."""
 
     winners: tuple[int | None, ...]
     spec: Spec
 
 
 def match_rules(names: tuple[str | None, ...], rules: Rules, dialect: Dialect) -> RuleMatches:
-    """The winners, put down by signature: large models have many arrays and few signatures.
+    """The winners, stored by signature: large models have many arrays and few signatures.
 
     Raises:
-        RuleError: for entries that are no names, and for a name that stands twice.
+        RuleError: for entries that are no names, and for a name that occurs twice.
     """
     if len(names) > MAX_RANK:
-        read_names(names)  # refuses them, in the words of its subject
+        read_names(names)  # raises
     found = _nnx(names, rules) if dialect is Dialect.NNX else _linen(names, rules)
     if len(rules.memo) >= MEMO_SIZE:
         rules.memo.clear()
@@ -47,11 +47,11 @@ def match_rules(names: tuple[str | None, ...], rules: Rules, dialect: Dialect) -
     return found
 
 
-def remembered(names: tuple, rules: Rules, dialect: Dialect) -> RuleMatches | None:
-    """What was found before for these names, or None."""
+def stored_matches(names: tuple, rules: Rules, dialect: Dialect) -> RuleMatches | None:
+    """What `match_rules` found before for these names, or None."""
     try:
         return rules.memo.get((names, dialect))
-    except Exception:  # noqa: BLE001  a foreign __hash__ may raise anything; `search` names it
+    except Exception:  # noqa: BLE001  a foreign __hash__ may raise anything; `match_rules` reports it
         return None
 
 
@@ -71,7 +71,7 @@ def _linen(names: tuple[str | None, ...], rules: Rules) -> RuleMatches:
                 read_names((name,))
         elif name is not None:
             read_names((name,))
-            free.append(dim)  # what else can be read is UNCONSTRAINED
+            free.append(dim)  # the one other entry that is accepted is UNCONSTRAINED
     candidates.sort()  # rule order alone is priority
     winners: list[int | None] = [None] * len(names)
     dims: list[tuple[str, ...]] = [()] * len(names)
@@ -111,28 +111,28 @@ def _nnx(names: tuple[str | None, ...], rules: Rules) -> RuleMatches:
 
 def _twice(name: str, first: int, second: int) -> RuleError:
     return RuleError(
-        f"Logical name {shown(name)} stands at dimensions {first} and {second}; an array can use"
-        " each name once. Give one of them a name of its own."
+        f"Logical name {shown(name)} is at dimensions {first} and {second}; an array can use each"
+        " name once. Give one of them a name of its own."
     )
 
 
 def _nested(index: int, rule: Rule) -> RuleError:
     return RuleError(
         f"Rule {index + 1} ({rule}) leads to a tuple in a tuple, which no PartitionSpec can hold."
-        " Write the axes side by side."
+        " Write the axes in one tuple."
     )
 
 
 @dataclass(frozen=True, repr=False)
 class Decision:
-    """What became of one dimension.
+    """How one dimension is split, and which rule decided it.
 
     Attributes:
         dimension: its position in the array.
         logical: its logical name, or None.
-        axes: the mesh axes that split it in the end; `()` where it stays whole.
+        axes: the mesh axes that split it; `()` where it is not split.
         rule: the index of the rule that decided, or None.
-        verdicts: one Verdict a rule, in table order.
+        verdicts: one Verdict per rule, in table order.
         passed_through: whether an unmatched name was taken for a mesh axis (nnx only).
 
     >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
@@ -166,19 +166,19 @@ class Resolution(Displayed):
     """How one array's logical names became a spec; made by `shardviz.resolve`.
 
     Attributes:
-        names: the logical names, one a dimension.
+        names: the logical names, one per dimension.
         rules: the table.
-        dialect: who read it.
+        dialect: the library whose reading of the table counts.
         mesh: the mesh that verdicts are checked against, or None.
         shape: the shape that verdicts are checked against, or None.
-        spec: the Spec that came out.
+        spec: the Spec that they became.
 
     >>> rules = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None))
     >>> found = resolve(("embed", "mlp"), rules)
     >>> str(found.spec)
     "P(None, 'model')"
     >>> print(found.decisions[0].verdicts[1].reason)
-    lost: 'model' is taken by dimension 1 through rule 1.
+    does not apply: rule 1 already uses 'model' for dimension 1.
     """
 
     names: tuple[str | None, ...]
@@ -196,7 +196,7 @@ class Resolution(Displayed):
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:
-        """One Decision a dimension, with a Verdict for every rule."""
+        """One Decision per dimension, with a Verdict for every rule."""
         return tuple(self._decide(d) for d in range(len(self.names)))
 
     def _decide(self, dim: int) -> Decision:
@@ -219,7 +219,7 @@ class Resolution(Displayed):
             return self._won(index, dim)
         if winner is not None and winner < index:
             return words.decided(index, rule.logical, rule.axes, winner)
-        # It came before the winner and lost: its axes belonged to dimensions decided earlier.
+        # It comes before the winner, so other dimensions already used its axes.
         holders = tuple(
             (axis, d, w)
             for axis in dict.fromkeys(rule.axes)
@@ -248,7 +248,7 @@ class Resolution(Displayed):
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
-        """What keeps this spec from working on the mesh, one sentence each."""
+        """Why the mesh cannot have this spec, one sentence each."""
         found = []
         for decision in self.decisions:
             verdict = decision.deciding
@@ -256,7 +256,7 @@ class Resolution(Displayed):
                 found.append(f"Dimension {decision.dimension}: {verdict}")
             if decision.passed_through and self.mesh and decision.logical not in self.mesh.shape:
                 found.append(
-                    f"Dimension {decision.dimension}: no rule speaks of {shown(decision.logical)},"
+                    f"Dimension {decision.dimension}: no rule is for {shown(decision.logical)},"
                     " and nnx takes it for a mesh axis, which the mesh lacks."
                 )
         if not found and self.mesh is not None:
@@ -268,12 +268,12 @@ class Resolution(Displayed):
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """The logical names here that no rule speaks of."""
+        """The logical names here that no rule is for."""
         known = self.rules.by_name
         return tuple(n for n in self.names if isinstance(n, str) and n not in known)
 
     def unmatched(self) -> tuple[tuple[int, str, str | None], ...]:
-        """Dimensions whose name no rule speaks of: (dimension, name, nearest known name)."""
+        """Dimensions whose name no rule is for: (dimension, name, nearest known name)."""
         known = self.rules.by_name
         return tuple(
             (d, n, self.rules.nearest(n))
@@ -282,7 +282,7 @@ class Resolution(Displayed):
         )
 
     def explain(self) -> str:
-        """The whole story, a dimension a paragraph, as a colleague would tell it."""
+        """The explanation of every dimension, one line each."""
         lines = [f"{self.spec}  ({self.dialect.value} rules, {plural(len(self.rules), 'rule')})"]
         lines += [explain_decision(self, d) for d in self.decisions]
         return "\n".join(lines)
@@ -293,27 +293,27 @@ class Resolution(Displayed):
 
 
 def explain_decision(resolution: Resolution, decision: Decision) -> str:
-    """One paragraph on one dimension: who decided, and who would have liked to."""
+    """One line on one dimension: which rule decided, and which could not apply."""
     name = decision.logical
     head = f"dim {decision.dimension} {'(no name)' if name is None else f'“{name}”'}"
     if is_unconstrained(name):
         return f"dim {decision.dimension} is left to the compiler."
     if name is None:
-        return f"{head} stays whole: no rule can match a dimension without a name."
+        return f"{head} is not split: no rule can match a dimension without a name."
     near = {d: n for d, _, n in resolution.unmatched()}
     if decision.passed_through:
-        return f"{head} → {name}: no rule speaks of it, so nnx takes the name for a mesh axis."
+        return f"{head} → {name}: no rule is for it, so nnx takes the name for a mesh axis."
     if decision.dimension in near:
         close = near[decision.dimension]
         hint = f" Did you mean “{close}”?" if close else ""
-        return f"{head} stays whole: no rule knows “{name}”.{hint}"
+        return f"{head} is not split: no rule knows “{name}”.{hint}"
     lost = [v for v in decision.verdicts if v.logical == name and not v.decides]
     before = [v for v in lost if v.outcome in (Outcome.TAKEN, Outcome.PART_TAKEN)]
     if decision.deciding is None:
-        return f"{head} stays whole: " + " ".join(f"{v}" for v in before)
+        return f"{head} is not split: " + " ".join(f"{v}" for v in before)
     verdict = decision.deciding
-    whole = "is left to the compiler" if verdict.free else "stays whole"
-    lead = f"{head} → {', '.join(decision.axes)}" if decision.axes else f"{head} {whole}"
+    unsplit = "is left to the compiler" if verdict.free else "is not split"
+    lead = f"{head} → {', '.join(decision.axes)}" if decision.axes else f"{head} {unsplit}"
     return " ".join([f"{lead}: {verdict}", *(f"Before it, {v}" for v in before)])
 
 
@@ -328,26 +328,26 @@ def resolve(
     """Turns logical names into a spec, as `dialect` does, with a verdict for every rule.
 
     Raises:
-        RuleError: for a name that stands twice in `names` (not in nnx), for names, rules or a
+        RuleError: for a name that occurs twice in `names` (not in nnx), for names, rules or a
             dialect that cannot be read, and for a number of names other than the shape's rank.
     """
     dialect = dialect if isinstance(dialect, Dialect) else Dialect.of(dialect)
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if type(names) is not tuple:
         names = read_names(names)
-    found = remembered(names, table, dialect)
+    found = stored_matches(names, table, dialect)
     if found is None:
         found = match_rules(names, table, dialect)
     sizes = None if shape is None else read_shape(shape)
     if sizes is not None and len(sizes) != len(names):
         raise RuleError(
             f"The array has {plural(len(sizes), 'dimension')} and {plural(len(names), 'name')}."
-            " Give one logical name a dimension; write None for a dimension without one."
+            " Give one logical name for each dimension; write None for a dimension without one."
         )
     spec = found.spec
     if dialect is Dialect.MAXTEXT and mesh is not None:
         spec = without_size_one(spec, mesh)
-    # A frozen dataclass takes a Python call a field to make, half the time of a whole resolve().
+    # A frozen dataclass makes a Python call for each field: half the time of resolve().
     made = object.__new__(Resolution)
     parts = made.__dict__
     parts["names"], parts["rules"], parts["dialect"] = names, table, dialect

@@ -19,10 +19,10 @@ MAX_RULES = 10_000
 
 
 class Dialect(enum.Enum):
-    """Who reads the table; the same table can mean different things.
+    """The library that reads the table; the same table can mean different things.
 
     - `LINEN`: `flax.linen.logical_to_mesh_axes`. Rule order is priority, repeats are fallbacks,
-      a mesh axis is used once an array.
+      a mesh axis is used once in an array.
     - `NNX`: `flax.nnx`. The rules become a dict: the last repeat wins, nothing checks for axes
       used twice, an unmatched name passes through as if it were a mesh axis.
     - `MAXTEXT`: linen, then mesh axes of size 1 are dropped from the spec.
@@ -58,8 +58,8 @@ class Rule:
     """One line of the table.
 
     Attributes:
-        logical: the logical axis name it speaks of.
-        axes: the mesh axes it wants, major to minor; `()` keeps the dimension whole.
+        logical: the logical axis name it is for.
+        axes: the mesh axes it wants, major to minor; `()` leaves the dimension unsplit.
         nested: whether the axes were written as a tuple in a tuple, which jax refuses.
         free: whether it leads to `P.UNCONSTRAINED`: the compiler decides.
 
@@ -93,7 +93,7 @@ class Rules(Displayed):
     """
 
     entries: tuple[Rule, ...] = ()
-    # What was resolved before, by (names, dialect). A pure memo; see `resolution.search`.
+    # What was resolved before, by (names, dialect); see `resolution.match_rules`.
     memo: dict = field(default_factory=dict, compare=False)
 
     @staticmethod
@@ -116,8 +116,8 @@ class Rules(Displayed):
     def parse(text: str) -> Rules:
         """Rules from what a person typed or pasted; nothing is evaluated.
 
-        One rule a line, as `batch -> data`, `mlp: (model, expert)`, `embed -> None`; or pairs as
-        they stand in Python or YAML, `("batch", "data"), ["mlp", ["model"]]`.
+        One rule per line, as `batch -> data`, `mlp: (model, expert)`, `embed -> None`; or pairs as
+        in Python or YAML, `("batch", "data"), ["mlp", ["model"]]`.
 
         Raises:
             RuleError: with the position that could not be read.
@@ -142,7 +142,7 @@ class Rules(Displayed):
         return {name: tuple(indices) for name, indices in found.items()}
 
     def nearest(self, name: str) -> str | None:
-        """The logical name closest in spelling to one that no rule has, remembered."""
+        """The logical name closest in spelling to one that no rule has; stored."""
         if name not in self._near:
             if len(self._near) >= MAX_RULES:
                 self._near.clear()
@@ -164,7 +164,7 @@ class Rules(Displayed):
         )
 
     def text(self) -> str:
-        """The table as one types it, a rule a line: the inverse of `Rules.parse`."""
+        """The table as people type it, one rule per line: the inverse of `Rules.parse`."""
         return "\n".join(
             f"{format_names((r.logical,))} -> {_typed_target(r)}" for r in self.entries
         )
@@ -242,7 +242,7 @@ def _typed_target(rule: Rule) -> str:
 
 
 def _typed_axis(name: str) -> str:
-    # Bare, these words would be read as no axis at all.
+    # Without quotes these words would be parsed as no axis.
     special = name.lower() in ("none", "null") or name.upper().endswith("UNCONSTRAINED")
     return quoted(name) if special else format_names((name,))
 
@@ -275,7 +275,7 @@ def _parse_rule(cursor: Cursor, index: int) -> Rule:
     if not cursor.skip("->", "=>", "→", "⇒", ":=", ":", "=", ","):
         raise cursor.complain("expected -> and a mesh axis")
     if not closing and "\n" in cursor.text[arrow : cursor.here.start]:
-        raise _leads_nowhere(logical, cursor.text.count("\n", 0, arrow) + 1)
+        raise _no_right_side(logical, cursor.text.count("\n", 0, arrow) + 1)
     free = cursor.here.kind == "word" and cursor.here.value.upper().endswith("UNCONSTRAINED")
     target = names_or_none(cursor, "a mesh axis, None or a tuple")
     if closing:
@@ -287,15 +287,15 @@ def _parse_rule(cursor: Cursor, index: int) -> Rule:
     return Rule(rule.logical, (), free=True) if free else rule
 
 
-def _leads_nowhere(logical: str, line: int) -> RuleError:
+def _no_right_side(logical: str, line: int) -> RuleError:
     return RuleError(
-        f"Cannot read line {line}: the rule for {shown(logical)} leads nowhere. Write a mesh axis,"
-        " None or a tuple behind it."
+        f"Cannot read line {line}: the rule for {shown(logical)} has no right side. Write a mesh"
+        " axis, None or a tuple after it."
     )
 
 
 def _skip_outer(cursor: Cursor) -> str | None:
-    """Steps over the bracket around a pasted table: `((…), (…))` or `[[…], […]]`."""
+    """Skips the bracket around a pasted table, `((…), (…))`, and returns the closing one."""
     if cursor.at("(", "[") and cursor.peek().kind == "punct" and cursor.peek().value in "([":
         return ")" if cursor.take().value == "(" else "]"
     return None

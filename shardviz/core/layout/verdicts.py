@@ -1,6 +1,6 @@
-"""Verdicts: what one rule meant for one dimension of one array, and why.
+"""Verdicts: what one rule did for one dimension of one array, and why.
 
-What each kind means, and where it comes from, stands in `docs/semantics.md`.
+`docs/semantics.md` has what each kind means and where it comes from.
 """
 
 from __future__ import annotations
@@ -8,20 +8,20 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from shardviz.core.format import listed, shown, suggestion
+from shardviz.core.format import joined, listed, shown, suggestion
 from shardviz.core.layout.divisibility import Misfit
 from shardviz.core.layout.mesh import MeshSpec
 
 
 class Outcome(enum.Enum):
-    """The kinds of verdict. The first six decide the dimension, for better or worse.
+    """The kinds of verdict. With the first six the rule decides the dimension.
 
     >>> Outcome("axis taken") is Outcome.TAKEN
     True
     """
 
     APPLIED = "applied"
-    WHOLE = "terminal None"
+    UNSPLIT = "terminal None"
     SIZE_ONE = "axis of size 1"
     INDIVISIBLE = "does not divide"
     MISSING_AXIS = "axis not in the mesh"
@@ -35,29 +35,29 @@ class Outcome(enum.Enum):
 
 _DECIDING = {
     Outcome.APPLIED,
-    Outcome.WHOLE,
+    Outcome.UNSPLIT,
     Outcome.SIZE_ONE,
     Outcome.INDIVISIBLE,
     Outcome.MISSING_AXIS,
     Outcome.REPEATED,
 }
-#: Those that decide and cannot be laid out so.
+#: Those by which a rule decides and the array cannot be laid out.
 BROKEN = (Outcome.INDIVISIBLE, Outcome.MISSING_AXIS, Outcome.REPEATED)
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """What rule number `rule` (0-based, in table order) meant for one dimension.
+    """What rule number `rule` (0-based, in table order) did for one dimension.
 
     Attributes:
         rule: the index of the rule in the table.
-        logical: the logical name the rule speaks of.
+        logical: the logical name the rule is for.
         axes: the mesh axes it wants.
-        outcome: what became of it.
+        outcome: the kind of verdict.
         taken: for TAKEN and PART_TAKEN, the axes that were not free, each with the dimension that
-            has it and the index of the rule it went through (None where no rule did).
+            uses it and the index of the rule that gave it (None where no rule did).
         by_rule: for DECIDED and OVERRIDDEN, the rule that decided instead.
-        misfit: for INDIVISIBLE, the sizes at odds and what would work.
+        misfit: for INDIVISIBLE, the sizes that do not divide and what would work.
         absent: for MISSING_AXIS, the axes that the mesh lacks.
         reason: one sentence.
         free: whether the rule leads to `P.UNCONSTRAINED`.
@@ -84,7 +84,7 @@ class Verdict:
 
     @property
     def decides(self) -> bool:
-        """Whether this rule decided the dimension, for better or worse."""
+        """Whether this rule decided the dimension, even if it cannot be laid out so."""
         return self.outcome in _DECIDING
 
     @property
@@ -109,7 +109,7 @@ def target_text(axes: tuple[str, ...]) -> str:
 
 
 def left_free(rule: int, logical: str) -> Verdict:
-    """The rule decided, and hands the dimension to the compiler."""
+    """The rule decided, and leaves the dimension to the compiler."""
     reason = "leaves the dimension to the compiler and ends the search."
     return Verdict(rule, logical, (), Outcome.APPLIED, reason, free=True)
 
@@ -123,13 +123,17 @@ def deciding(
     drops_size_one: bool,
     used: tuple[str, ...] = (),
 ) -> Verdict:
-    """The verdict on the rule that decided: did it work out on this mesh, for this size?
+    """The verdict on the rule that decided: whether this mesh can split this size so.
 
-    `used` are the axes that split any dimension of the array, which are not offered instead.
+    `used` are the axes that split any dimension of the array: they are not suggested instead.
     """
     if not axes:
         return Verdict(
-            rule, logical, axes, Outcome.WHOLE, "keeps the dimension whole and ends the search."
+            rule,
+            logical,
+            axes,
+            Outcome.UNSPLIT,
+            "leaves the dimension unsplit and ends the search.",
         )
     twice = [a for i, a in enumerate(axes) if a in axes[:i]]
     if twice:
@@ -181,19 +185,19 @@ def _fitting(
 
 
 def other_name(rule: int, logical: str, axes: tuple[str, ...], name: object) -> Verdict:
-    """The rule speaks of another logical name than this dimension has."""
-    mine = "no name" if name is None else shown(name)
+    """The rule is for another logical name than this dimension has."""
+    own = "no name" if name is None else shown(name)
     return Verdict(
         rule,
         logical,
         axes,
         Outcome.OTHER_NAME,
-        f"speaks of {shown(logical)}; this dimension has {mine}.",
+        f"is for {shown(logical)}; this dimension has {own}.",
     )
 
 
 def decided(rule: int, logical: str, axes: tuple[str, ...], by_rule: int) -> Verdict:
-    """An earlier rule decided the dimension before this one was read."""
+    """An earlier rule decided the dimension."""
     return Verdict(
         rule,
         logical,
@@ -223,15 +227,17 @@ def taken(
     axes: tuple[str, ...],
     holders: tuple[tuple[str, int, int | None], ...],
 ) -> Verdict:
-    """Some of the axes the rule wants belong to other dimensions of the same array."""
+    """Other dimensions of the same array use some of the axes that the rule wants."""
     gone = {axis for axis, _, _ in holders}
     free = [a for a in axes if a not in gone]
-    causes = "; ".join(
-        f"{shown(axis)} is taken by dimension {dim}"
-        + ("" if through is None else f" through rule {through + 1}")
-        for axis, dim, through in holders
+    causes = joined(
+        f"{shown(axis)} already splits dimension {dim}"
+        if by is None
+        else f"rule {by + 1} already uses {shown(axis)} for dimension {dim}"
+        for axis, dim, by in holders
     )
     if free:
-        reason = f"wants all of ({', '.join(axes)}) or nothing, and {causes}; {listed(free)} free."
+        verb = "is" if len(free) == 1 else "are"
+        reason = f"needs all of ({', '.join(axes)}), and {causes}; {listed(free)} {verb} free."
         return Verdict(rule, logical, axes, Outcome.PART_TAKEN, reason, taken=holders)
-    return Verdict(rule, logical, axes, Outcome.TAKEN, f"lost: {causes}.", taken=holders)
+    return Verdict(rule, logical, axes, Outcome.TAKEN, f"does not apply: {causes}.", taken=holders)

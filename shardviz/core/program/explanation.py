@@ -1,183 +1,49 @@
-"""explain() -> Explanation: how one value of a plan got its sharding, step by step. Pure data."""
+"""Explains in words how one value of a plan got its sharding, step by step."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from shardviz.core.display import Displayed
-from shardviz.core.format import bytes_text
-from shardviz.core.program import sharding_rule
+from shardviz.core.format import bytes_text, joined
 from shardviz.core.program.plan_values import TIED, PlannedOp, Record, Step, parent_axis
 from shardviz.core.program.report import Collective
-
-
-def dimension(op: PlannedOp, number: int) -> str:
-    """A dimension by number and size: `Dimension 1 (512)`."""
-    return f"Dimension {number} ({op.shape[number]})"
-
-
-def dimension_of(op: PlannedOp | None, axis: str) -> int | None:
-    """The dimension of a value that a mesh axis splits, or None."""
-    if op is None:
-        return None
-    return next((n for n, axes in enumerate(op.spec.dims) if axis in axes), None)
-
-
-def why_not_split(plan: Record, op: PlannedOp, number: int) -> str:
-    """Why no axis splits a dimension: nothing asked, nothing reached it, or two axes disagreed.
-
-    Args:
-        plan: the plan.
-        op: one of its values.
-        number: the dimension.
-    """
-    opening = f"{dimension(op, number)} is whole"
-    if op.shape[number] == 1:
-        return f"{opening}: there is nothing to split."
-    if op.kind == "argument":
-        return f"{opening}: it was asked for so."
-    if not op.covered:
-        return f"{opening}: no sharding crosses {op.name}."
-    if op.opcode == "sharding_constraint":
-        return f"{opening}: the constraint{_at(op)} asks for it so."
-    if op.opcode == "reshard" and op.op.endswith("/shard_map"):
-        return f"{opening}: the shard_map{_at(op)} asks for it so."
-    if op.kind == "result":
-        source = plan.by_name.get(op.operands[0]) if op.operands else None
-        if source is not None and _axes(source, number):
-            return f"{opening}: {source.name} is split there, but the result is asked for whole."
-        return f"{opening}, as in {op.operands[0] if op.operands else 'what is returned'}."
-    rule = sharding_rule.parse_sharding_rule(op.factors)
-    own = _result(rule, op)
-    if rule is None or own is None or number >= len(own):
-        return f"{opening}: no axis reached it."
-    return f"{opening}: {_reason(plan, op, rule, own[number], number)}"
-
-
-def _reason(
-    plan: Record,
-    op: PlannedOp,
-    rule: sharding_rule.ShardingRule,
-    names: tuple[str, ...],
-    number: int,
-) -> str:
-    held = _holders(plan, op, rule, names)
-    readers = [n for f in names for n in rule.readers(f)]
-    if not readers:
-        return f"it is new in {op.name}, and nothing that reads it is split there."
-    if not held:
-        sources = dict.fromkeys(op.operands[n] for n in readers if n < len(op.operands))
-        places = "where it comes from, is" if len(sources) == 1 else "where it comes from, are"
-        return f"no axis reached it; {' and '.join(sources)}, {places} whole there."
-    axis, name = next(iter(held.items()))
-    if op.manual and not plan.by_name[name].manual:
-        return f"{_held(held)}, but the body of a shard_map sees one block."
-    if blocked := [f for f in names if f in (*rule.blocked, *rule.whole)]:
-        return f"{_held(held)}, but {op.name} lets nothing cross {blocked[0]}."
-    if parts := _parts(op, rule, names, name):
-        return f"in {name} it is one part of {parts}, and {axis} splits another part."
-    if (other := _elsewhere(op, axis, number)) is not None:
-        return (
-            f"{_held({axis: name})}, but {axis} splits dimension {other} here, and an array uses a"
-            " mesh axis once."
-        )
-    if len(held) > 1:
-        return f"{_held(held)}: they disagree, so neither crosses {op.name}."
-    if summed := _reduced(plan, op, rule, axis):
-        return f"{_held(held)}, but {axis} also splits {summed}, over which {op.name} reduces."
-    return f"{_held(held)}, but Shardy did not let it cross {op.name}."
-
-
-def _parts(
-    op: PlannedOp, rule: sharding_rule.ShardingRule, names: tuple[str, ...], name: str
-) -> str:
-    """The factors of the operand's dimension of which these are only a part, or `""`."""
-    for operand, tensor in zip(op.operands, rule.operands, strict=False):
-        for own in tensor:
-            if operand == name and set(names) < set(own):
-                return "".join(own)
-    return ""
-
-
-def _holders(
-    plan: Record, op: PlannedOp, rule: sharding_rule.ShardingRule, names: tuple[str, ...]
-) -> dict[str, str]:
-    """Mesh axis to the operand in which it splits one of these factors."""
-    held: dict[str, str] = {}
-    for name, tensor in zip(op.operands, rule.operands, strict=False):
-        value = plan.by_name.get(name)
-        for number, own in enumerate(tensor):
-            if value is not None and set(own) & set(names):
-                held |= {axis: name for axis in _axes(value, number) if axis not in held}
-    return held
-
-
-def _reduced(plan: Record, op: PlannedOp, rule: sharding_rule.ShardingRule, axis: str) -> str:
-    """The factor that an operation reduces over and that an axis splits in an operand, or `""`."""
-    for factor in rule.reduction:
-        if axis in _holders(plan, op, rule, (factor,)):
-            return f"{factor} ({rule.sizes[factor]})"
-    return ""
-
-
-def _elsewhere(op: PlannedOp, axis: str, number: int) -> int | None:
-    return next((n for n, a in enumerate(op.spec.dims) if axis in a and n != number), None)
-
-
-def _result(rule: sharding_rule.ShardingRule | None, op: PlannedOp) -> sharding_rule.Tensor | None:
-    if rule is None or not rule.results:
-        return None
-    _, bracket, index = op.name.rpartition("[")
-    number = int(index[:-1]) if bracket and index[:-1].isdecimal() else 0
-    return rule.results[number] if number < len(rule.results) else None
-
-
-def _axes(op: PlannedOp, number: int) -> tuple[str, ...]:
-    return op.spec.dims[number] if number < op.spec.rank else ()
-
-
-def _held(held: dict[str, str]) -> str:
-    return " and ".join(f"{axis} splits it in {name}" for axis, name in held.items())
-
-
-def _at(op: PlannedOp) -> str:
-    return f" at {op.source}" if op.source else ""
-
+from shardviz.core.program.sharding_rule import ShardingRule, Tensor
 
 _Arrivals = dict[tuple[str, str], Step]
 _CAME = {
     "argument": "which came from argument {}",
-    "result": "which was asked for on the result {}",
+    "result": "which was requested for the result {}",
     "constraint": "which the constraint on {} asks for",
     "manual": "which {} asks for",
     "op": "which is in the type of {}",
 }
 _SUMS = ("all-reduce", "reduce-scatter")
 _CARRIED = {
-    "while": "what a loop carries is split alike on every turn",
-    "case": "the result of a choice is split as its branches are",
-    "if": "the result of a choice is split as its branches are",
-    "optimization_barrier": "a barrier hands on what it gets",
-    "shard_map": "a shard_map hands on what its body returns",
+    "while": "what a loop carries is split alike in every iteration",
+    "case": "the result of a cond is split as its branches are",
+    "if": "the result of a cond is split as its branches are",
+    "optimization_barrier": "a barrier returns its operands",
+    "shard_map": "a shard_map returns what its body returns",
 }
 
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Displayed):
-    """Why a value is laid out as it is.
+    """Why a value of a plan is sharded as it is.
 
     Attributes:
-        plan: the plan it is told from.
+        plan: the plan.
         op: the value.
-        lines: the story, one sentence a step.
+        lines: the explanation, one sentence per step.
         steps: the steps that brought its axes, in the order in which they happened.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> x = PlannedOp("x", "argument", shape=(8,), dtype="int8", spec=Spec.parse("None"))
-    >>> print(tell(Record("f", make_mesh(data=2), (x,)), x))
+    >>> print(explain_value(Record("f", make_mesh(data=2), (x,)), x))
     x is an argument, int8[8]: P(None).
-    Dimension 0 (8) is whole: it was asked for so.
+    Dimension 0 (8) is not split, as requested.
     """
 
     plan: Record
@@ -189,49 +55,49 @@ class Explanation(Displayed):
         return "\n".join(self.lines)
 
     def __repr__(self) -> str:
-        return f"Story({self.op.name}: {len(self.lines)} lines)"
+        return f"Explanation({self.op.name}: {len(self.lines)} lines)"
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
-    """The story of one value of a plan: every axis back to its origin, and why the rest is whole.
+    """Explains one value: every axis back to its origin, and why other dimensions are not split.
 
     Args:
         plan: the plan.
         op: one of its values.
     """
     steps: dict[tuple[int, str], Step] = {}
-    reached = _arrivals(plan)
+    arrivals = _arrivals(plan)
     lines = [_first_sentence(op)]
     if op.rule and op.kind == "op":
         lines.append(f"The rule of {op.name}: {op.rule}.")
     for number in range(len(op.shape)):
         axes = op.spec.dims[number] if number < op.spec.rank else ()
         if not axes:
-            lines.append(why_not_split(plan, op, number))
+            lines.append(_why_not_split(plan, op, number))
         for axis in axes:
-            told = _Axis(plan, op, axis, reached)
-            lines += told.lines(f"{dimension(op, number)} is split over {axis}")
-            steps |= {(s.number, s.axis): s for s in told.steps}
+            path = _AxisPath(plan, op, axis, arrivals)
+            lines += path.lines(f"{_dimension(op, number)} is split over {axis}")
+            steps |= {(s.number, s.axis): s for s in path.steps}
     for axis in sorted(op.spec.unreduced):
         lines.append(f"It is not summed over {axis} yet: each device along it holds a part.")
-    lines += _no_sums(plan, op)
+    lines += _moved_first(plan, op)
     lines += [_cost(c) for c in plan.collectives if c.value == op.name]
     if op.note:
         lines.append(op.note)
     return Explanation(plan, op, tuple(lines), tuple(steps[n] for n in sorted(steps)))
 
 
-class _Axis:
-    """One axis of a value, followed back to where it came from."""
+class _AxisPath:
+    """The steps by which one axis reached a value."""
 
-    def __init__(self, plan: Record, op: PlannedOp, axis: str, reached: _Arrivals) -> None:
+    def __init__(self, plan: Record, op: PlannedOp, axis: str, arrivals: _Arrivals) -> None:
         self.plan, self.op, self.axis = plan, op, axis
         self.steps: list[Step] = []
         self.end = self.start = op.name
-        if op.kind == "result" and op.operands and _arrival(reached, op.name, axis) is None:
+        if op.kind == "result" and op.operands and _arrival(arrivals, op.name, axis) is None:
             self.end = self.start = op.operands[0]
         seen = {op.name}
-        while (step := _arrival(reached, self.start, axis)) and step.origin not in seen:
+        while (step := _arrival(arrivals, self.start, axis)) and step.origin not in seen:
             self.steps.insert(0, step)
             self.start = step.origin
             seen.add(step.origin)
@@ -242,19 +108,20 @@ class _Axis:
         if origin is None:
             return [f"{opening}."]
         if origin.name == self.op.name and origin.kind in ("argument", "result"):
-            return [f"{opening}: it was asked for so."]
-        place = f" ({origin.source})" if origin.source else ""
-        came = _CAME[origin.kind].format(f"{origin.name}{place}")
+            return [f"{opening}, as requested."]
+        source = f" ({origin.source})" if origin.source else ""
+        came = _CAME[origin.kind].format(f"{origin.name}{source}")
         lines = [f"{opening}, {came}."]
-        asks = (
+        without_step = (
             origin.name == self.start,
             self.op.opcode in ("sharding_constraint", "shard_map"),
             TIED in self.op.note,
             origin.kind == "manual" and self.op.opcode == "reshard",
         )
-        if not self.steps and not any(asks):
+        if not self.steps and not any(without_step):
             lines.append(
-                "No step of its own brought it: it crossed the border of a function or loop."
+                "No step of the propagation brought it: it crossed the border of a function or"
+                " loop."
             )
         targets = [step.origin for step in self.steps[1:]] + [self.end]
         return lines + [
@@ -274,13 +141,13 @@ def _arrivals(plan: Record) -> _Arrivals:
     return found
 
 
-def _arrival(reached: _Arrivals, name: str, axis: str) -> Step | None:
-    return reached.get((name, axis)) or reached.get((name, parent_axis(axis)))
+def _arrival(arrivals: _Arrivals, name: str, axis: str) -> Step | None:
+    return arrivals.get((name, axis)) or arrivals.get((name, parent_axis(axis)))
 
 
 def _first_sentence(op: PlannedOp) -> str:
     kind = {"argument": "an argument", "result": "a result"}.get(op.kind)
-    kind = kind or f"made by {op.opcode}{f' at {op.source}' if op.source else ''}"
+    kind = kind or f"made by {op.opcode}{_at(op)}"
     return f"{op.name} is {kind}, {op.short}: {op.spec}."
 
 
@@ -292,30 +159,31 @@ def _sentence(plan: Record, step: Step, target: str) -> str:
         return f"{went}: a result is split as what is returned."
     if op.opcode in _CARRIED:
         return f"{went}: {_CARRIED[op.opcode]}."
-    place = f" at {op.source}" if op.source else ""
     across = "" if step.op == target else f" across {step.op}"
     factor = _factor(plan, op, step, target)
-    return f"{went}{across}{place}{factor}."
+    return f"{went}{across}{_at(op)}{factor}."
 
 
 def _factor(plan: Record, op: PlannedOp, step: Step, target: str) -> str:
-    rule = sharding_rule.parse_sharding_rule(op.factors)
+    rule = op.factors
     if rule is None:
         return ""
-    first = dimension_of(plan.by_name.get(step.origin), step.axis)
-    last = dimension_of(plan.by_name.get(target), step.axis)
+    first = _dimension_of(plan.by_name.get(step.origin), step.axis)
+    last = _dimension_of(plan.by_name.get(target), step.axis)
     if first is None or last is None:
         return ""
     name = _name_of(rule, op, step.origin, first)
     if name == "" or name != _name_of(rule, op, target, last):
         return ""
-    if len({*rule.operands, *rule.results}) == 1 and not (rule.whole or rule.blocked):
+    if len({*rule.operands, *rule.results}) == 1 and not (
+        rule.need_replication or rule.blocked_propagation
+    ):
         return ", which works element by element"
     same = f"dimension {first}" if first == last else f"dimension {first} there and {last} here"
     return f": {rule.formula}, where {name} is {same}"
 
 
-def _name_of(rule: sharding_rule.ShardingRule, op: PlannedOp, value: str, number: int) -> str:
+def _name_of(rule: ShardingRule, op: PlannedOp, value: str, number: int) -> str:
     """The factor that a rule gives a dimension of one of its values."""
     base = op.name.partition("[")[0]
     for names, tensors in ((op.operands, rule.operands), ((op.name, base), rule.results)):
@@ -325,12 +193,12 @@ def _name_of(rule: sharding_rule.ShardingRule, op: PlannedOp, value: str, number
     return ""
 
 
-def _no_sums(plan: Record, op: PlannedOp) -> list[str]:
+def _moved_first(plan: Record, op: PlannedOp) -> list[str]:
     """Which axes split what an operation reduces over, and are moved away before it does.
 
-    Where they are not, the collective that puts the parts together says so itself.
+    Where they are not moved, the cause of the collective that reduces says so itself.
     """
-    rule = sharding_rule.parse_sharding_rule(op.factors)
+    rule = op.factors
     if rule is None or op.kind != "op":
         return []
     own = [c for c in plan.collectives if c.value == op.name]
@@ -340,18 +208,16 @@ def _no_sums(plan: Record, op: PlannedOp) -> list[str]:
         for axis, names in _split(plan, op, rule, factor).items():
             moves = [c.kind for c in own if c.kind not in _SUMS and axis in c.mesh_axes]
             if axis not in summed and moves:
-                both, many = " and ".join(names), "is" if len(names) == 1 else "are"
+                verb = "is" if len(names) == 1 else "are"
                 lines.append(
-                    f"{axis} splits {factor} ({rule.sizes[factor]}) in {both}, which {many} moved"
-                    f" first ({moves[0]} over {axis}): so {op.name} reduces over the whole of"
-                    f" {factor}, and nothing is put together over {axis}."
+                    f"{axis} splits {factor} ({rule.sizes[factor]}) in {joined(names)}, which"
+                    f" {verb} moved first ({moves[0]} over {axis}): so {op.name} reduces over all"
+                    f" of {factor} on each device, and needs no reduction over {axis}."
                 )
     return lines
 
 
-def _split(
-    plan: Record, op: PlannedOp, rule: sharding_rule.ShardingRule, factor: str
-) -> dict[str, list[str]]:
+def _split(plan: Record, op: PlannedOp, rule: ShardingRule, factor: str) -> dict[str, list[str]]:
     """Mesh axis to the operands in which it splits a factor."""
     found: dict[str, list[str]] = {}
     for name, tensor in zip(op.operands, rule.operands, strict=False):
@@ -369,3 +235,130 @@ def _cost(c: Collective) -> str:
     cause = f": {c.cause}" if c.cause else "."
     size = bytes_text(c.bytes_per_device)
     return f"It costs, as an estimate, one {c.kind} of {size} over {over}{cause}"
+
+
+def _dimension(op: PlannedOp, number: int) -> str:
+    """A dimension by number and size: `Dimension 1 (512)`."""
+    return f"Dimension {number} ({op.shape[number]})"
+
+
+def _dimension_of(op: PlannedOp | None, axis: str) -> int | None:
+    """The dimension of a value that a mesh axis splits, or None."""
+    if op is None:
+        return None
+    return next((n for n, axes in enumerate(op.spec.dims) if axis in axes), None)
+
+
+def _why_not_split(plan: Record, op: PlannedOp, number: int) -> str:
+    """Why no axis splits a dimension: none requested, none reached it, or two axes disagreed."""
+    opening = f"{_dimension(op, number)} is not split"
+    if op.shape[number] == 1:
+        return f"{opening}: it has size 1."
+    if op.kind == "argument":
+        return f"{opening}, as requested."
+    if not op.covered:
+        return f"{opening}: no sharding crosses {op.name}."
+    if op.opcode == "sharding_constraint":
+        return f"{opening}: the constraint{_at(op)} asks for that."
+    if op.opcode == "reshard" and op.op.endswith("/shard_map"):
+        return f"{opening}: the shard_map{_at(op)} asks for that."
+    if op.kind == "result":
+        source = plan.by_name.get(op.operands[0]) if op.operands else None
+        if source is not None and _axes(source, number):
+            return f"{opening}: {source.name} is, but the program requests otherwise."
+        return f"{opening}, as in {op.operands[0] if op.operands else 'what is returned'}."
+    rule = op.factors
+    own = _result(rule, op)
+    if rule is None or own is None or number >= len(own):
+        return f"{opening}: no axis reached it."
+    return f"{opening}: {_reason(plan, op, rule, own[number], number)}"
+
+
+def _reason(
+    plan: Record,
+    op: PlannedOp,
+    rule: ShardingRule,
+    names: tuple[str, ...],
+    number: int,
+) -> str:
+    holders = _holders(plan, op, rule, names)
+    readers = [n for f in names for n in rule.readers(f)]
+    if not readers:
+        return f"it is new in {op.name}, and nothing that reads it is split there."
+    if not holders:
+        sources = dict.fromkeys(op.operands[n] for n in readers if n < len(op.operands))
+        verb = "is" if len(sources) == 1 else "are"
+        return (
+            f"no axis reached it; {joined(sources)}, where it comes from, {verb} not split there."
+        )
+    axis, name = next(iter(holders.items()))
+    if op.manual and not plan.by_name[name].manual:
+        return f"{_splits(holders)}, but the body of a shard_map sees one shard."
+    if blocked := [f for f in names if f in (*rule.blocked_propagation, *rule.need_replication)]:
+        return f"{_splits(holders)}, but {op.name} lets nothing cross {blocked[0]}."
+    if parts := _parts(op, rule, names, name):
+        return f"in {name} it is one part of {parts}, and {axis} splits another part."
+    if (other := _elsewhere(op, axis, number)) is not None:
+        return (
+            f"{_splits({axis: name})}, but {axis} splits dimension {other} here, and an array uses"
+            " a mesh axis once."
+        )
+    if len(holders) > 1:
+        return f"{_splits(holders)}: they disagree, so neither crosses {op.name}."
+    if summed := _reduced(plan, op, rule, axis):
+        return f"{_splits(holders)}, but {axis} also splits {summed}, over which {op.name} reduces."
+    return f"{_splits(holders)}, but Shardy did not let it cross {op.name}."
+
+
+def _parts(op: PlannedOp, rule: ShardingRule, names: tuple[str, ...], name: str) -> str:
+    """The factors of the operand's dimension of which these are only a part, or `""`."""
+    for operand, tensor in zip(op.operands, rule.operands, strict=False):
+        for own in tensor:
+            if operand == name and set(names) < set(own):
+                return "".join(own)
+    return ""
+
+
+def _holders(
+    plan: Record, op: PlannedOp, rule: ShardingRule, names: tuple[str, ...]
+) -> dict[str, str]:
+    """Mesh axis to the operand in which it splits one of these factors."""
+    holders: dict[str, str] = {}
+    for name, tensor in zip(op.operands, rule.operands, strict=False):
+        value = plan.by_name.get(name)
+        for number, own in enumerate(tensor):
+            if value is not None and set(own) & set(names):
+                holders |= {axis: name for axis in _axes(value, number) if axis not in holders}
+    return holders
+
+
+def _reduced(plan: Record, op: PlannedOp, rule: ShardingRule, axis: str) -> str:
+    """The factor that an operation reduces over and that an axis splits in an operand, or `""`."""
+    for factor in rule.reduction:
+        if axis in _holders(plan, op, rule, (factor,)):
+            return f"{factor} ({rule.sizes[factor]})"
+    return ""
+
+
+def _elsewhere(op: PlannedOp, axis: str, number: int) -> int | None:
+    return next((n for n, a in enumerate(op.spec.dims) if axis in a and n != number), None)
+
+
+def _result(rule: ShardingRule | None, op: PlannedOp) -> Tensor | None:
+    if rule is None or not rule.results:
+        return None
+    _, bracket, index = op.name.rpartition("[")
+    number = int(index[:-1]) if bracket and index[:-1].isdecimal() else 0
+    return rule.results[number] if number < len(rule.results) else None
+
+
+def _axes(op: PlannedOp, number: int) -> tuple[str, ...]:
+    return op.spec.dims[number] if number < op.spec.rank else ()
+
+
+def _splits(holders: dict[str, str]) -> str:
+    return " and ".join(f"{axis} splits it in {name}" for axis, name in holders.items())
+
+
+def _at(op: PlannedOp) -> str:
+    return f" at {op.source}" if op.source else ""

@@ -7,15 +7,14 @@ afterwards: the bytes are those of a program in which every operation reads and 
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.sharding_rule import ShardingRule, parse_sharding_rule
+from shardviz.core.program.plan_values import PlannedOp, group_size, local_shape
+from shardviz.core.program.sharding_rule import ShardingRule
 
 # They only move or name values, or contain other operations.
 _FREE = frozenset(
@@ -43,7 +42,6 @@ _PRODUCTS = ("dot_general", "dot", "convolution")
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
 # They write a part of their first operand in place; this operand holds what is written.
 _WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
-_PART = re.compile(r":\(\d+\)(\d+)$")  # Shardy's part of an axis: data:(1)2
 
 
 @dataclass(frozen=True)
@@ -94,10 +92,13 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> x = PlannedOp("x", "argument", shape=(64, 32), dtype="float32", spec=Spec.of("data"))
     >>> w = PlannedOp("w", "argument", shape=(32, 16), dtype="float32")
+    >>> rule = ShardingRule(
+    ...     ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
+    ...     {"i": 64, "j": 16, "k": 32}, ("k",))
     >>> dot = PlannedOp(
     ...     "dot_general", "op", "dot_general", shape=(64, 16), dtype="float32",
     ...     spec=Spec.of("data"), operands=("x", "w"),
-    ...     factors="<([i, k], [k, j])->([i, j]) {i=64, j=16, k=32} reduction={k}>")
+    ...     factors=rule)
     >>> op_costs(Plan("f", make_mesh(data=4), (x, w, dot)))[0].flops
     16384.0
     """
@@ -122,26 +123,6 @@ def op_costs(plan: Plan) -> tuple[OpCost, ...]:
     return tuple(costs)
 
 
-def axis_size(mesh: MeshSpec, axis: str) -> int:
-    """The size of a mesh axis, or of a part of one as Shardy writes it.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> axis_size(make_mesh(data=8), "data"), axis_size(make_mesh(data=8), "data:(1)2")
-    (8, 2)
-    """
-    part = _PART.search(axis)
-    return int(part[1]) if part else mesh.require_axis(axis)
-
-
-def local_shape(op: PlannedOp, mesh: MeshSpec) -> tuple[int, ...]:
-    """The shape of a value on each device; the largest block where they differ."""
-    dims = (*op.spec.dims, *((),) * len(op.shape))
-    return tuple(
-        -(-size // math.prod(axis_size(mesh, a) for a in axes))
-        for size, axes in zip(op.shape, dims, strict=False)
-    )
-
-
 def _moved(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
     """The bytes that an operation reads and writes on each device."""
     read = [named.get(name) for name in op.operands]
@@ -157,14 +138,14 @@ def _moved(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int
 def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
     if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
         return 0  # tokens and the like take no memory
-    return size_in_bytes(math.prod(local_shape(op, mesh)), op.dtype)
+    return size_in_bytes(math.prod(local_shape(op.shape, op.spec, mesh)), op.dtype)
 
 
 def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
-    made = float(math.prod(local_shape(op, mesh)))
+    made = float(math.prod(local_shape(op.shape, op.spec, mesh)))
     if op.opcode not in _PRODUCTS:
         return made
-    rule = parse_sharding_rule(op.factors) if op.factors else None
+    rule = op.factors
     if rule is None or len(reads) < 2 or len(rule.operands) < 2:
         return None
     if op.opcode == "convolution":
@@ -180,7 +161,7 @@ def _summed(rule: ShardingRule, reads: list[PlannedOp], factor: str, mesh: MeshS
         held = [axes for names, axes in zip(operand, dims, strict=False) if factor in names]
         split.append({a for axes in held for a in axes})
     both = set.intersection(*split)
-    return -(-rule.sizes.get(factor, 1) // math.prod(axis_size(mesh, a) for a in both))
+    return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))
 
 
 def _kernel(rule: ShardingRule, kernel: PlannedOp) -> float:

@@ -1,8 +1,4 @@
-"""Plan: the propagated stage of a program.
-
-A Plan lists the values of a program in the order in which the program makes them: arguments, then
-the result of every operation.
-"""
+"""Plan: what the propagated stage of a program decided about every value."""
 
 from __future__ import annotations
 
@@ -23,8 +19,8 @@ class Plan(Record, Displayed):
     Attributes:
         program, mesh, ops, collectives, error: what a Record holds.
         trace_s, lower_s, propagate_s: seconds of each stage.
-        notes: what the user should know: what is not covered, what was left out.
-        diagnosis: for a program that Explicit axes refuse, what would be accepted.
+        notes: what is not covered, and what was left out.
+        diagnosis: for a program that jax refuses on Explicit axes, what it would accept.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.program.plan_values import PlannedOp
@@ -41,11 +37,11 @@ class Plan(Record, Displayed):
 
     @property
     def seconds(self) -> float:
-        """Seconds it took in all: trace, lower, propagate."""
+        """Seconds in all: trace, lower, propagate."""
         return sum(s or 0.0 for s in (self.trace_s, self.lower_s, self.propagate_s))
 
     def why(self, value: Any) -> Explanation:
-        """The explanation of one value, step by step: what it requested, and what reached it.
+        """Explains one value, step by step: what it requested, and what reached it from where.
 
         Args:
             value: its name, number, a PlannedOp, or a collective that it causes.

@@ -1,4 +1,4 @@
-"""plan_difference() -> PlanDiff: what changes from one plan to another."""
+"""Compares two plans: which values, origins and collectives differ."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class ValueChange:
-    """One value that both plans have, and that has another sharding or origin in each.
+    """One value of both plans whose sharding, or the origin of an axis, differs.
 
     Attributes:
         before, after: the value in each plan.
@@ -43,11 +43,11 @@ class ValueChange:
         if self.moved:
             return f"{name}: {self.before.spec} -> {self.after.spec}"
         old = {a: o for a, o in self.before.origins.items() if self.after.origins.get(a) != o}
-        before = [f"{a} came from {o.kind} {o.name}" for a, o in old.items()]
+        came = [f"{a} came from {o.kind} {o.name}" for a, o in old.items()]
         new = [
             f"{a} comes from {o.kind} {o.name}" for a, o in self.after.origins.items() if a in old
         ]
-        return f"{name}: {self.after.spec} as before, but {', '.join(before)}; {', '.join(new)} now"
+        return f"{name}: {self.after.spec} as before, but {', '.join(came)}; {', '.join(new)} now"
 
 
 @dataclass(frozen=True, repr=False)
@@ -149,8 +149,8 @@ class PlanDiff(Displayed):
 def plan_difference(before: Record, after: Record) -> PlanDiff:
     """What changes from one plan to another.
 
-    Values are the same where their name in jax and their order under that name are the same;
-    source lines may differ.
+    Values are matched by their name in jax and their order among those of that name, so that lines
+    of the program may move.
 
     Raises:
         ProgramError: if either is no Plan.
@@ -190,7 +190,7 @@ def _matched(
     matcher = SequenceMatcher(None, firsts, seconds, autojunk=False)
     for block in matcher.get_matching_blocks():
         pairs += [(block.a + i, block.b + i) for i in range(block.size)]
-    # What is in another order is still the same.
+    # What changed its position is still the same.
     pairs += _moved(firsts, seconds, pairs)
     lefts, rights = {a for a, _ in pairs}, {b for _, b in pairs}
     return (

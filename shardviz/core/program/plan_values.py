@@ -1,12 +1,10 @@
-"""What a plan holds: its values, where their axes came from, and the propagation steps.
-
-What Shardy said of a value stands on the value.
-"""
+"""What a plan holds: its values, where their axes came from, and the propagation steps."""
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from typing import Any
@@ -16,8 +14,9 @@ from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective, Failure
+from shardviz.core.program.sharding_rule import ShardingRule
 
-#: What the note says of a value to which another one's sharding came without any step.
+#: How the note begins on a value that got another one's sharding without any step.
 TIED = "shard_alike splits it as"
 ORIGINS = ("argument", "constraint", "result", "manual", "op")
 
@@ -28,7 +27,7 @@ class Origin:
 
     Attributes:
         axis: the mesh axis; a part of one as Shardy writes it, `data:(1)2`.
-        kind: one of ORIGINS: who first asked for the axis.
+        kind: one of ORIGINS: what first requested the axis.
         name: the argument (`w_in`), the result (`output`), or the constrained value.
         source: file and line of the constraint, or `""`.
 
@@ -42,8 +41,8 @@ class Origin:
     source: str = ""
 
     def __str__(self) -> str:
-        where = f" ({self.source})" if self.source else ""
-        return f"{self.axis} from {self.kind} {self.name}{where}"
+        source = f" ({self.source})" if self.source else ""
+        return f"{self.axis} from {self.kind} {self.name}{source}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,7 @@ class Step:
     """One step of the propagation: an axis crossed an operation.
 
     Attributes:
-        number: when it happened; counts over the whole program from 0.
+        number: when it happened; counts from 0 over all of the program.
         axis: the mesh axis that moved.
         op: the name of the PlannedOp whose sharding rule it followed.
         origin: the value it came from, by name.
@@ -87,17 +86,17 @@ class PlannedOp:
             Shardy's notation, `data:(1)2`.
         origins: mesh axis to where it came from, for every axis of `spec`.
         step: the number of the propagation step that brought the last axis; None where no step
-            did: the value was asked for as it is, or is whole.
+            did: the program requests its sharding, or it is replicated.
         steps: every step that crossed this operation.
         rule: the operation's sharding rule in words; `""` where it has none.
-        factors: the same rule as Shardy writes it.
+        factors: the same rule by its factors; None where it has none.
         operands: the names of the values it reads.
-        scope: the functions it stands in, outermost first, as jax names them.
+        scope: the functions around it, outermost first, as jax names them.
         region: what it is inside of: `""`, `"loop body"`, `"loop condition"`, `"branch"`,
             `"manual"`.
         manual: whether a `shard_map` is around it, however many loops and branches lie between:
             its shape is that of one device's block.
-        trips: how often it runs, where it stands in loops of known length.
+        trips: how often it runs, where the loops around it are of known length.
         backward: whether it belongs to the backward pass.
         covered: whether the propagation looked into it.
         note: why it is not covered, or what else a person should know.
@@ -120,7 +119,7 @@ class PlannedOp:
     step: int | None = None
     steps: tuple[Step, ...] = ()
     rule: str = ""
-    factors: str = ""
+    factors: ShardingRule | None = None
     operands: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
     region: str = ""
@@ -174,7 +173,7 @@ class Choice:
 
     @property
     def bytes_per_device(self) -> int:
-        """The bytes that its collectives are about, on each device."""
+        """The bytes of its collectives on each device."""
         return sum(c.bytes_per_device for c in self.collectives)
 
 
@@ -259,14 +258,41 @@ class Record:
         )
 
 
-_PART = re.compile(r":\(\d+\)\d+$")
+_PART = re.compile(r":\(\d+\)(\d+)$")  # Shardy's part of an axis: data:(1)2
 
 
 @lru_cache(maxsize=4096)
 def parent_axis(axis: str) -> str:
     """The mesh axis that an axis is a part of, or itself.
 
-    >>> parent("data:(1)2"), parent("data")
+    >>> parent_axis("data:(1)2"), parent_axis("data")
     ('data', 'data')
     """
     return _PART.sub("", axis)
+
+
+def axis_size(axis: str, mesh: MeshSpec) -> int:
+    """The size of a mesh axis, or of a part of one.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> axis_size("data", make_mesh(data=8)), axis_size("data:(2)4", make_mesh(data=8))
+    (8, 4)
+    """
+    part = _PART.search(axis)
+    return int(part[1]) if part else mesh.require_axis(axis)
+
+
+def group_size(axes: Iterable[str], mesh: MeshSpec) -> int:
+    """How many devices take part in each group of a collective over some axes."""
+    return math.prod(axis_size(axis, mesh) for axis in axes)
+
+
+def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int, ...]:
+    """The shape of the shard on each device; the largest where they differ.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> local_shape((10, 6), Spec.parse("data"), make_mesh(data=4))
+    (3, 6)
+    """
+    parts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
+    return tuple(-(-size // over) for size, over in zip(shape, parts, strict=False))

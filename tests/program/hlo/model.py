@@ -19,7 +19,7 @@ class Programs:
     def a(self, shape, *spec, dtype=jnp.float32):
         return jax.ShapeDtypeStruct(shape, dtype, sharding=self.s(*spec))
 
-    # A stack of layers under fsdp: the gathers of a layer's weights stand in a loop of 6.
+    # A stack of layers under fsdp: the gathers of a layer's weights are in a loop of 6.
     def layers(self):
         def body(x, ws):
             w, v = ws

@@ -1,7 +1,7 @@
-"""Where the estimate is known to miss: values of which XLA's partitioner makes something else.
+"""Where the estimate is known to differ from XLA's partitioner, as notes on values of a plan.
 
-Shardy lets an axis cross a shift, a window or a cumulative sum, and plans nothing for what must be
-exchanged there; XLA's partitioner does not. Pure: a value of a plan in, a sentence out.
+Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective for what
+must be exchanged there; XLA's partitioner inserts one.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.backend.shardy.estimate import group_size
-from shardviz.core.backend.shardy.mlir_text import AttributeCache
+from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program import sharding_rule
-from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.plan_values import PlannedOp, group_size
+from shardviz.core.program.sharding_rule import ShardingRule
 
 
 @dataclass(frozen=True)
 class Window:
-    """What an operation reads along a dimension of its first operand, to make each number.
+    """What an operation reads along a dimension of its first operand, for each element it makes.
 
-    Number `o` of the result reads the numbers from `o * stride - low` on, `size` of them, of an
-    operand whose numbers stand `spread` apart.
+    Element `o` of the result reads `size` elements from `o * stride - low` on, of an operand whose
+    elements are `spread` apart.
 
     >>> Window(3, low=1).crosses(16, 16, parts=4), Window(4, stride=4).crosses(16, 4, parts=4)
     (True, False)
@@ -37,16 +36,16 @@ class Window:
     spread: int = 1
 
     def crosses(self, read: int, made: int, parts: int) -> bool:
-        """Whether a block of the result needs what another device holds.
+        """Whether a shard of the result needs elements that another device holds.
 
         Args:
             read: the size of the dimension of the operand.
             made: the size of the dimension of the result.
-            parts: how many blocks both are split into.
+            parts: how many shards both are split into.
         """
         block, own = -(-made // parts), -(-read // parts)
         device = np.arange(-(-made // block) if block else 0)
-        # Windows in the padding alone, before or after the numbers, read nothing.
+        # Windows in the padding alone, before or after the elements, read nothing.
         before = -((self.size - 1 - self.low) // self.stride)
         after = ((read - 1) * self.spread + self.low) // self.stride
         first = np.maximum(device * block, before)
@@ -63,7 +62,7 @@ class Limit:
     """One known difference.
 
     Attributes:
-        what: what the value is, in words, before "along a split dimension".
+        what: the operation in words: `a reversal`.
         shardy: what Shardy plans.
         kind: the collective that XLA's partitioner puts in.
         partitioner: what it does, in words.
@@ -78,22 +77,22 @@ class Limit:
     partitioner: str
 
     def sentence(self, dim: int, axes: Sequence[str]) -> str:
-        """The note for a value whose operand is split over `axes` along `dim`."""
+        """The note on a value whose operand is split over `axes` along `dim`."""
         return (
-            f"The estimate misses here: Shardy plans {self.shardy} for {self.what} along dimension"
+            f"The estimate differs here: Shardy plans {self.shardy} for {self.what} along dimension"
             f" {dim}, split over {' × '.join(axes)}; XLA's partitioner {self.partitioner}: expect"
             f" {'an' if self.kind.startswith('a') else 'a'} {self.kind}."
         )
 
 
-_EDGES = "exchanges what crosses the edges of blocks"
-_GATHERS = "puts the dimension together"
+_EDGES = "exchanges what crosses the borders of shards"
+_GATHERS = "gathers the dimension"
 _NOTHING, _KEYED = "nothing", "two all-reduces"
 LIMITS: Mapping[str, Limit] = {
     "pad": Limit("a padding", _NOTHING, "collective-permute", _EDGES),
     "slice": Limit("a slice", _NOTHING, "collective-permute", _EDGES),
-    "slice of one": Limit("an index", _NOTHING, "all-reduce", "adds what one block alone holds"),
-    "reverse": Limit("a reversal", _NOTHING, "collective-permute", "swaps the blocks"),
+    "slice of one": Limit("an index", _NOTHING, "all-reduce", "sums what only one shard holds"),
+    "reverse": Limit("a reversal", _NOTHING, "collective-permute", "swaps the shards"),
     "concatenate": Limit("a shift", _NOTHING, "collective-permute", _EDGES),
     "convolution": Limit("a convolution", _NOTHING, "collective-permute", _EDGES),
     "reduce_window": Limit("a sliding window", _NOTHING, "collective-permute", _EDGES),
@@ -114,7 +113,7 @@ def limit_note(
     windows: Mapping[int, Window] = _NONE,
     indexed: bool = True,
 ) -> str:
-    """What a person should know of a value where XLA is known to do otherwise; else `""`.
+    """The note on a value where XLA is known to do otherwise; else `""`.
 
     Args:
         op: the value.
@@ -124,11 +123,12 @@ def limit_note(
         indexed: whether the dimension of a slice of one is dropped afterwards, as an index does.
 
     >>> from shardviz.core.layout.partition_spec import Spec
-    >>> split, rule = Spec.parse("data"), "<([i])->([i]) {i=8} permutation={i}>"
+    >>> split, tensor = Spec.parse("data"), (("i",),)
+    >>> rule = ShardingRule((tensor,), (tensor,), {"i": 8}, permutation=("i",))
     >>> x = PlannedOp("x", "argument", shape=(8,), spec=split)
     >>> y = PlannedOp("y", "op", "reverse", shape=(8,), spec=split, operands=("x",), factors=rule)
     >>> print(limit_note(y, x, MeshSpec(("data",), (4,))))
-    The estimate misses here: Shardy plans nothing for a reversal along dimension 0, split ...
+    The estimate differs here: Shardy plans nothing for a reversal along dimension 0, split ...
     """
     found = limits_of(op, operand, mesh, windows, indexed)
     return " ".join(limit.sentence(dim, axes) for limit, dim, axes in found)
@@ -144,7 +144,7 @@ def limits_of(
     """The known differences at a value: each with the dimension of its operand, and its axes."""
     if op.opcode not in LIMITS or operand is None or op.manual:
         return []
-    rule = sharding_rule.parse_sharding_rule(op.factors)
+    rule = op.factors
     if rule is None or not rule.operands or not rule.results:
         return []
     found = []
@@ -165,7 +165,7 @@ class _Split:
 
     op: PlannedOp
     operand: PlannedOp
-    rule: sharding_rule.ShardingRule
+    rule: ShardingRule
     dim: int
     factor: str
     parts: int
@@ -174,25 +174,27 @@ class _Split:
 
     def kind(self) -> str:
         """Which of the limits this is; `""` where it is none."""
-        opcode, blocked = self.op.opcode, self.factor in self.rule.blocked
+        opcode, blocked = self.op.opcode, self.factor in self.rule.blocked_propagation
         if opcode == "top_k" and not blocked:
             return "rows of top_k"
         # Along another dimension, if there is one, Shardy's all-to-all splits it instead.
         if opcode in ("top_k", "dynamic_slice"):
             return opcode if blocked and self.operand.spec.rank > 1 else ""
         if opcode == "fft":
-            free = {f for names in self.rule.operands[0] for f in names} - {*self.rule.whole}
-            return opcode if self.factor in self.rule.whole and free else ""
-        if opcode == "reduce":  # of values with their places: argmax
+            free = {f for names in self.rule.operands[0] for f in names} - {
+                *self.rule.need_replication
+            }
+            return opcode if self.factor in self.rule.need_replication and free else ""
+        if opcode == "reduce":  # of values with their indices: argmax
             pairs = len(self.rule.results) > 1
             return opcode if pairs and self.factor in self.rule.reduction else ""
         return self._moved()
 
     def _moved(self) -> str:
-        """The limit of an operation that moves numbers along the dimension."""
+        """The limit of an operation that moves elements along the dimension."""
         results, spec = self.rule.results[0], self.op.spec
         own = next((n for n, names in enumerate(results) if self.factor in names), None)
-        if self.factor not in self.rule.moving or own is None or own >= spec.rank:
+        if self.factor not in self.rule.permutation or own is None or own >= spec.rank:
             return ""
         # Where it is not split afterwards, Shardy gathers it before.
         if not set(spec.dims[own]) & set(self.operand.spec.dims[self.dim]):
@@ -204,9 +206,9 @@ class _Split:
             return ""
         if opcode == "convolution" and self.window is not None and self.window.size >= made:
             return ""  # the gradient of a kernel, which XLA sums
-        # A window over the whole dimension: how jax lowers a cumulative sum.
-        whole = self.window is not None and self.window.size >= read > 1
-        return "cumulative" if opcode == "reduce_window" and whole else opcode
+        # A window over all of the dimension: how jax lowers a cumulative sum.
+        full = self.window is not None and self.window.size >= read > 1
+        return "cumulative" if opcode == "reduce_window" and full else opcode
 
 
 _NUMBER = re.compile(r"-?\d+")
@@ -214,50 +216,53 @@ _DIMENSIONS = re.compile(r"<\[([^\]]*)\]x\[([^\]]*)\]->")
 _SPLAT = re.compile(r"dense<(-?\d+)>")
 
 
-def windows_of(op: Any, texts: AttributeCache) -> dict[int, Window]:
+def windows_of(op: Any, attributes: AttributeCache) -> dict[int, Window]:
     """Dimension of the first operand to window; a dimension without one is left out."""
     name = op.name
     if name == "stablehlo.slice":
-        starts, strides = _numbers(op, "start_indices", texts), _numbers(op, "strides", texts)
+        starts, strides = (
+            _numbers(op, "start_indices", attributes),
+            _numbers(op, "strides", attributes),
+        )
         return {
             n: Window(stride=step, low=-start)
             for n, (start, step) in enumerate(zip(starts, strides, strict=True))
         }
     if name == "stablehlo.pad":
-        lows = _numbers(op, "edge_padding_low", texts)
-        between = _numbers(op, "interior_padding", texts)
+        lows = _numbers(op, "edge_padding_low", attributes)
+        between = _numbers(op, "interior_padding", attributes)
         return {
             n: Window(low=low, spread=gap + 1)
             for n, (low, gap) in enumerate(zip(lows, between, strict=True))
         }
     if name == "stablehlo.reduce_window":
-        sizes = _numbers(op, "window_dimensions", texts)
-        return _sliding(op, range(len(sizes)), sizes, "base", texts)
+        sizes = _numbers(op, "window_dimensions", attributes)
+        return _sliding(op, range(len(sizes)), sizes, "base", attributes)
     if name == "stablehlo.convolution":
-        return _of_convolution(op, texts)
+        return _of_convolution(op, attributes)
     return {}
 
 
-def _of_convolution(op: Any, texts: AttributeCache) -> dict[int, Window]:
-    found = _DIMENSIONS.search(texts.attribute(op, "dimension_numbers"))
-    kernel = texts.tensor(op.operands[1])
+def _of_convolution(op: Any, attributes: AttributeCache) -> dict[int, Window]:
+    found = _DIMENSIONS.search(attributes.text(op, "dimension_numbers"))
+    kernel = attributes.tensor(op.operands[1])
     if found is None or kernel is None:
         return {}
     image, weights = ([d.strip() for d in part.split(",")] for part in found.groups())
     space = sorted((d for d in image if d.isdecimal()), key=int)
     sizes = [kernel[0][weights.index(d)] for d in space]
-    return _sliding(op, [image.index(d) for d in space], sizes, "lhs", texts)
+    return _sliding(op, [image.index(d) for d in space], sizes, "lhs", attributes)
 
 
 def _sliding(
-    op: Any, dims: Sequence[int], sizes: Sequence[int], base: str, texts: AttributeCache
+    op: Any, dims: Sequence[int], sizes: Sequence[int], base: str, attributes: AttributeCache
 ) -> dict[int, Window]:
     """The windows over some dimensions; `base` is what the operand's dilation is called."""
     ones = [1] * len(sizes)
-    strides = _numbers(op, "window_strides", texts) or ones
-    spreads = _numbers(op, f"{base}_dilation{'s' * (base == 'base')}", texts) or ones
-    gaps = _numbers(op, "rhs_dilation" if base == "lhs" else "window_dilations", texts) or ones
-    lows = _numbers(op, "padding", texts, 2 * len(sizes))[::2] or [0] * len(sizes)
+    strides = _numbers(op, "window_strides", attributes) or ones
+    spreads = _numbers(op, f"{base}_dilation{'s' * (base == 'base')}", attributes) or ones
+    gaps = _numbers(op, "rhs_dilation" if base == "lhs" else "window_dilations", attributes) or ones
+    lows = _numbers(op, "padding", attributes, 2 * len(sizes))[::2] or [0] * len(sizes)
     parts = zip(dims, sizes, strides, lows, spreads, gaps, strict=True)
     return {
         dim: Window((size - 1) * gap + 1, stride, low, spread)
@@ -265,9 +270,9 @@ def _sliding(
     }
 
 
-def _numbers(op: Any, name: str, texts: AttributeCache, count: int = 0) -> list[int]:
+def _numbers(op: Any, name: str, attributes: AttributeCache, count: int = 0) -> list[int]:
     """The numbers of `array<i64: 1, 2>`, or of `dense<[[1, 2], [0, 0]]> : tensor<2x2xi64>`."""
-    text = texts.attribute(op, name)
+    text = attributes.text(op, name)
     if text.startswith("dense"):
         if splat := _SPLAT.match(text):
             return [int(splat[1])] * count

@@ -1,7 +1,7 @@
-"""Programs with Explicit axes: types that hold shardings, and why jax refuses a program.
+"""Programs with Explicit axes: shardings in types, and the diagnosis of a program jax refuses.
 
-With Explicit axes the sharding is part of a value's type, and where the type of a result does not
-follow, jax raises and asks for `out_sharding`. Here every answer is tried, and priced.
+With Explicit axes the sharding is part of a value's type. Where jax cannot infer the type of a
+result it raises and asks for `out_sharding`; a diagnosis lists what it would accept, with costs.
 """
 
 from __future__ import annotations
@@ -17,11 +17,13 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
 from shardviz.core.backend.bridge import adopt_spec, jax_dtype
 from shardviz.core.backend.failures import source_of
-from shardviz.core.backend.shardy.explicit_choices import choices, moved, price, problem, spec_of
+from shardviz.core.backend.shardy.explicit_choices import choices, moved, price
 from shardviz.core.backend.shardy.explicit_errors import (
     Refused,
     is_sharding_error,
+    problem,
     refused_in,
+    spec_of,
     unfiltered,
 )
 from shardviz.core.backend.tracing import trace
@@ -32,13 +34,25 @@ from shardviz.core.program.program import Program
 
 Key = tuple[str, tuple[int, ...]]
 
+_TYPE = r"(\w+)\[([^\]]*)\]"
+_CARRY = re.compile(
+    rf"carry(?: input)?(?: component)? (\S+) has type {_TYPE},? but the corresponding output carry"
+    rf" component(?: \S+)? has type {_TYPE}"
+)
+_BRANCH = re.compile(
+    rf"output(.*?) of \w+(?: at path \S+)? has type {_TYPE} but the corresponding output of \w+"
+    rf" has type {_TYPE}",
+    re.S,
+)
+_ASSERTED = re.compile(r"array sharding: (P\(.*?\)) did not match .*?provided: (P\(.*?\))\. ")
+
 
 def typed_specs(jaxpr: Any) -> Mapping[Key, tuple[Spec, ...]]:
     """The shardings in the types of a traced program, by operation and shape.
 
     Args:
         jaxpr: what `jax.jit(f).trace(...).jaxpr` gives; functions called inside count too. What
-            stands where axes are Auto or Manual has no sharding in its type and is left out.
+            happens where axes are Auto or Manual has no sharding in its type and is left out.
 
     >>> import jax, jax.numpy as jnp
     >>> from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
@@ -57,7 +71,7 @@ def typed_specs(jaxpr: Any) -> Mapping[Key, tuple[Spec, ...]]:
 
 
 def note_types(ops: Sequence[PlannedOp], jaxpr: Any) -> tuple[PlannedOp, ...]:
-    """The values of a plan, with a note on each that the propagation lays out unlike its type.
+    """The values of a plan, with a note on each whose propagated sharding is not that of its type.
 
     Args:
         ops: the values.
@@ -69,7 +83,7 @@ def note_types(ops: Sequence[PlannedOp], jaxpr: Any) -> tuple[PlannedOp, ...]:
 
 def _noted(op: PlannedOp, types: Mapping[Key, tuple[Spec, ...]]) -> PlannedOp:
     called = op.op.rpartition("/")[2]
-    # Around what jax was asked for it adds operations of its own, under the same name.
+    # Beside the operation that was called, jax adds others of its own under the same name.
     if op.kind != "op" or not op.name.startswith(called):
         return op
     specs = types.get((called, op.shape))
@@ -103,19 +117,6 @@ def _spec(aval: Any) -> Spec | None:
     spec = adopt_spec(sharding.spec)  # type: ignore[union-attr]
     dims = (spec.dims + ((),) * len(aval.shape))[: len(aval.shape)]
     return Spec(dims, unreduced=spec.unreduced)
-
-
-_TYPE = r"(\w+)\[([^\]]*)\]"
-_CARRY = re.compile(
-    rf"carry(?: input)?(?: component)? (\S+) has type {_TYPE},? but the corresponding output carry"
-    rf" component(?: \S+)? has type {_TYPE}"
-)
-_BRANCH = re.compile(
-    rf"output(.*?) of \w+(?: at path \S+)? has type {_TYPE} but the corresponding output of \w+"
-    rf" has type {_TYPE}",
-    re.S,
-)
-_ASSERTED = re.compile(r"array sharding: (P\(.*?\)) did not match .*?provided: (P\(.*?\))\. ")
 
 
 def diagnose(error: BaseException, program: Program, mesh: AbstractMesh) -> Diagnosis | None:
@@ -176,7 +177,7 @@ def _refused_again(error: BaseException, program: Program, mesh: AbstractMesh) -
 
 
 def _of_carry(error: BaseException, mesh: AbstractMesh) -> Diagnosis | None:
-    """Types that have to agree around a loop or between branches, and do not."""
+    """The diagnosis of types that differ around a loop or between branches."""
     words = str(error)
     for pattern, op in ((_CARRY, "scan"), (_BRANCH, "cond")):
         if (found := pattern.search(words)) is None:
@@ -207,7 +208,7 @@ def _of_carry(error: BaseException, mesh: AbstractMesh) -> Diagnosis | None:
 def _of_assertion(
     error: BaseException, refused: Refused | None, mesh: AbstractMesh
 ) -> Diagnosis | None:
-    """with_sharding_constraint, which with Explicit axes only checks."""
+    """The diagnosis of a failed with_sharding_constraint, which on Explicit axes only checks."""
     found = _ASSERTED.search(str(error))
     if found is None:
         return None
@@ -227,9 +228,9 @@ def _of_assertion(
     )
 
 
-def _answer(before: Any, spec: Spec, mesh: AbstractMesh, where: str) -> Choice:
+def _answer(before: Any, spec: Spec, mesh: AbstractMesh, at: str) -> Choice:
     found = moved(before, spec, mesh)
-    return Choice(spec, found, f"Reshard to {spec} {where}: {price(found)}.")
+    return Choice(spec, found, f"Reshard to {spec} {at}: {price(found)}.")
 
 
 def _struct(dtype: str, dims: str, mesh: AbstractMesh) -> jax.ShapeDtypeStruct | None:

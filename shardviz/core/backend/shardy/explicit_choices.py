@@ -1,4 +1,4 @@
-"""The legal answers to a ShardingTypeError: each one tried on jax, and priced by the planner."""
+"""Finds what jax accepts in place of an operation it refused: each answer is tried and priced."""
 
 from __future__ import annotations
 
@@ -13,18 +13,17 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
-from shardviz.core.backend.bridge import adopt_mesh, adopt_spec
-from shardviz.core.backend.failures import in_words
+from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.backend.shardy.estimate import estimate
-from shardviz.core.backend.shardy.explicit_errors import Refused
-from shardviz.core.format import bytes_text
+from shardviz.core.backend.shardy.explicit_errors import Refused, spec_of
+from shardviz.core.format import bytes_text, joined
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import Choice
 from shardviz.core.program.report import Collective
 
-TRIED = 48  # candidates a way; with three axes on three dimensions there would be 64
-SHOWN = 8
-# Indexing takes `out_sharding` in `.at[...]`, which stands for `auto_axes` around the operation.
+MOST_TRIED = 48  # per kind of answer; three axes on three dimensions would make 64
+MOST_SHOWN = 8
+# Indexing takes `out_sharding` in `.at[...]`, which puts `auto_axes` around the operation.
 _INDEXING = ("gather", "scatter")
 Operands = tuple[Spec, ...]
 
@@ -40,14 +39,14 @@ class _Tried:
 
     @property
     def rank(self) -> tuple[Any, ...]:
-        """Its place among the others: a sum that is put off is no saving."""
+        """What answers are sorted by: a sum that is only deferred is no saving."""
         sent = sum(c.sent_bytes or 0 for c in self.collectives)
         changed = 0 if self.resharded is None else len(self.resharded)
         return bool(self.out.unreduced), sent, len(self.collectives), changed, -len(self.out.axes)
 
 
 def choices(refused: Refused) -> tuple[Choice, ...]:
-    """What would be accepted in place of a refused operation, the cheapest first.
+    """What jax would accept in place of a refused operation, the cheapest first.
 
     Where the operation takes an `out_sharding`, shardings of its result; where it takes none, or
     none is accepted, shardings that its operands can be brought to first; and where that does not
@@ -57,8 +56,8 @@ def choices(refused: Refused) -> tuple[Choice, ...]:
     if mesh is None:
         return ()
     tried: list[_Tried] = []
-    for way in (_accepted_outputs, _accepted_operands, _accepted_inside):
-        tried = tried or list(way(refused, mesh))
+    for accepted in (_accepted_outputs, _accepted_operands, _accepted_inside):
+        tried = tried or list(accepted(refused, mesh))
     best: dict[Spec, _Tried] = {}
     for one in sorted(tried, key=lambda t: t.rank):
         best.setdefault(one.out, one)
@@ -66,15 +65,8 @@ def choices(refused: Refused) -> tuple[Choice, ...]:
     specs = [spec_of(o) for o in refused.operands]
     return tuple(
         Choice(one.out, _named(one.collectives, names), _words(one, names, specs))
-        for one in list(best.values())[:SHOWN]
+        for one in list(best.values())[:MOST_SHOWN]
     )
-
-
-def spec_of(operand: jax.ShapeDtypeStruct) -> Spec:
-    """The sharding in a type, one entry a dimension."""
-    spec = adopt_spec(operand.sharding.spec) if operand.sharding is not None else Spec()
-    dims = (spec.dims + ((),) * operand.ndim)[: operand.ndim]
-    return Spec(dims, unreduced=spec.unreduced, reduced=spec.reduced)
 
 
 def cost(
@@ -115,7 +107,7 @@ def price(collectives: Sequence[Collective]) -> str:
         f" over {' and '.join(c.mesh_axes) or 'the devices'}"
         for c in collectives
     ]
-    return " and ".join((", ".join(parts[:-1]), parts[-1])) if len(parts) > 1 else parts[0]
+    return joined(parts)
 
 
 def _accepted_outputs(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
@@ -130,7 +122,7 @@ def _accepted_outputs(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
 def _accepted_inside(
     refused: Refused, mesh: AbstractMesh, wrapped: bool = True
 ) -> Iterator[_Tried]:
-    """With the compiler to decide inside of the operation, and the result's sharding given."""
+    """The compiler decides inside the operation, and only the result's sharding is given."""
     for spec in _placements(refused, mesh):
         out = NamedSharding(mesh, spec.to_jax())
         answer = jax.sharding.auto_axes(refused.apply, out_sharding=out)
@@ -138,7 +130,7 @@ def _accepted_inside(
 
 
 def _accepted_operands(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
-    for specs in itertools.islice(_operand_specs(refused, mesh), TRIED):
+    for specs in itertools.islice(_operand_specs(refused, mesh), MOST_TRIED):
 
         def answer(*values: Any, specs: Operands = specs) -> Any:
             pairs = zip(values, specs, strict=True)
@@ -150,13 +142,13 @@ def _accepted_operands(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]
 def _try(answer: Any, refused: Refused, mesh: AbstractMesh, **how: Any) -> Iterator[_Tried]:
     try:
         results, found = cost(answer, refused.operands, mesh)
-    except Exception:  # noqa: BLE001  jax says no in many ways; what it refuses is not offered
+    except Exception:  # noqa: BLE001  jax refuses in many ways; what it refuses is not offered
         return
     yield _Tried(spec_of(results[0]), found, **how)
 
 
 def _result_shape(refused: Refused) -> tuple[int, ...] | None:
-    """The shape of the result, found where no axis is in the way."""
+    """The shape of the result, found by evaluating it without any sharding."""
     bare = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in refused.operands]
     changes = {refused.out_param: None} if refused.out_param else {}
     try:
@@ -168,27 +160,27 @@ def _result_shape(refused: Refused) -> tuple[int, ...] | None:
 
 
 def _placements(refused: Refused, mesh: AbstractMesh) -> list[Spec]:
-    """Ways to put the operands' axes on the dimensions of a result, the likely ones first."""
+    """The specs of a result over the axes of the operands, the likely ones first."""
     operands, shape, sums = refused.operands, _result_shape(refused), refused.name == "dot_general"
     if shape is None:
         return []
     specs = [spec_of(o) for o in operands]
     axes = _axes(specs, mesh)
-    homes = {
+    now = {
         (axis, size) for o, s in zip(operands, specs, strict=True)
         for size, dim in zip(o.shape, s.dims, strict=True) for axis in dim
     }  # fmt: skip
-    unreduced = len(shape) + 1  # after the last dimension: whole, then not summed yet
+    unreduced = len(shape) + 1  # after the numbers of dimensions: replicated, then not summed yet
     found = []
-    for places in itertools.product(range(unreduced + sums), repeat=len(axes)):
-        dims = tuple(tuple(a for a, p in zip(axes, places, strict=True) if p == n)
+    for numbers in itertools.product(range(unreduced + sums), repeat=len(axes)):
+        dims = tuple(tuple(a for a, p in zip(axes, numbers, strict=True) if p == n)
                      for n in range(len(shape)))  # fmt: skip
-        later = frozenset(a for a, p in zip(axes, places, strict=True) if p == unreduced)
+        later = frozenset(a for a, p in zip(axes, numbers, strict=True) if p == unreduced)
         if _divides(shape, dims, mesh):
-            kept = sum((a, shape[n]) in homes for n, dim in enumerate(dims) for a in dim)
+            kept = sum((a, shape[n]) in now for n, dim in enumerate(dims) for a in dim)
             found.append((-kept, len(later), Spec(dims, unreduced=later)))
     found.sort(key=lambda entry: entry[:2])
-    return [spec for *_, spec in found[:TRIED]]
+    return [spec for *_, spec in found[:MOST_TRIED]]
 
 
 def _operand_specs(refused: Refused, mesh: AbstractMesh) -> Iterator[Operands]:
@@ -204,7 +196,7 @@ def _operand_specs(refused: Refused, mesh: AbstractMesh) -> Iterator[Operands]:
 
 
 def _common(shapes: Sequence[tuple[int, ...]], now: Operands) -> Iterator[Operands]:
-    """Every operand as one of them is; dimensions of size 1 stay whole."""
+    """Every operand as one of them is; dimensions of size 1 are not split."""
     if len({len(s) for s in shapes if s}) != 1 or len(shapes) < 2:
         return
     rank = max(len(s) for s in shapes)
@@ -216,12 +208,12 @@ def _common(shapes: Sequence[tuple[int, ...]], now: Operands) -> Iterator[Operan
 
 
 def _dropped(now: Operands) -> Iterator[Operands]:
-    """With some axes taken off some operands, few before many."""
-    places = [(o, d) for o, spec in enumerate(now) for d, dim in enumerate(spec.dims) if dim]
-    for count in range(1, len(places) + 1):
-        for gone in itertools.combinations(places, count):
+    """With some split dimensions gathered, few before many."""
+    split = [(o, d) for o, spec in enumerate(now) for d, dim in enumerate(spec.dims) if dim]
+    for count in range(1, len(split) + 1):
+        for dropped in itertools.combinations(split, count):
             yield tuple(
-                Spec(tuple(() if (o, d) in gone else dim for d, dim in enumerate(spec.dims)))
+                Spec(tuple(() if (o, d) in dropped else dim for d, dim in enumerate(spec.dims)))
                 for o, spec in enumerate(now)
             )
 
@@ -232,8 +224,8 @@ def _moved(
     """With the axes of one operand on other dimensions of it."""
     for number, spec in enumerate(now):
         axes = _axes([spec], mesh)
-        for places in itertools.product(range(len(shapes[number])), repeat=len(axes)):
-            dims = tuple(tuple(a for a, p in zip(axes, places, strict=True) if p == n)
+        for numbers in itertools.product(range(len(shapes[number])), repeat=len(axes)):
+            dims = tuple(tuple(a for a, p in zip(axes, numbers, strict=True) if p == n)
                          for n in range(len(shapes[number])))  # fmt: skip
             yield (*now[:number], Spec(dims), *now[number + 1 :])
 
@@ -260,9 +252,9 @@ def _mesh_of(operands: Sequence[jax.ShapeDtypeStruct]) -> AbstractMesh | None:
 def _named(found: Iterable[Collective], names: Sequence[str]) -> tuple[Collective, ...]:
     """Their causes with the operands' names: the functions that were tried call them `values`."""
 
-    def cause(text: str) -> str:
-        named = re.sub(r"\bvalues\[(\d+)\]", lambda found: names[int(found[1])], text)
-        return named if text[:1] == named[:1] else named[:1].upper() + named[1:]
+    def cause(sentence: str) -> str:
+        named = re.sub(r"\bvalues\[(\d+)\]", lambda found: names[int(found[1])], sentence)
+        return named if sentence[:1] == named[:1] else named[:1].upper() + named[1:]
 
     return tuple(replace(c, cause=cause(c.cause)) for c in found)
 
@@ -301,135 +293,3 @@ def _words(tried: _Tried, names: Sequence[str], before: Sequence[Spec]) -> str:
         if spec != old
     ]
     return f"Reshard {' and '.join(steps)}; the result is {tried.out}: {cost_words}."
-
-
-_UNEVEN = re.compile(
-    r"out dim \((\d+)\) is not divisible by mesh axes \((\d+)\) with spec \((.+?)\)"
-)
-_TWICE = re.compile(r"P\([^)]*\)(?:[^)]*\))? has duplicate entries for `(\w+)`")
-_ALONG = ("dimension", "axis")
-_WHOLE = ("sort", "cumsum", "cumprod", "cummax", "cummin", "cumlogsumexp", "top_k", "tile", "roll")
-_ALIKE = ("select_n", "concatenate", "stack", "clamp", "dynamic_update_slice")
-
-
-def problem(refused: Refused | None, error: BaseException) -> str:
-    """Why jax refused an operation.
-
-    Args:
-        refused: the operation, where it was found.
-        error: what jax raised.
-
-    >>> problem(None, ValueError("no idea"))
-    'ValueError: no idea'
-    """
-    words = str(error)
-    if (uneven := _UNEVEN.search(words)) is not None:
-        size, parts, axes = uneven.groups()
-        return (
-            f"{_named_operand(refused)} makes a dimension of size {size} out of one that is split"
-            f" over {axes}, and {size} does not divide by {parts}."
-        )
-    if (twice := _TWICE.search(words)) is not None:
-        return _doubled(refused, twice[1])
-    if refused is None:
-        return in_words(error)
-    specs = [spec_of(operand) for operand in refused.operands]
-    if refused.name == "dot_general":
-        return _dot(refused, specs)
-    if "illegally sharded result" in words:
-        axes = [a for a in dict.fromkeys(specs[0].axes) if all(a in s.axes for s in specs[1:])]
-        return _doubled(refused, _and(axes) if axes else "one axis")
-    return _other(refused, specs, error)
-
-
-def _other(refused: Refused, specs: Sequence[Spec], error: BaseException) -> str:
-    name, shapes = refused.name, [operand.shape for operand in refused.operands]
-    if name == "reshape":
-        sizes = tuple(refused.params.get("new_sizes", ()))
-        return (
-            f"reshape from {shapes[0]} to {sizes} takes apart a dimension that is split"
-            f" ({specs[0]}), and no mesh axis can follow it."
-        )
-    if name.startswith(("gather", "scatter")):
-        verb = "reads" if name == "gather" else "writes into"
-        return (
-            f"Indexing {verb} an array that is {specs[0]} by indices that are {specs[1]}, and it is"
-            " ambiguous how the result is split."
-        )
-    if name in _WHOLE:
-        return _along(refused, specs[0])
-    if name == "conv_general_dilated":
-        return (
-            f"The operands of the convolution are {_and(specs)}, and it is ambiguous how the result"
-            " is split."
-        )
-    told = ("via `out_sharding`", "sharding rule for")  # the second by jax 0.10.0
-    if isinstance(error, NotImplementedError) or any(words in str(error) for words in told):
-        return f"jax does not work out a sharding for {name}: it has to be told."
-    distinct = list(dict.fromkeys(specs))
-    if len(distinct) > 1 and (name in _ALIKE or len({len(s) for s in shapes}) == 1):
-        return f"The operands of {name} are split differently: {_and(distinct)}."
-    return in_words(error)
-
-
-def _dot(refused: Refused, specs: Sequence[Spec]) -> str:
-    (left, right), (left_batch, right_batch) = refused.params["dimension_numbers"]
-    inner = [_over(specs[0], left), _over(specs[1], right)]
-    if inner[0] and inner[0] == inner[1]:
-        return (
-            f"Both operands of dot_general are split over {_and(inner[0])} along the dimension that"
-            " it sums: each device has a part of the sum, and it is ambiguous how the result is"
-            " split."
-        )
-    if inner[0] and inner[1]:
-        return (
-            f"dot_general sums over a dimension that is split over {_and(inner[0])} on the left and"
-            f" over {_and(inner[1])} on the right."
-        )
-    batch = [_over(specs[0], left_batch), _over(specs[1], right_batch)]
-    if batch[0] != batch[1]:
-        sides = [f"over {_and(b)}" if b else "not at all" for b in batch]
-        return (
-            f"The batch dimensions of dot_general are split {sides[0]} on the left and {sides[1]}"
-            " on the right."
-        )
-    both = [a for a in specs[0].axes if a in specs[1].axes and a not in inner[0] + inner[1]]
-    return _doubled(refused, _and(both) or "one axis")
-
-
-def _along(refused: Refused, spec: Spec) -> str:
-    number = next((refused.params[n] for n in _ALONG if n in refused.params), None)
-    if refused.name == "tile":
-        repeats = enumerate(refused.params.get("reps", ()))
-        number = next((n for n, times in repeats if times > 1 and spec.dims[n]), None)
-    number = number[0] if isinstance(number, tuple) and len(number) == 1 else number
-    if not isinstance(number, int) or not spec.dims:
-        return f"{refused.name} needs whole dimensions, and its operand is {spec}."
-    number %= len(spec.dims)
-    over = spec.dims[number] or spec.axes
-    return (
-        f"{refused.name} works along dimension {number}, which is split over {_and(over)}, and"
-        " needs it whole."
-    )
-
-
-def _doubled(refused: Refused | None, axes: str) -> str:
-    operands = [spec_of(operand) for operand in refused.operands] if refused else []
-    given = f" from operands that are {_and(operands)}" if len(operands) > 1 else ""
-    return (
-        f"{_named_operand(refused)} would split its result over {axes} in two dimensions{given}; a"
-        " mesh axis can split one."
-    )
-
-
-def _named_operand(refused: Refused | None) -> str:
-    return refused.name if refused else "The operation"
-
-
-def _over(spec: Spec, dims: Sequence[int]) -> tuple[str, ...]:
-    return tuple(axis for dim in dims for axis in spec.dims[dim])
-
-
-def _and(parts: Sequence[object]) -> str:
-    words = [str(part) for part in parts]
-    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else "".join(words)

@@ -1,7 +1,7 @@
-"""Shardy's passes, run on a copy of a lowered module. The one place that names them.
+"""Runs Shardy's passes on a copy of a lowered module. No other file names them.
 
 None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager, under names
-that may change. So it is looked for, and where it is gone one sentence says so.
+that may change. So they are looked up, and `available` says in one sentence what is missing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from shardviz.core.backend.shardy.rewrites import read_invariants_outside, rewrite_operations
 from shardviz.core.errors import ProgramError
 
-# Some passes end the process when run outside of XLA, so only passes on this list run.
+# Some passes crash the process when run outside of XLA, so only passes on this list run.
 _KNOWN = frozenset(
     {
         "symbol-dce",
@@ -45,7 +45,7 @@ _KNOWN = frozenset(
         "sdy-remove-sub-axes-in-input-output-shardings",
     }
 )
-# What follows propagation proper in Shardy's pipeline: `planned` puts its own in their place.
+# What follows propagation in Shardy's pipeline; `planned_module` runs others instead.
 _AFTER = frozenset(
     {
         "sdy-save-module",
@@ -58,9 +58,9 @@ _AFTER = frozenset(
 _SHARE_CALLS = "sdy-unflatten-call-graph"
 _UNGROUP = "sdy-remove-sharding-groups"
 _ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
-# Shardy ends the process where a sharding comes from none of the values of an operation and it is
-# to say from where: where a constraint is put before a shard_map, which is told all the same by
-# the pass that propagates, and there in a group of values that are split alike.
+# Shardy crashes when it has to name the origin of a sharding that comes from none of the values of
+# an operation. That happens in this pass where a constraint is put before a shard_map (the pass
+# that propagates names its origin all the same), and in any pass where values are grouped.
 _NO_ORIGINS = "sdy-apply-sharding-constraints"
 _GROUP = "sdy.sharding_group"
 _PROPAGATE = "sdy-user-priority-propagate"
@@ -107,7 +107,7 @@ def propagate(module: Any, per_call: bool = False) -> Any:
     _refuse()
     passes = [p for p in _passes(debug=True) if not (per_call and _name(p) == _SHARE_CALLS)]
     if grouped(module):
-        # The groups stay in, so that whoever reads the module can tell of them.
+        # The groups stay in, so that PlanReader can name them.
         passes = [_without(p, _ORIGINS) for p in passes if _name(p) != _UNGROUP]
     return _run(module, passes)
 
@@ -115,7 +115,7 @@ def propagate(module: Any, per_call: bool = False) -> Any:
 def grouped(module: Any) -> bool:
     """Whether a module has groups of values that are split alike, as `shard_alike` makes them.
 
-    Of such a module `propagate` does not say where axes come from, only by which steps.
+    Of such a module `propagate` records no origins of axes, only steps.
     """
     return any(_groups(item.operation) for item in module.body.operations)
 
@@ -137,7 +137,7 @@ def planned_module(module: Any) -> Any:
 
 
 def planned_module_on(propagated: Any) -> Any:
-    """The same as `planned`, from what `propagate` gave, whose propagation is not done again.
+    """The same as `planned_module`, from what `propagate` gave, so that it propagates only once.
 
     The result is an operation, not a module; it lives no longer than the context of the module.
     """
@@ -162,7 +162,7 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
     _refuse()
     with module.context as context:
         context.enable_multithreading(False)  # to share so little work costs more than it saves
-        # No parsed text of it: that takes three times as long as all that is done here.
+        # Cloned, not printed and parsed: that takes three times as long as all that is done here.
         copy = module.operation.clone()
         rewrite_operations(copy)
         read_invariants_outside(copy)
@@ -244,17 +244,17 @@ def _groups(op: Any) -> bool:
 
 
 def _split(text: str) -> list[str]:
-    """The passes of a pipeline: its commas, but for those in brackets."""
+    """The passes of a pipeline: its parts between commas that are in no brackets."""
     parts: list[str] = []
     depth = start = 0
-    for place, letter in enumerate(text):
+    for position, letter in enumerate(text):
         depth += (letter in "({") - (letter in ")}")
         if letter == "," and depth == 0:
-            parts.append(text[start:place])
-            start = place + 1
+            parts.append(text[start:position])
+            start = position + 1
     return [*parts, text[start:]]
 
 
 def _name(text: str) -> str:
-    """The name of a pass, without options and what it is nested in."""
+    """The name of a pass, without its options and the pass manager around it."""
     return text.removeprefix("func.func(").split("{")[0].rstrip(")")

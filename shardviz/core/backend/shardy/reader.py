@@ -1,4 +1,4 @@
-"""A propagated module, read into the values of a plan."""
+"""Reads a propagated module into the values of a plan."""
 
 from __future__ import annotations
 
@@ -6,24 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardviz.core.backend.shardy import control_flow, mlir_text, rewrites
+from shardviz.core.backend.shardy import control_flow, rewrites
+from shardviz.core.backend.shardy.attributes import (
+    AttributeCache,
+    named_attribute,
+    parse_edges,
+    parse_origins,
+)
 from shardviz.core.backend.shardy.builder import (
     BlockContext,
-    Names,
+    PlanBuilder,
     ValueBuilder,
-    base_name,
-    ends_of,
-    finished,
+    names_of_ends,
     not_split,
-    scope_of,
-    step_of,
 )
 from shardviz.core.backend.shardy.estimate_limits import LIMITS, limit_note, windows_of
-from shardviz.core.backend.shardy.mlir_text import AttributeCache, source_location
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program import sharding_rule
-from shardviz.core.program.plan_values import TIED, Origin, PlannedOp
+from shardviz.core.program.plan_values import TIED, PlannedOp
+from shardviz.core.program.sharding_rule import ShardingRule, rule_in_words
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
 _SUMS = {"dot_general", "convolution", "dot"}
@@ -32,16 +33,16 @@ _KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "__gpu$xla.gpu.tri
 _NO_RULE = "Shardy has no rule for it: no sharding crosses it."
 
 
-class PlanReader:
+class PlanReader(PlanBuilder):
     """Reads one module.
 
     Args:
         module: what `pipeline.propagate` gives, with a copy of each function for each call.
         arguments: the names of the arguments of the lowered program, in order.
         results: the names of its results, in order.
-        asked: argument name to the spec that was asked for.
+        requested: argument name to the spec that the program requests.
         mesh: the mesh.
-        texts: where what the module says is read, for who reads it too.
+        attributes: the cache of the module's attributes.
     """
 
     def __init__(
@@ -49,34 +50,28 @@ class PlanReader:
         module: Any,
         arguments: Sequence[str],
         results: Sequence[str],
-        asked: Mapping[str, Spec],
+        requested: Mapping[str, Spec],
         mesh: MeshSpec,
-        texts: AttributeCache | None = None,
+        attributes: AttributeCache,
     ) -> None:
-        self._module, self._asked, self._mesh = module, asked, mesh
-        self.texts = texts or AttributeCache()
+        super().__init__([*arguments, *results], attributes)
+        self._module, self._requested, self._mesh = module, requested, mesh
         self._arguments, self._results = arguments, results
-        self._names = Names([*arguments, *results])
         self._calls: dict[tuple[str, ...], int] = {}
-        self._by_value: dict[Any, str] = {}
-        self._drafts: list[ValueBuilder] = []
-        self._index: dict[str, ValueBuilder] = {}
-        self._known: dict[str, Origin] = {}
         self._functions: dict[str, Any] = {}
-        self.groups: dict[str, list[str]] = {}  # number of a group to the values split alike
 
     def read(self) -> tuple[PlannedOp, ...]:
         """The values of the module: arguments, operations in order, results."""
         for item in self._module.body.operations:
             if item.operation.name == "func.func":
-                self._functions[_symbol(item.attributes["sym_name"])] = item
+                self._functions[item.attributes["sym_name"].value] = item
         main = self._functions["main"]
         self._read_arguments(main)
         returned = self.block(main.regions[0].blocks[0], BlockContext())
         self._read_results(main, returned)
-        return finished(self._drafts, self._known, self._tied())
+        return self.finish(self._note_alike())
 
-    def block(self, block: Any, where: BlockContext) -> tuple[str, ...]:
+    def block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
         """Reads the operations of a block; the names of what it returns."""
         for item in block.operations:
             op = item.operation
@@ -84,233 +79,127 @@ class PlanReader:
             if name in _RETURNS:
                 return self.named(op.operands)
             if name == "func.call":
-                self._read_call(op, where)
+                self._read_call(op, context)
             elif (handler := control_flow.HANDLERS.get(name)) is not None:
-                handler(self, op, where)
+                handler(self, op, context)
             else:
-                self._read_op(op, where)
+                self._read_op(op, context)
         return ()
 
-    def named(self, values: Any) -> tuple[str, ...]:
-        """The names of some values."""
-        return tuple([self._by_value.get(v, "") for v in values])
-
-    def alias(self, values: Any, names: Sequence[str]) -> None:
-        """Values that are other names for values."""
-        self._by_value.update(zip(values, names, strict=False))
-
-    def value(self, name: str) -> PlannedOp | None:
-        """A value that was read already."""
-        return self._index[name].op if name in self._index else None
-
-    def cross(self, draft: ValueBuilder, edges: Sequence[mlir_text.Edge], ends: Mapping) -> None:
-        """Gives a value the steps that crossed its operation."""
-        steps = [step_of(edge, draft.op.name, ends) for edge in edges]
-        draft.crossed += tuple([s for s in steps if s is not None])
-
-    def origin(self, key: str, kind: str, name: str, source: str = "") -> None:
-        """Says what Shardy means by the name of an origin."""
-        self._known[key] = Origin("", kind, name, source)
-
-    def add(
-        self, op: Any, where: BlockContext, specs: Sequence[Spec], **parts: Any
-    ) -> list[ValueBuilder]:
-        """A value for each result of an operation."""
-        at = where.call.inner(self.texts.place(op))
-        opcode = parts.pop("opcode", None) or rewrites.name_of(op)
-        results = list(op.results)
-        name = self._names.take(base_name(at.op, opcode), len(results))
-        operands = parts.pop("operands", None)
-        shared = {
-            "kind": "op",
-            "opcode": opcode,
-            "op": at.op,
-            "source": at.source,
-            "stack": at.stack,
-            "calls": at.calls,
-            "operands": self.named(op.operands) if operands is None else operands,
-            "scope": scope_of(where, at.op),
-            "region": where.region,
-            "manual": where.manual,
-            "trips": where.trips if where.looped else None,
-            "backward": "transpose(" in at.op,
-            "note": where.note,
-            **parts,
-        }
-        origins = self._origins(op)
-        made = []
-        for number, value in enumerate(results):
-            own = name if len(results) == 1 else f"{name}[{number}]"
-            shape, dtype = self.texts.tensor(value) or ((), "token")
-            spec = specs[number] if number < len(specs) else Spec()
-            spec = spec if spec.dims or spec.unreduced else not_split(shape)
-            shared |= {"name": own, "shape": shape, "dtype": dtype, "spec": spec}
-            found = origins[number] if number < len(origins) else {}
-            draft = ValueBuilder(PlannedOp.trusted(shared), found)
-            self._keep(draft, value)
-            made.append(draft)
-        return made
-
-    def _keep(self, draft: ValueBuilder, value: Any = None) -> None:
-        self._drafts.append(draft)
-        self._index[draft.op.name] = draft
-        if value is not None:
-            self._by_value[value] = draft.op.name
-
-    def _read_op(self, op: Any, where: BlockContext) -> None:
-        rule = self.texts.attribute(op, "sdy.sharding_rule")
+    def _read_op(self, op: Any, context: BlockContext) -> None:
+        rule = self.attributes.rule(op)
         operands = self.named(op.operands)
         opcode = rewrites.name_of(op)
-        words = sharding_rule.rule_in_words(rule, operands, _reduces(op, opcode)) if rule else ""
-        told = {"opcode": opcode, "rule": words, "factors": rule}
-        specs = mlir_text.parse_specs(self.texts.attribute(op, "sdy.sharding"))
+        words = rule_in_words(rule, operands, _reduces(op, opcode)) if rule else ""
+        fields: dict[str, Any] = {"opcode": opcode, "rule": words, "factors": rule}
         if opcode == "custom_call":
-            told |= _called(_symbol(op.attributes["call_target_name"]), rule)
-        elif not rule and len(op.operands) and any(self.texts.tensor(v) for v in op.results):
-            told |= {"covered": False, "note": _NO_RULE}
-        made = self.add(op, where, specs, operands=operands, **told)
+            fields |= _custom_call(op.attributes["call_target_name"].value, rule)
+        elif not rule and len(op.operands) and any(self.attributes.tensor(v) for v in op.results):
+            fields |= {"covered": False, "note": _NO_RULE}
+        values = self.add(op, context, self.attributes.specs(op), operands=operands, **fields)
         if opcode in LIMITS and operands:
-            self._note_limits(op, made, self.value(operands[0]))
-        if text := self.texts.attribute(op, "sdy.propagation_edges"):
-            ends = ends_of(operands, [d.op.name for d in made])
-            for draft in made:
-                self.cross(draft, mlir_text.parse_edges(text), ends)
+            self._note_limits(op, values, self.value(operands[0]))
+        if text := self.attributes.text(op, "sdy.propagation_edges"):
+            ends = names_of_ends(operands, [v.op.name for v in values])
+            for value in values:
+                self.cross(value, parse_edges(text), ends)
 
-    def _note_limits(self, op: Any, made: list[ValueBuilder], operand: PlannedOp | None) -> None:
-        if op.name == "stablehlo.slice" and _used_by(op, "stablehlo.concatenate"):
-            return  # a rotation, say: the concatenation tells of it
-        windows, indexed = windows_of(op, self.texts), _used_by(op, "stablehlo.reshape")
-        for draft in made:
-            if words := limit_note(draft.op, operand, self._mesh, windows, indexed):
-                note = " ".join(filter(None, (draft.op.note, words)))
-                draft.op = replace(draft.op, note=note)
+    def _note_limits(self, op: Any, values: list[ValueBuilder], operand: PlannedOp | None) -> None:
+        if op.name == "stablehlo.slice" and _is_used_by(op, "stablehlo.concatenate"):
+            return  # a rotation, say: the concatenation has the note
+        windows, indexed = windows_of(op, self.attributes), _is_used_by(op, "stablehlo.reshape")
+        for value in values:
+            value.add_note(limit_note(value.op, operand, self._mesh, windows, indexed))
 
-    def _tied(self) -> dict[str, list[str]]:
-        """Value to those that `shard_alike` splits as it, of which its note tells."""
-        tied: dict[str, list[str]] = {}
-        for names in self.groups.values():
-            for name in dict.fromkeys(names):
-                tied[name] = [n for n in dict.fromkeys(names) if n != name]
-        for name, others in tied.items():
+    def _note_alike(self) -> dict[str, list[str]]:
+        """Notes what `shard_alike` splits alike; the name of a value to the others of its group."""
+        alike: dict[str, list[str]] = {}
+        for group in self.groups.values():
+            names = list(dict.fromkeys(group))
+            alike |= {name: [n for n in names if n != name] for name in names}
+        for name, others in alike.items():
             if others:
-                draft = self._index[name]
-                words = f"{TIED} {' and '.join(others)}."
-                note = " ".join(filter(None, (draft.op.note, words)))
-                draft.op = replace(draft.op, note=note)
-        return tied
+                self._by_name[name].add_note(f"{TIED} {' and '.join(others)}.")
+        return alike
 
-    def _read_call(self, op: Any, where: BlockContext) -> None:
-        callee = self._functions.get(_symbol(op.attributes["callee"]))
-        at = where.call.inner(self.texts.place(op))
+    def _read_call(self, op: Any, context: BlockContext) -> None:
+        """A call of a function: its operations, read once more with the values of this call."""
+        callee = self._functions.get(op.attributes["callee"].value)
+        call = context.call.inner(self.attributes.location(op))
         if callee is None or not callee.regions[0].blocks:
-            self.add(op, where, (), covered=False, note="The function it calls has no body here.")
+            note = "The function it calls has no body here."
+            self.add(op, context, (), covered=False, note=note)
             return
-        scope = (*scope_of(where, at.op), at.op.rsplit("/", 1)[-1])
+        scope = (*context.scope_of(call.op), call.op.rsplit("/", 1)[-1])
         count = self._calls[scope] = self._calls.get(scope, 0) + 1
         if count > 1:
             scope = (*scope[:-1], f"{scope[-1]} ({count})")
         block = callee.regions[0].blocks[0]
         self.alias(block.arguments, self.named(op.operands))
-        returned = self.block(block, replace(where, call=at, scope=scope))
+        returned = self.block(block, replace(context, call=call, scope=scope))
         self.alias(op.results, returned)
 
-    def _origins(self, op: Any) -> tuple[dict[str, str], ...]:
-        for name in ("sdy.sharding_origins", "sdy.result_sharding_origins"):
-            if text := self.texts.attribute(op, name):
-                return mlir_text.parse_origins(text)
-        return ()
-
-    def _entry(self, given: Sequence[Any], number: int, name: str) -> str:
-        """The text of one entry of the dictionary of one argument or result."""
-        found = given[number] if number < len(given) else {}
-        return self.texts.text(found[name]) if name in found else ""
-
     def _read_arguments(self, main: Any) -> None:
-        given = _dictionaries(main, "arg_attrs")
         for number, value in enumerate(main.regions[0].blocks[0].arguments):
             name = self._arguments[number] or self._names.take("token")
-            shape, dtype = self.texts.tensor(value) or ((), "token")
-            specs = mlir_text.parse_specs(self._entry(given, number, "sdy.sharding"))
+            shape, dtype = self.attributes.tensor(value) or ((), "token")
+            specs = self.attributes.specs_of(named_attribute(main, "arg_attrs", number))
             spec = specs[0] if specs else not_split(shape)
-            found = mlir_text.parse_origins(self._entry(given, number, "sdy.sharding_origins"))
-            origins = dict(found[0]) if found else {}
-            asked = self._asked.get(name, Spec())
-            # What was asked for came first, though something else may have asked for it as well.
-            origins |= {axis: "self" for axis in asked.axes if axis in spec.axes}
+            origins = self._own_origins(main, "arg_attrs", number)
+            # The program's own request came first, though something else may agree with it.
+            requested = self._requested.get(name, Spec())
+            origins |= {axis: "self" for axis in requested.axes if axis in spec.axes}
             self.origin(f"input: {number}", "argument", name)
             self.origin(f"{name}: self", "argument", name)
             op = PlannedOp(name, "argument", shape=shape, dtype=dtype, spec=spec)
-            self._keep(ValueBuilder(op, origins), value)
+            self.keep(ValueBuilder(op, origins), value)
 
     def _read_results(self, main: Any, returned: Sequence[str]) -> None:
-        given = _dictionaries(main, "res_attrs")
-        tensors = [n for n, v in enumerate(returned) if self._index[v].op.dtype != "token"]
+        tensors = [n for n, v in enumerate(returned) if self._by_name[v].op.dtype != "token"]
         for name, number in zip(self._results, tensors, strict=True):
-            source = self._index[returned[number]]
+            source = self._by_name[returned[number]]
             self.origin(f"output: {number}", "result", name)
             self.origin(f"{name}: self", "result", name)
-            found = mlir_text.parse_origins(self._entry(given, number, "sdy.sharding_origins"))
-            # A result that is another value as it stands says nothing of its own.
-            inherited = {a: _outside(o, source.op.name) for a, o in source.origins.items()}
-            spec = next(
-                iter(mlir_text.parse_specs(self._entry(given, number, "sdy.sharding"))), None
-            )
+            # A result that is another value unchanged has no origins of its own.
+            inherited = {a: _outside(o, source.op.name) for a, o in source.origin_names.items()}
+            specs = self.attributes.specs_of(named_attribute(main, "res_attrs", number))
             op = PlannedOp(
                 name,
                 "result",
                 shape=source.op.shape,
                 dtype=source.op.dtype,
-                spec=not_split(source.op.shape) if spec is None else spec,
+                spec=specs[0] if specs else not_split(source.op.shape),
                 operands=(source.op.name,),
             )
-            draft = ValueBuilder(op, inherited | (dict(found[0]) if found else {}))
-            self._keep(draft)
-            steps = mlir_text.parse_edges(self._entry(given, number, "sdy.propagation_edges"))
-            self.cross(draft, steps, ends_of((source.op.name,), (name,)))
+            own = self._own_origins(main, "res_attrs", number)
+            result = self.keep(ValueBuilder(op, inherited | own))
+            edges = named_attribute(main, "res_attrs", number, "sdy.propagation_edges")
+            ends = names_of_ends((source.op.name,), (name,))
+            self.cross(result, parse_edges(self.attributes.text_of(edges)), ends)
+
+    def _own_origins(self, main: Any, kind: str, number: int) -> dict[str, str]:
+        attribute = named_attribute(main, kind, number, "sdy.sharding_origins")
+        origins = parse_origins(self.attributes.text_of(attribute))
+        return dict(origins[0]) if origins else {}
 
 
-def _outside(origin: str, name: str) -> str:
-    """What Shardy would call the origin of an axis of a value, told from elsewhere."""
-    return f"{name}: self" if origin == "self" else origin
-
-
-def _called(target: str, rule: str) -> dict[str, Any]:
-    """What to say of code that neither Shardy nor XLA looks into."""
-    call = f"It calls {target}."
-    if "callback" in target:
-        call = "It calls Python on the host of one device, so it needs its operands whole there."
-    elif target in _KERNELS:
-        call = "It is a Pallas kernel."
-    elif target == "ApproxTopK":
-        call += (
-            " XLA for CPUs sorts instead, before it propagates: expect another sharding and other"
-            " collectives there."
-        )
-    if rule and not sharding_rule.is_opaque_rule(rule):
-        return {"note": call}
-    return {"covered": False, "note": f"{call} {_NO_RULE}"}
-
-
-def argument_names(module: Any) -> list[str]:
+def argument_names(module: Any, attributes: AttributeCache) -> list[str]:
     """What jax calls the arguments of a lowered program, in order."""
     main = next(f for f in module.body.operations if _is_main(f))
-    return [source_location(str(v.location)).op for v in main.regions[0].blocks[0].arguments]
+    return [attributes.location(v).op for v in main.regions[0].blocks[0].arguments]
 
 
 def _is_main(item: Any) -> bool:
-    return item.operation.name == "func.func" and _symbol(item.attributes["sym_name"]) == "main"
+    return item.operation.name == "func.func" and item.attributes["sym_name"].value == "main"
 
 
-def _used_by(op: Any, name: str) -> bool:
+def _is_used_by(op: Any, name: str) -> bool:
     """Whether an operation of that name reads an operation's result."""
     return any(use.owner.operation.name == name for use in op.results[0].uses)
 
 
-def _symbol(attribute: Any) -> str:
-    return attribute.value
-
-
 def _reduces(op: Any, opcode: str) -> str:
+    """What an operation does with the factors that it reduces, as a verb."""
     if opcode in _SUMS:
         return "sums"
     if opcode == "reduce":
@@ -319,5 +208,23 @@ def _reduces(op: Any, opcode: str) -> str:
     return "reduces"
 
 
-def _dictionaries(function: Any, name: str) -> list[Any]:
-    return list(function.attributes[name]) if name in function.attributes else []
+def _custom_call(target: str, rule: ShardingRule | None) -> dict[str, Any]:
+    """The fields of a value made by code that neither Shardy nor XLA looks into."""
+    note = f"It calls {target}."
+    if "callback" in target:
+        note = "It calls Python on the host of one device, so its operands are gathered there."
+    elif target in _KERNELS:
+        note = "It is a Pallas kernel."
+    elif target == "ApproxTopK":
+        note += (
+            " XLA for CPUs sorts instead, before it propagates: expect another sharding and other"
+            " collectives there."
+        )
+    if rule is not None and rule.propagates:
+        return {"note": note}
+    return {"covered": False, "note": f"{note} {_NO_RULE}"}
+
+
+def _outside(origin: str, name: str) -> str:
+    """What Shardy would call the origin of an axis of the value `name` at another value."""
+    return f"{name}: self" if origin == "self" else origin

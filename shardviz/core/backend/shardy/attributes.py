@@ -1,0 +1,457 @@
+"""MLIR locations, attributes and types as plain values, each converted once per module.
+
+MLIR keeps one object for all attributes that are equal, so an AttributeCache converts each once,
+and copies of the module share it. Shardings and sharding rules are converted by jaxlib's own
+classes for Shardy's dialect. There are none for where axes come from and for the steps of the
+propagation, so these are read from their text, and so are types, whose text costs less.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from typing import Any, TypeVar
+
+from jaxlib.mlir.dialects import sdy
+
+from shardviz.core.hlo.sources import is_user_file, line_in_words
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.sharding_rule import ShardingRule, Tensor
+
+T = TypeVar("T")
+
+_NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?!:\d)')
+_FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?"((?:[^"\\]|\\.)*)":(\d+):\d+')
+_CODE = re.compile(r"\\([0-9A-F]{2})")
+
+Frame = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class SourceLocation:
+    """The operation of jax and the lines of the user's code that an MLIR operation belongs to.
+
+    Attributes:
+        op: its name in jax: `jit(f)/dot_general`; inside a function that is called, only what
+            follows the name of the call.
+        frames: the lines of the user's code that led to it, innermost first, each with the
+            name of the function around it, or `""`.
+
+    >>> call = SourceLocation("jit(f)/jit(relu)", (("f.py:3", "f"),))
+    >>> call.inner(SourceLocation("max")).op
+    'jit(f)/jit(relu)/max'
+    """
+
+    op: str = ""
+    frames: tuple[Frame, ...] = ()
+
+    @staticmethod
+    def from_lines(op: str, lines: tuple[str, ...]) -> SourceLocation:
+        """A location of which only the lines are known."""
+        return SourceLocation(op, tuple((line, "") for line in lines))
+
+    @staticmethod
+    def from_frames(op: str, frames: Iterable[Frame]) -> SourceLocation:
+        """A location with each frame once: in loops and calls jax repeats some."""
+        return SourceLocation(op, tuple(dict.fromkeys(frames)))
+
+    @cached_property
+    def stack(self) -> tuple[str, ...]:
+        """The lines alone, innermost first, each once."""
+        return tuple(dict.fromkeys(line for line, _ in self.frames))
+
+    @property
+    def source(self) -> str:
+        """The innermost line, or `""`."""
+        return self.stack[0] if self.stack else ""
+
+    @property
+    def last_part(self) -> str:
+        """The last part of the operation's name in jax.
+
+        >>> SourceLocation("jit(f)/pure_callback:").last_part
+        'pure_callback'
+        """
+        return self.op.rpartition("/")[2].rstrip(":")  # jax ends the names of callbacks so
+
+    @cached_property
+    def calls(self) -> tuple[str, ...]:
+        """The functions by their own names, outermost first; code outside any function left out.
+
+        >>> frames = (("f.py:3", "f.<locals>.g"), ("f.py:9", "<module>"))
+        >>> SourceLocation("add", frames).calls
+        ('g',)
+        """
+        names = (name.rpartition("<locals>.")[2] for _, name in reversed(self.frames))
+        return tuple(name for name in names if name not in ("", "<module>"))
+
+    def inner(self, location: SourceLocation) -> SourceLocation:
+        """A location in the function that is called here, as seen from the caller."""
+        return _joined_to(self, location) if self.op or self.frames else location
+
+
+NOWHERE = SourceLocation()
+
+
+@lru_cache(maxsize=4096)
+def source_location(location: str) -> SourceLocation:
+    """A location from its text.
+
+    >>> text = 'loc("jit(f)/dot"(callsite("f"("/me/a.py":3:1 to :5) at "g"("/me/b.py":9:0))))'
+    >>> source_location(text)
+    SourceLocation(op='jit(f)/dot', frames=(('a.py:3', 'f'), ('b.py:9', 'g')))
+    """
+    found = _NAME.search(location)
+    # A location without a name begins with a file, or with the name of a function in a callsite.
+    named = found is not None and not location.startswith("loc(callsite")
+    name_at = found.start() if found else -1
+    frames: list[Frame] = []
+    for match in _FRAME.finditer(location):
+        function, file, line = match.groups()
+        if named and match.start() == name_at:
+            function = ""  # the name of the operation, which may be all that is before a file
+        frames += frame(unescaped(function or ""), file, line)
+    return SourceLocation.from_frames(unescaped(found[1]) if found and named else "", frames)
+
+
+def frame(function: str, file: str, line: str | int) -> tuple[Frame, ...]:
+    """One frame, or none where the file is not the user's.
+
+    >>> frame("f", "/me/a.py", 3), frame("f", "-", 3)
+    ((('a.py:3', 'f'),), ())
+    """
+    # MLIR calls a module that was parsed from memory "-": that is nobody's code.
+    if file == "-" or not is_user_file(file):
+        return ()
+    return ((line_in_words(file, str(line)), function),)
+
+
+@lru_cache(maxsize=4096)
+def _joined_to(call: SourceLocation, inner: SourceLocation) -> SourceLocation:
+    names = "/".join(part for part in (call.op, inner.op) if part)
+    if inner.op and inner.op.split("/")[0] == call.op.split("/")[0]:
+        names = inner.op  # it has the name of the call already
+    return SourceLocation.from_frames(names, _joined_frames(inner.frames, call.frames))
+
+
+def _joined_frames(inner: tuple[Frame, ...], outer: tuple[Frame, ...]) -> tuple[Frame, ...]:
+    """The frames inside a call with those that led to it.
+
+    jax reuses a function that it has traced, with the lines of its first call; those that differ
+    from this call are left out.
+    """
+    shared = 0
+    while shared < min(len(inner), len(outer)) and inner[-1 - shared] == outer[-1 - shared]:
+        shared += 1
+    own, rest = inner[: len(inner) - shared], outer[: len(outer) - shared]
+    if len(own) > 1 and rest and _function(own[-1]) == _function(rest[-1]) != ("", ""):
+        own = own[:-1]
+    return (*own, *outer)
+
+
+def _function(frame: Frame) -> tuple[str, str]:
+    """File and name of the function around a frame."""
+    return (frame[0].rpartition(":")[0], frame[1]) if frame[1] else ("", "")
+
+
+def unescaped(text: str) -> str:
+    """A string without the escapes of MLIR's text.
+
+    >>> unescaped("say \\\\22hello\\\\22")
+    'say "hello"'
+    """
+    if "\\" not in text:
+        return text
+    raw = _CODE.sub(lambda code: chr(int(code[1], 16)), text)
+    return raw.replace('\\"', '"').replace("\\\\", "\\")
+
+
+_AXIS = r'"((?:[^"\\]|\\.)*)"(:\(\d+\)\d+)?'
+_ONE_AXIS = re.compile(_AXIS)
+_MAP = re.compile(r"\{[^{}]*\}")
+_ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
+_STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
+_EDGE = re.compile(_AXIS + r" = (\w+)-(\d+) -> \[([^\]]*)\]")
+_END = re.compile(r"(operand|result)-(\d+)")
+_EDGES = re.compile(r"#sdy\.propagation_edges<.*?\]>")
+_TENSOR = re.compile(r"tensor<((?:\d+x)*)([^,]+?)(?:, .*)?>")
+_LETTERS = "ijklmnopqrstuvwxyz"
+
+_DTYPES = {
+    "i1": "bool",
+    "bf16": "bfloat16",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+    "complex<f32>": "complex64",
+    "complex<f64>": "complex128",
+    "f8E4M3FN": "float8_e4m3fn",
+    "f8E5M2": "float8_e5m2",
+    "f8E4M3B11FNUZ": "float8_e4m3b11fnuz",
+    "f8E4M3FNUZ": "float8_e4m3fnuz",
+    "f8E5M2FNUZ": "float8_e5m2fnuz",
+    "f8E4M3": "float8_e4m3",
+    "f8E3M4": "float8_e3m4",
+    "f8E8M0FNU": "float8_e8m0fnu",
+    "f4E2M1FN": "float4_e2m1fn",
+}
+
+
+@dataclass(frozen=True)
+class Edge:
+    """One step of the propagation across one operation, by numbers.
+
+    Attributes:
+        number: when it happened.
+        axis: the mesh axis that was propagated.
+        source: where from: `("operand", 0)` or `("result", 0)`.
+        targets: the same, for each value that it reached.
+    """
+
+    number: int
+    axis: str
+    source: tuple[str, int]
+    targets: tuple[tuple[str, int], ...]
+
+
+def parse_axes(text: str) -> tuple[str, ...]:
+    """The mesh axes that a text quotes; a part of one as `data:(1)2`.
+
+    >>> parse_axes('{"data", "model":(1)2}')
+    ('data', 'model:(1)2')
+    """
+    return tuple(unescaped(name) + part for name, part in _ONE_AXIS.findall(text))
+
+
+@lru_cache(maxsize=16384)
+def parse_origins(text: str) -> tuple[dict[str, str], ...]:
+    """Mesh axis to the name of its origin, one map per value.
+
+    >>> parse_origins('[{data = "input: 2", "a b" = "self"}, {}]')
+    ({'data': 'input: 2', 'a b': 'self'}, {})
+    """
+    return tuple(
+        {unescaped(quoted) or bare: name for quoted, bare, name in _ORIGIN.findall(part)}
+        for part in _MAP.findall(text)
+    )
+
+
+@lru_cache(maxsize=16384)
+def parse_edges(text: str) -> tuple[Edge, ...]:
+    """The steps in the text of one `sdy.propagation_edges`.
+
+    >>> text = '#sdy.propagation_edges<[{step-3 = [{"a" = operand-0 -> [result-0]}]}]>'
+    >>> parse_edges(text)[0].targets
+    (('result', 0),)
+    """
+    found = []
+    for number, moves in _STEP.findall(text):
+        for name, part, kind, index, ends in _EDGE.findall(moves):
+            targets = tuple((k, int(i)) for k, i in _END.findall(ends))
+            found.append(Edge(int(number), unescaped(name) + part, (kind, int(index)), targets))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def parse_edge_lists(text: str) -> tuple[tuple[Edge, ...], ...]:
+    """The steps in the text of a list of `sdy.propagation_edges`, one entry per value."""
+    return tuple(parse_edges(part) for part in _EDGES.findall(text))
+
+
+@lru_cache(maxsize=4096)
+def parse_tensor(text: str) -> tuple[tuple[int, ...], str] | None:
+    """Shape and dtype from the text of a tensor's type, or None for another type.
+
+    >>> parse_tensor("tensor<64x512xbf16>"), parse_tensor("!stablehlo.token")
+    (((64, 512), 'bfloat16'), None)
+    """
+    found = _TENSOR.fullmatch(text)
+    if found is None:
+        return None
+    shape = tuple(int(size) for size in found[1].split("x") if size)
+    return shape, parse_dtype(found[2])
+
+
+def parse_dtype(text: str) -> str:
+    """numpy's name of an element type.
+
+    >>> parse_dtype("ui8"), parse_dtype("i4"), parse_dtype("f32")
+    ('uint8', 'int4', 'float32')
+    """
+    if text in _DTYPES:
+        return _DTYPES[text]
+    found = re.fullmatch(r"(s|u|)i(\d+)", text)
+    return f"{'u' if found[1] == 'u' else ''}int{found[2]}" if found else text
+
+
+def factor_name(number: int) -> str:
+    """Shardy's name of a factor.
+
+    >>> factor_name(0), factor_name(17), factor_name(18)
+    ('i', 'z', 'z_1')
+    """
+    return _LETTERS[number] if number < len(_LETTERS) else f"z_{number - len(_LETTERS) + 1}"
+
+
+def _factors(numbers: Iterable[int]) -> tuple[str, ...]:
+    return tuple([factor_name(number) for number in numbers])
+
+
+def _axis(attribute: Any) -> str:
+    axis = sdy.AxisRefAttr(attribute)
+    if (part := axis.sub_axis_info) is None:
+        return axis.name
+    part = sdy.SubAxisInfoAttr(part)
+    return f"{axis.name}:({part.pre_size}){part.size}"
+
+
+class AttributeCache:
+    """What was converted of one module and its copies; lives no longer than they do."""
+
+    def __init__(self) -> None:
+        self._locations: dict[Any, SourceLocation] = {}
+        self._frames: dict[Any, tuple[Frame, ...] | None] = {}
+        self._tensors: dict[Any, tuple[tuple[int, ...], str] | None] = {}
+        self._texts: dict[Any, str] = {}
+        self._specs: dict[Any, tuple[Spec, ...]] = {}
+        self._rules: dict[Any, ShardingRule] = {}
+        # The parts of shardings and rules; the same few come back in most of them.
+        self._dims: dict[Any, tuple[str, ...]] = {}
+        self._mappings: dict[Any, Tensor] = {}
+
+    def text(self, op: Any, name: str) -> str:
+        """The text of an attribute; `""` where the operation has none of that name."""
+        return self.text_of(op.attributes.get(name))
+
+    def text_of(self, attribute: Any) -> str:
+        """The text of an attribute itself; `""` for None."""
+        return "" if attribute is None else _once(self._texts, attribute, str)
+
+    def specs(self, op: Any, name: str = "sdy.sharding") -> tuple[Spec, ...]:
+        """The specs in a sharding of an operation, one per value; `()` where it has none."""
+        return self.specs_of(op.attributes.get(name))
+
+    def specs_of(self, attribute: Any) -> tuple[Spec, ...]:
+        """The specs in the attribute of one sharding, or of one per value; `()` for None.
+
+        Raises:
+            ValueError: for any other attribute.
+        """
+        return () if attribute is None else _once(self._specs, attribute, self._read_specs)
+
+    def rule(self, op: Any) -> ShardingRule | None:
+        """The sharding rule of an operation, or None."""
+        return self.rule_of(op.attributes.get("sdy.sharding_rule"))
+
+    def rule_of(self, attribute: Any) -> ShardingRule | None:
+        """The sharding rule that an attribute holds; None for None.
+
+        Raises:
+            ValueError: for any other attribute.
+        """
+        return None if attribute is None else _once(self._rules, attribute, self._read_rule)
+
+    def tensor(self, value: Any) -> tuple[tuple[int, ...], str] | None:
+        """Shape and dtype of a value, or None where it is no tensor."""
+        return _once(self._tensors, value.type, lambda type: parse_tensor(str(type)))
+
+    def location(self, op: Any) -> SourceLocation:
+        """Where an operation, or a value, comes from."""
+        location = op.location
+        key = location.attr
+        found = self._locations.get(key)
+        if found is None:
+            found = self._read_location(location) or source_location(str(location))
+            self._locations[key] = found
+        return found
+
+    def _read_specs(self, attribute: Any) -> tuple[Spec, ...]:
+        if sdy.TensorShardingAttr.isinstance(attribute):
+            return (self._read_spec(attribute),)
+        shardings = sdy.TensorShardingPerValueAttr(attribute).shardings
+        return tuple([self._read_spec(sharding) for sharding in shardings])
+
+    def _read_spec(self, attribute: Any) -> Spec:
+        sharding = sdy.TensorShardingAttr(attribute)
+        dims = tuple([_once(self._dims, d, _axes) for d in sharding.dimension_shardings])
+        unreduced = sharding.unreduced_axes
+        if not len(unreduced):
+            return Spec.trusted(dims)
+        return Spec(dims, unreduced=frozenset(map(_axis, unreduced)))
+
+    def _read_rule(self, attribute: Any) -> ShardingRule:
+        rule = sdy.OpShardingRuleAttr(attribute)
+        return ShardingRule(
+            tuple([_once(self._mappings, m, self._read_mapping) for m in rule.operand_mappings]),
+            tuple([_once(self._mappings, m, self._read_mapping) for m in rule.result_mappings]),
+            {factor_name(number): size for number, size in enumerate(rule.factor_sizes)},
+            _factors(rule.reduction_factors),
+            _factors(rule.need_replication_factors),
+            _factors(rule.permutation_factors),
+            _factors(rule.blocked_propagation_factors),
+        )
+
+    def _read_mapping(self, attribute: Any) -> Tensor:
+        dims = sdy.TensorMappingAttr(attribute).dim_mappings
+        return tuple([_once(self._dims, dim, _mapped) for dim in dims])
+
+    def _read_location(self, location: Any) -> SourceLocation | None:
+        """A location from its parts, or None where these do not say what they are."""
+        if hasattr(location, "is_a_name"):
+            # jaxlib 0.10.0 has one class for all kinds, and crashes on an attribute that another
+            # kind has; its text is read.
+            return None
+        name = getattr(location, "name_str", "")
+        inner = location.child_loc if name else location
+        file = getattr(inner, "filename", None)
+        # A name around a file alone is that of the operation, not of a function.
+        frames = self._frames_of(inner) if file is None else frame("", file, inner.start_line)
+        return None if frames is None else SourceLocation.from_frames(name, frames)
+
+    def _frames_of(self, location: Any) -> tuple[Frame, ...] | None:
+        key = location.attr
+        if key not in self._frames:
+            self._frames[key] = self._read_frames(location)
+        return self._frames[key]
+
+    def _read_frames(self, location: Any) -> tuple[Frame, ...] | None:
+        # jaxlib gives each kind of location a class; where one has none of these, its text is read.
+        if (callee := getattr(location, "callee", None)) is not None:
+            inner, outer = self._frames_of(callee), self._frames_of(location.caller)
+            return None if inner is None or outer is None else inner + outer
+        if (child := getattr(location, "child_loc", None)) is not None:
+            file = getattr(child, "filename", None)
+            if file is None:
+                return self._frames_of(child)
+            return frame(location.name_str, file, child.start_line)
+        file = getattr(location, "filename", None)
+        return None if file is None else frame("", file, location.start_line)
+
+
+def _once(known: dict[Any, T], attribute: Any, convert: Callable[[Any], T]) -> T:
+    """What an attribute was converted to, or is now."""
+    found = known.get(attribute)
+    if found is None:
+        found = known[attribute] = convert(attribute)
+    return found
+
+
+def _axes(dimension: Any) -> tuple[str, ...]:
+    return tuple([_axis(axis) for axis in sdy.DimensionShardingAttr(dimension).axes])
+
+
+def _mapped(dimension: Any) -> tuple[str, ...]:
+    return _factors(sdy.DimMappingAttr(dimension).factor_indices)
+
+
+def named_attribute(function: Any, kind: str, number: int, name: str = "sdy.sharding") -> Any:
+    """An attribute of one argument (`"arg_attrs"`) or result (`"res_attrs"`) of a function.
+
+    Returns:
+        None where it has none of that name.
+    """
+    if kind not in function.attributes or name not in function.attributes[kind][number]:
+        return None
+    return function.attributes[kind][number][name]

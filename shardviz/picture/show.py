@@ -1,0 +1,188 @@
+"""draw(value) -> Picture and to_text(value) -> str: what any value of shardviz looks like."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import joined, shown, suggestion
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.core.layout.parse import check_size
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.comparison import Comparison
+from shardviz.core.program.effects import Effects, Observed
+from shardviz.core.program.explanation import Explanation
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_difference import PlanDiff
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
+from shardviz.core.program.roofline import Roofline
+from shardviz.core.program.stages import Stages
+from shardviz.core.program.target import Target, Targets
+from shardviz.picture.effects import (
+    draw_effects,
+    draw_mesh_context,
+    draw_observed,
+    mesh_context_text,
+)
+from shardviz.picture.layout import (
+    array_spec_text,
+    draw_array_spec,
+    draw_layout_array,
+    layout_text,
+)
+from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
+from shardviz.picture.picture import Picture
+from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
+from shardviz.picture.program import draw_program, draw_request, program_text, request_text
+from shardviz.picture.report import (
+    draw_audit,
+    draw_report,
+    draw_roofline,
+    report_text,
+    roofline_text,
+)
+from shardviz.picture.rules import (
+    draw_resolution,
+    draw_rules,
+    draw_spec,
+    resolution_text,
+    rules_text,
+    spec_text,
+)
+from shardviz.picture.stages import (
+    draw_comparison,
+    draw_plan_difference,
+    draw_stages,
+    plan_difference_text,
+    stages_text,
+)
+from shardviz.picture.targets import draw_target, draw_targets, target_text, targets_text
+from shardviz.picture.text_fit import paragraphs
+from shardviz.picture.topology import draw_topology, topology_text
+
+LEAST_WIDTH = 20  # letters
+
+
+def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
+    """The blocks of an array (view `"array"`) or its devices (view `"devices"`)."""
+    if view not in ("array", "devices"):
+        raise ShardvizError(f"A layout is seen as 'array' or 'devices'; got {shown(view)}.")
+    return _called(draw_layout_array if view == "array" else draw_layout_devices, layout, options)
+
+
+def _same_picture(picture: Picture) -> Picture:
+    return picture
+
+
+def _picture_text(picture: Picture, width: int) -> str:
+    return paragraphs([picture.alt], width)
+
+
+def _explained(value: Audit | Effects | Observed, width: int) -> str:
+    return paragraphs([value.explain()], width)
+
+
+Drawer = Callable[..., Picture]
+Writer = Callable[[Any, int], str]
+# Per type, what draws a value of it and what writes it.
+_SHOWN: dict[type, tuple[Drawer, Writer]] = {
+    MeshSpec: (draw_mesh, mesh_text),
+    Layout: (_draw_layout, layout_text),
+    Spec: (draw_spec, spec_text),
+    ArraySpec: (draw_array_spec, array_spec_text),
+    Rules: (draw_rules, rules_text),
+    Resolution: (draw_resolution, resolution_text),
+    Request: (draw_request, request_text),
+    Audit: (draw_audit, _explained),
+    MeshContext: (draw_mesh_context, mesh_context_text),
+    Effects: (draw_effects, _explained),
+    Observed: (draw_observed, _explained),
+    Program: (draw_program, program_text),
+    Report: (draw_report, report_text),
+    Plan: (draw_plan, plan_text),
+    Explanation: (draw_explanation, explanation_text),
+    PlanDiff: (draw_plan_difference, plan_difference_text),
+    Comparison: (draw_comparison, stages_text),
+    Stages: (draw_stages, stages_text),
+    Topology: (draw_topology, topology_text),
+    Roofline: (draw_roofline, roofline_text),
+    Target: (draw_target, target_text),
+    Targets: (draw_targets, targets_text),
+    Picture: (_same_picture, _picture_text),
+}
+
+
+def draw(value: Any, **options: Any) -> Picture:
+    """The Picture of a value.
+
+    Args:
+        value: anything that `import shardviz` makes.
+        options: what the picture of that value understands: `by="host"` for devices,
+            `view="devices"`, `dims=(0, 2)` and `at=(1,)` for a layout, `title=""` for all.
+
+    Raises:
+        ShardvizError: for a value without a picture, or an option that it does not have.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> draw(make_mesh(data=4, model=2), by="host").facts["by"]
+    'host'
+    """
+    drawer = type(value)._draw_ if hasattr(value, "_draw_") else _shown(value, "picture of")[0]
+    return _called(drawer, value, options)
+
+
+def _called(drawer: Drawer, value: Any, options: dict[str, Any]) -> Picture:
+    known = list(inspect.signature(drawer).parameters)[1:]
+    for name in options:
+        if name not in known and "options" not in known:
+            raise ShardvizError(
+                f"A picture of a {type(value).__name__} has no option {shown(name)}."
+                f"{suggestion(name, known)}"
+            )
+    return drawer(value, **options)
+
+
+def to_text(value: Any, width: int = 80) -> str:
+    """A value as text, in lines of at most `width` letters where its words allow it.
+
+    Args:
+        value: anything that `draw` takes.
+        width: letters per line, 20 or more.
+
+    Raises:
+        ShardvizError: for a value without a text.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> print(to_text(make_mesh(data=2, model=4)))
+    mesh data=2, model=4 · 8 devices · 1 host
+             model 0   model 1   model 2   model 3
+           ┌─────────┬─────────┬─────────┬─────────┐
+    data 0 │ 0       │ 1       │ 2       │ 3       │
+    data 1 │ 4       │ 5       │ 6       │ 7       │
+           └─────────┴─────────┴─────────┴─────────┘
+    """
+    letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
+    if hasattr(value, "_text_"):
+        return paragraphs([value._text_()], letters)
+    return _shown(value, "text for")[1](value, letters)
+
+
+def _shown(value: Any, what: str) -> tuple[Drawer, Writer]:
+    for kind in type(value).__mro__:
+        if kind in _SHOWN:
+            return _SHOWN[kind]
+    raise ShardvizError(
+        f"There is no {what} this {type(value).__name__}; got {shown(value)}. There is one for"
+        f" {joined(kind.__name__ for kind in _SHOWN)}."
+    )

@@ -1,0 +1,155 @@
+// @ts-check
+// The arrays: a card each, and the fields of the one that is selected.
+import { Field } from "./controls.js";
+import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+
+/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./messages").ArrayField} ArrayField */
+/** @typedef {ReturnType<ArrayCards["card"]>} Card */
+
+export class ArrayCards {
+  /** @param {import("./explorer.js").Edit} edit @param {(index: number) => void} select */
+  constructor(edit, select) {
+    this.edit = edit;
+    this.select = select;
+    /** @returns {Field} */
+    const field = (
+      /** @type {string} */ label,
+      /** @type {ArrayField} */ key,
+      /** @type {{caption?: string, placeholder?: string}} */ options = {},
+    ) => new Field(label, (t) => edit(key, t, this.selected), { caption: label, ...options });
+    /** @type {Record<ArrayField, Field>} */
+    this.fields = {
+      name: field("Array name", "name", { caption: "Name" }),
+      dtype: field("Element type", "dtype", { caption: "Type" }),
+      shape: field("Array shape", "shape", { placeholder: "512, 2048" }),
+      logical: field("Logical axes", "logical", { placeholder: "embed mlp" }),
+      spec: field("PartitionSpec", "spec", { placeholder: "from the rules" }),
+    };
+    // The same layout in every dialect that can say it.
+    this.also = h("div", { class: "sv-also", "aria-label": "The same layout in other dialects" });
+    this.form = h(
+      "div",
+      { class: "sv-form" },
+      h("div", { class: "sv-pair" }, this.fields.name.node, this.fields.dtype.node),
+      this.fields.shape.node,
+      this.fields.logical.node,
+      this.fields.spec.node,
+      this.also,
+    );
+    this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
+    this.add = button("+ array", () => edit("add", null), {
+      class: "sv-link",
+      "aria-label": "Add an array",
+    });
+    this.remove = button("remove", () => edit("remove", this.selected), {
+      class: "sv-link",
+      "aria-label": "Remove the selected array",
+    });
+    this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
+    this.node = h(
+      "div",
+      { class: "sv-arrays" },
+      h(
+        "div",
+        { class: "sv-headrow" },
+        h("h3", { class: "sv-head", text: "Arrays" }),
+        h("span", null, this.add, this.remove),
+      ),
+      this.none,
+      this.list,
+    );
+    this.selected = 0;
+    /** @type {Card[]} */ this.cards = [];
+    /** @type {Set<string> | null} */ this.lit = null;
+  }
+
+  /**
+   * The arrays that a value's axes came from stand out; null ends that.
+   * @param {string[] | null} names
+   */
+  light(names) {
+    this.lit = names && new Set(names);
+    for (const card of this.cards) {
+      toggle(card.node, "sv-lit", Boolean(this.lit?.has(card.name.textContent ?? "")));
+    }
+  }
+
+  /** @param {import("./messages").View} view */
+  show(view) {
+    const moved = this.selected !== view.selected;
+    this.selected = view.selected;
+    while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
+    while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
+    view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
+    const current = this.cards[view.selected];
+    this.none.hidden = Boolean(current);
+    this.remove.disabled = !current;
+    if (!current) return this.form.remove();
+    if (this.form.parentNode !== current.node) current.node.append(this.form);
+    this.showForm(view.arrays[view.selected], moved);
+    if (moved) current.node.scrollIntoView({ block: "nearest" });
+  }
+
+  /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */
+  showForm(array, moved) {
+    for (const key of /** @type {ArrayField[]} */ (Object.keys(this.fields))) {
+      const field = this.fields[key];
+      if (moved) field.input.blur();
+      field.sync(array.fields[key].text, array.fields[key].error);
+    }
+    const also = (array.also ?? []).filter(([, text]) => text !== array.spec);
+    const lines = also.map(([dialect, text]) =>
+      h("div", { class: "sv-mono", text, title: `${dialect}: ${text}` }),
+    );
+    fill(this.also, ...lines);
+    this.fields.spec.input.placeholder = array.byRules ? array.spec : "None: no dimension is split";
+  }
+
+  /** @param {number} index */
+  card(index) {
+    const parts = {
+      name: h("b"),
+      type: h("span", { class: "sv-type sv-mono" }),
+      logical: h("span", { class: "sv-mono" }),
+      spec: h("span", { class: "sv-mono sv-right" }),
+      summary: h("div", { class: "sv-summary" }),
+      warn: h("div", { class: "sv-warn" }),
+      problem: h("div", { class: "sv-error" }),
+    };
+    const head = h(
+      "button",
+      {
+        type: "button",
+        class: "sv-cardhead",
+        ...OWN_KEYS,
+        on: { click: () => this.select(index) },
+      },
+      h("div", { class: "sv-line" }, parts.name, parts.type),
+      h("div", { class: "sv-line" }, parts.logical, parts.spec),
+      parts.summary,
+    );
+    const node = h("div", { class: "sv-card", role: "listitem" }, head, parts.warn, parts.problem);
+    this.list.append(node);
+    return { node, head, ...parts };
+  }
+
+  /**
+   * @param {Card} card
+   * @param {ArrayView} a
+   * @param {boolean} selected
+   */
+  fillCard(card, a, selected) {
+    toggle(card.node, "sv-selected", selected);
+    card.head.setAttribute("aria-pressed", String(selected));
+    setText(card.name, a.name);
+    toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
+    setText(card.type, `${a.short} · ${a.bytes}`);
+    setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
+    setText(card.spec, a.spec);
+    toggle(card.spec, "sv-typed", a.typedSpec);
+    setText(card.summary, a.problem ? "" : (a.summary ?? ""));
+    setText(card.warn, a.warnings.join(" "));
+    setText(card.problem, a.problem);
+  }
+}

@@ -1,0 +1,113 @@
+// @ts-check
+// The colours of tiles: mixed from a theme, which `shardviz/picture/palette.py` makes, and cached.
+
+/** @typedef {import("./messages").Palette & {name: "light" | "dark"}} Theme */
+/** @typedef {(group: number) => string} ColourOf */
+/**
+ * Fills (soft: nothing is pointed at; mid: a related tile is; strong: this tile is), outlines, and
+ * the text on soft and mid fills.
+ * @typedef {{many: boolean, soft: ColourOf, mid: ColourOf, strong: ColourOf, line: ColourOf,
+ *   text: ColourOf, textMid: ColourOf}} TileColours
+ */
+
+/** How much of a group's colour is in a tile: with few groups, and with many, on a ramp. */
+const SHARES = {
+  light: { soft: 0.22, mid: 0.55, line: 0.5, softRamp: 0.85, midRamp: 0.9 },
+  dark: { soft: 0.26, mid: 0.6, line: 0.5, softRamp: 0.7, midRamp: 0.9 },
+};
+const READABLE = 4.5; // the contrast that WCAG 2 asks of text
+const MOST_CACHED = 200;
+
+/** @param {string} hex @returns {[number, number, number]} */
+export function rgb(hex) {
+  return [
+    parseInt(hex.slice(1, 3), 16),
+    parseInt(hex.slice(3, 5), 16),
+    parseInt(hex.slice(5, 7), 16),
+  ];
+}
+
+/** @param {string} a @param {string} b @param {number} share of a */
+export function mix(a, b, share) {
+  const x = rgb(a);
+  const y = rgb(b);
+  const parts = x.map((v, i) => Math.round(v * share + y[i] * (1 - share)));
+  return `#${parts.map((v) => v.toString(16).padStart(2, "0")).join("")}`;
+}
+
+/** Relative luminance, as WCAG 2 defines it. @param {string} hex */
+function luminance(hex) {
+  const [r, g, b] = rgb(hex).map((v) => {
+    const c = v / 255;
+    return c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+/** The WCAG 2 contrast ratio of two colours, 1 to 21. @param {string} a @param {string} b */
+function contrast(a, b) {
+  const [x, y] = [luminance(a) + 0.05, luminance(b) + 0.05];
+  return Math.max(x, y) / Math.min(x, y);
+}
+
+/**
+ * The colour of text on a fill, as `ink_on` of palette.py chooses it: the theme's own where it can
+ * be read, else black or white.
+ * @param {string} fill
+ * @param {Theme} theme
+ */
+export function textOn(fill, theme) {
+  for (const own of [theme.ink, theme.paper]) if (contrast(own, fill) >= READABLE) return own;
+  return luminance(fill) > 0.179 ? "black" : "white";
+}
+
+/** @type {Map<string, TileColours>} */
+const cache = new Map();
+
+/**
+ * The colours of groups: ten that can be told apart, and beyond that a ramp for order.
+ * @param {number} count how many groups there are
+ * @param {string} colormap a Picture's `hue`, or one colour for all
+ * @param {Theme} theme
+ * @returns {TileColours}
+ */
+export function tileColours(count, colormap, theme) {
+  const key = `${theme.name}|${colormap}|${count}`;
+  const known = cache.get(key);
+  if (known) return known;
+  const { groups, ramp, paper } = theme;
+  const many = count > groups.length;
+  const share = SHARES[theme.name];
+  const strong = cached((group) => {
+    if (group < 0) return theme.muted;
+    if (colormap.startsWith("#")) return colormap;
+    if (!many) return groups[group % groups.length];
+    return ramp[Math.round((group / Math.max(1, count - 1)) * (ramp.length - 1))];
+  });
+  const mixed = (/** @type {number} */ part) => cached((group) => mix(strong(group), paper, part));
+  const soft = mixed(many ? share.softRamp : share.soft);
+  const mid = mixed(many ? share.midRamp : share.mid);
+  const found = {
+    many,
+    soft,
+    mid,
+    strong,
+    line: many ? soft : mixed(share.line),
+    text: cached((group) => textOn(soft(group), theme)),
+    textMid: cached((group) => textOn(mid(group), theme)),
+  };
+  if (cache.size > MOST_CACHED) cache.clear();
+  cache.set(key, found);
+  return found;
+}
+
+/** @param {ColourOf} make @returns {ColourOf} */
+function cached(make) {
+  /** @type {Map<number, string>} */
+  const known = new Map();
+  return (group) => {
+    let value = known.get(group);
+    if (value === undefined) known.set(group, (value = make(group)));
+    return value;
+  };
+}

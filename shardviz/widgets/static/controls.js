@@ -1,0 +1,133 @@
+// @ts-check
+// Text fields and menus. What the kernel answers never overwrites what somebody is typing.
+import { OWN_KEYS, fill, focusedNear, h, setText, toggle } from "./dom.js";
+
+/** @typedef {import("./messages").Option} Option */
+
+/**
+ * Whether the kernel has answered everything that was sent. An answer to an older text must not
+ * overwrite a newer one, so what was edited since keeps what the person made of it until then.
+ */
+export const answers = { settled: true };
+
+/** Whether a control was edited since the kernel's last answer. */
+export class Touched {
+  touched = false;
+
+  /** Whether the kernel's value may replace what the control holds. @param {Element} control */
+  accepts(control) {
+    if (answers.settled) this.touched = false;
+    return !this.touched && focusedNear(control) !== control;
+  }
+}
+
+/** Keys pressed in a control are its own. @param {KeyboardEvent} event */
+export const keepKey = (event) => event.stopPropagation();
+
+/**
+ * A labelled text field; what is wrong with its text is shown right under it.
+ *
+ * `sync(text, error)` takes what the kernel holds. It never overwrites the field that has the
+ * focus: while somebody types, what they typed counts.
+ */
+export class Field {
+  /**
+   * @param {string} label the accessible name
+   * @param {(text: string) => void} edit called with every change
+   * @param {{caption?: string, placeholder?: string, width?: string}} [options]
+   */
+  constructor(label, edit, options = {}) {
+    this.state = new Touched();
+    this.input = h("input", {
+      "aria-label": label,
+      spellcheck: "false",
+      autocomplete: "off",
+      autocapitalize: "off",
+      placeholder: options.placeholder,
+      class: "sv-input sv-mono",
+      ...OWN_KEYS,
+      on: {
+        input: () => {
+          this.state.touched = true;
+          edit(this.input.value);
+        },
+        keydown: keepKey,
+      },
+    });
+    if (options.width) this.input.style.width = options.width;
+    this.error = h("div", { class: "sv-error", role: "alert" });
+    this.node = h(
+      "label",
+      { class: "sv-field" },
+      options.caption ? h("span", { class: "sv-caption", text: options.caption }) : null,
+      this.input,
+      this.error,
+    );
+  }
+
+  /** @param {string} text @param {string} error */
+  sync(text, error) {
+    if (this.input.value !== text && this.state.accepts(this.input)) this.input.value = text;
+    setText(this.error, error);
+    toggle(this.node, "sv-wrong", Boolean(error));
+    this.input.setAttribute("aria-invalid", error ? "true" : "false");
+  }
+}
+
+/** A menu. */
+export class Choice {
+  /**
+   * @param {string} label the accessible name
+   * @param {(value: string) => void} edit
+   * @param {string} [caption]
+   */
+  constructor(label, edit, caption) {
+    this.touched = false;
+    this.select = h("select", {
+      "aria-label": label,
+      class: "sv-select",
+      ...OWN_KEYS,
+      on: {
+        change: () => {
+          this.touched = true;
+          edit(this.select.value);
+        },
+        keydown: keepKey,
+      },
+    });
+    this.node = h(
+      "label",
+      { class: "sv-field sv-row" },
+      caption ? h("span", { class: "sv-caption", text: caption }) : null,
+      this.select,
+    );
+    this.key = "";
+  }
+
+  /**
+   * @param {Option[]} options neighbours with the same group are listed under its name
+   * @param {string} value
+   */
+  sync(options, value) {
+    const key = JSON.stringify(options);
+    if (key !== this.key) {
+      this.key = key;
+      fill(this.select, ...optionNodes(options));
+    }
+    if (answers.settled) this.touched = false;
+    if (this.select.value !== value && !this.touched) this.select.value = value;
+  }
+}
+
+/** @param {Option[]} options */
+function optionNodes(options) {
+  /** @type {Array<HTMLOptionElement | HTMLOptGroupElement>} */
+  const nodes = [];
+  for (const { value, label, title, group } of options) {
+    const option = h("option", { value, text: label, title });
+    const last = nodes.at(-1);
+    if (group && last instanceof HTMLOptGroupElement && last.label === group) last.append(option);
+    else nodes.push(group ? h("optgroup", { label: group }, option) : option);
+  }
+  return nodes;
+}

@@ -1,0 +1,253 @@
+// @ts-check
+// The Explorer's entry: takes what Python sends, sends intents back, and draws each view once.
+// Pointing, zooming and stepping through tabs never leave the page.
+import { ArrayCards } from "./array_cards.js";
+import { answers } from "./controls.js";
+import { OWN_KEYS, h, toggle } from "./dom.js";
+import { Highlight } from "./highlight.js";
+import { IntentQueue } from "./intents.js";
+import { keepLast } from "./keep_last.js";
+import { MeshBar } from "./mesh_bar.js";
+import { readNumbers, readPicture } from "./picture_data.js";
+import { PicturePanel } from "./picture_panel.js";
+import { ProgramPanel } from "./program_panel.js";
+import { RuleTable } from "./rule_table.js";
+import { isDark, watchTheme } from "./theme.js";
+
+/** @typedef {import("./messages").Model} Model */
+/** @typedef {import("./messages").Traits} Traits */
+/** @typedef {import("./messages").View} View */
+/** @typedef {import("./messages").SentView} SentView */
+/** @typedef {import("./messages").Intent} Intent */
+/** @typedef {import("./messages").CustomMessage} CustomMessage */
+/** @typedef {import("./messages").EditValue} EditValue */
+/** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
+
+/** @type {(keyof Traits)[]} */
+const TRAITS = [
+  "menus",
+  "view",
+  "devices",
+  "report_data",
+  "code_data",
+  "target",
+  "stages_data",
+  "plan_data",
+  "explanation",
+  "background",
+  "link_data",
+];
+
+class Page {
+  /** @param {Model} model @param {HTMLElement} el */
+  constructor(model, el) {
+    this.model = model;
+    this.live = Boolean(model.send) && !model.get("offline");
+    this.intents = new IntentQueue(model);
+    this.scheduled = false;
+    /**
+     * The array that was clicked, until a view answers.
+     * @type {number | null}
+     */
+    this.chosen = null;
+    /**
+     * Every picture as it was read, for as long as the model has it.
+     * @type {WeakMap<import("./messages").PackedPicture, import("./picture_data.js").Picture>}
+     */
+    this.read = new WeakMap();
+    this.devicesOf = keepLast(drawnDevices);
+    this.linksOf = keepLast(drawnLinks);
+    const highlight = (this.highlight = new Highlight());
+    /** @type {Edit} */
+    const edit = (field, value, array) => this.edit(field, value, array);
+    const select = (/** @type {number} */ index) => this.select(index);
+    this.bar = new MeshBar(highlight, edit, () => this.send({ kind: "save" }));
+    this.cards = new ArrayCards(edit, select);
+    this.rules = new RuleTable(edit);
+    this.panel = new PicturePanel(highlight, { edit, select }, this.live);
+    this.program = new ProgramPanel(highlight, {
+      edit,
+      act: (kind) => this.send({ kind }),
+      why: (value) => this.live && this.send({ kind: "why", value }),
+      links: (value) => this.live && this.send({ kind: "links", value }),
+      light: (names) => this.cards.light(names),
+      position: () => edit("by", "position"),
+    });
+    const left = h("aside", { class: "sv-left" }, this.cards.node, this.rules.node);
+    const main = h("div", { class: "sv-main" }, left, this.panel.node);
+    this.root = h("div", { class: "shardviz-explorer", ...OWN_KEYS }, this.bar.node, main);
+    this.root.append(this.program.node);
+    toggle(this.root, "sv-offline", !this.live);
+    el.append(this.root);
+  }
+
+  /** @param {Intent} intent */
+  send(intent) {
+    this.root.dataset.settled = "false";
+    answers.settled = false; // no view has answered this yet
+    this.intents.send(intent);
+  }
+
+  /** @type {Edit} */
+  edit(field, value, array) {
+    if (!this.live) return;
+    this.send({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
+  }
+
+  /** Shows another array at once, whatever the kernel is doing. @param {number} index */
+  select(index) {
+    this.chosen = index;
+    this.edit("select", index);
+    this.schedule();
+  }
+
+  /** Draws once for all traits of an answer, and before the next frame begins. */
+  schedule() {
+    if (this.scheduled) return;
+    this.scheduled = true;
+    queueMicrotask(() => this.draw());
+  }
+
+  /** The kernel's view, with the array that was clicked since. @param {View} view */
+  withChosen(view) {
+    const { chosen } = this;
+    const here = chosen !== null && chosen < view.arrays.length && view.selected !== chosen;
+    if (here && (!this.live || this.intents.pending)) return { ...view, selected: chosen };
+    if (this.live) this.chosen = null;
+    return view;
+  }
+
+  draw() {
+    this.scheduled = false;
+    const sent = this.get("view");
+    if (!("mesh" in sent)) return;
+    const arrays = Array.from({ length: sent.count }, (_, i) => this.get(`array_${i}`));
+    const view = this.withChosen({ .../** @type {SentView} */ (sent), arrays });
+    answers.settled = this.intents.receive(view);
+    /** @type {"dark" | "light"} */
+    const name = isDark() ? "dark" : "light";
+    const theme = { ...this.get("palette")[name], name };
+    this.root.dataset.theme = name;
+    const devices = this.devicesOf(this.get("devices"));
+    const { highlight } = this;
+    highlight.groupColours = theme.groups;
+    highlight.axisNames = view.mesh.axes.map((axis) => axis.name);
+    const sizes = view.mesh.axes.map((axis) => axis.size);
+    highlight.setMesh(sizes, devices.ids, devices.hosts);
+    highlight.setArrays(view.arrays);
+    const menus = this.get("menus");
+    this.bar.show(view, this.get("target"), menus, theme.name);
+    this.cards.show(view);
+    this.rules.show(view.rules, menus.dialects);
+    const pictures = arrays.map(({ picture }) => picture && this.picture(picture));
+    this.panel.show({
+      view,
+      devices,
+      arrays: pictures,
+      links: this.linksOf(this.get("link_data")),
+      theme,
+    });
+    this.showProgram(view);
+    if (!this.live) this.disableEdits();
+    this.finish(view);
+  }
+
+  /** @param {import("./messages").PackedPicture} packed */
+  picture(packed) {
+    const known = this.read.get(packed) ?? readPicture(packed);
+    this.read.set(packed, known);
+    return known;
+  }
+
+  /** @param {View} view */
+  showProgram(view) {
+    this.program.show({
+      view,
+      live: this.live,
+      devices: this.get("devices"),
+      menus: this.get("menus"),
+      report: this.get("report_data"),
+      code: this.model.get("code_data") ?? "",
+      stages: this.get("stages_data"),
+      plan: this.get("plan_data"),
+      explanation: this.get("explanation"),
+      background: this.get("background"),
+      target: this.get("target"),
+    });
+  }
+
+  /** Without a kernel only those controls work that change what is looked at. */
+  disableEdits() {
+    for (const control of this.root.querySelectorAll("input, textarea, select")) {
+      if (control instanceof HTMLElement && !control.dataset.keep) {
+        control.setAttribute("disabled", "");
+      }
+    }
+  }
+
+  /** Says that a view was drawn, and sends what waited for it. @param {View} view */
+  finish({ seq }) {
+    this.root.dataset.settled = String(answers.settled);
+    this.root.dataset.seq = String(seq);
+    this.intents.flush();
+    const painted = new CustomEvent("shardviz:painted", { bubbles: true, detail: { seq } });
+    requestAnimationFrame(() => this.root.dispatchEvent(painted));
+  }
+
+  /** @template {keyof Traits} K @param {K} name @returns {Traits[K]} */
+  get(name) {
+    return this.model.get(name) ?? /** @type {Traits[K]} */ ({});
+  }
+
+  destroy() {
+    this.panel.destroy();
+    this.program.destroy();
+    this.root.remove();
+  }
+}
+
+/** @param {Traits["devices"]} devices */
+function drawnDevices({ picture, ids, hosts, size, ...words }) {
+  return {
+    ...words,
+    picture: readPicture(picture),
+    ids: readNumbers(ids, size),
+    hosts: hosts.byteLength ? readNumbers(hosts, 0) : new Int32Array(size),
+  };
+}
+
+/** @param {Traits["link_data"]} links */
+function drawnLinks({ key = "", words = "", picture = null }) {
+  return { key, words, picture: picture && readPicture(picture) };
+}
+
+/** @param {{model: Model, el: HTMLElement}} context */
+function render({ model, el }) {
+  const page = new Page(model, el);
+  const draw = () => page.schedule();
+  for (const name of TRAITS) model.on(`change:${name}`, draw);
+  model.on("msg:custom", (message) => {
+    if (message.kind === "page") download(message.name, message.html);
+  });
+  const unwatch = watchTheme(draw);
+  draw();
+  // From now on somebody looks at it: the program is planned after every edit.
+  if (page.live) page.send({ kind: "plan" });
+  return () => {
+    for (const name of TRAITS) model.off?.(`change:${name}`, draw);
+    unwatch();
+    page.destroy();
+  };
+}
+
+/** @param {string} name @param {string} html */
+function download(name, html) {
+  const file = new Blob([html], { type: "text/html" });
+  const link = h("a", { download: name, href: URL.createObjectURL(file) });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  window.setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+export default { render };

@@ -1,0 +1,215 @@
+// @ts-check
+// The top: the mesh, its hosts and axis types, the target, the presets.
+import { Choice, Field, answers } from "./controls.js";
+import { OWN_KEYS, button, fill, focusedNear, h, toggle } from "./dom.js";
+
+/** @typedef {import("./messages").MeshAxis} MeshAxis */
+/** @typedef {import("./messages").Target} Target */
+
+const OTHER = "…"; // the choice that opens a field
+
+export class MeshBar {
+  /**
+   * @param {import("./highlight.js").Highlight} highlight
+   * @param {import("./explorer.js").Edit} edit
+   * @param {() => void} save
+   */
+  constructor(highlight, edit, save) {
+    this.edit = edit;
+    this.highlight = highlight;
+    this.key = "";
+    this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), {
+      caption: "Mesh",
+      width: "12.5em",
+      placeholder: "data=4, model=2",
+    });
+    this.axes = h("div", { class: "sv-axes" });
+    this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });
+    this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
+    this.target = new Choice("Target", (v) => this.pickTarget(v), "Target");
+    this.target.select.classList.add("sv-targets");
+    this.typed = new Field("Target by name", (t) => edit("target", t), {
+      width: "12em",
+      placeholder: "tpu:v5e:4x4",
+    });
+    this.typed.node.hidden = true;
+    this.typed.input.addEventListener("input", () => {
+      this.leaving = false;
+    });
+    this.typed.input.addEventListener("change", () => {
+      this.leaving = true;
+      this.leave();
+    });
+    /** Whether a name was typed to its end, so that the menu can show it. */
+    this.leaving = false;
+    /** @type {Target | null} */ this.shownTarget = null;
+    this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
+    this.targetKey = "";
+    this.presets = this.presetMenu();
+    /** @type {import("./messages").Option[]} */
+    this.described = [];
+    this.node = h(
+      "header",
+      { class: "sv-bar" },
+      h("span", { class: "sv-brand", text: "shardviz" }),
+      this.mesh.node,
+      this.axes,
+      this.hosts.node,
+      this.types.node,
+      this.target.node,
+      this.typed.node,
+      h(
+        "span",
+        { class: "sv-right" },
+        this.presets,
+        button("Save page", save, { class: "sv-link", "aria-label": "Save page" }),
+      ),
+      this.targetNote,
+    );
+    highlight.listeners.push(() => this.markAxes());
+  }
+
+  presetMenu() {
+    /** @type {HTMLSelectElement} */
+    const menu = h("select", {
+      class: "sv-select sv-quiet",
+      "aria-label": "Presets",
+      ...OWN_KEYS,
+      on: {
+        change: () => {
+          this.edit("preset", menu.value);
+          menu.value = "";
+        },
+      },
+    });
+    return menu;
+  }
+
+  /** @param {string} value */
+  pickTarget(value) {
+    this.leaving = false;
+    this.typed.node.hidden = value !== OTHER;
+    if (value === OTHER) {
+      this.typed.input.value = "";
+      this.typed.input.focus();
+    } else this.edit("target", value);
+  }
+
+  /**
+   * The target, what does not fit about it, and one click that makes it fit.
+   * @param {Target} target
+   */
+  showTarget(target) {
+    const typing = !this.typed.node.hidden;
+    this.target.sync(
+      [
+        ...target.here,
+        ...this.described,
+        { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." },
+      ],
+      typing ? OTHER : target.value,
+    );
+    this.target.select.title = target.words;
+    this.typed.sync(this.typed.input.value, target.error);
+    this.shownTarget = target;
+    this.leave();
+    const key = target.note + target.offer;
+    if (key === this.targetKey) return;
+    this.targetKey = key;
+    const offer = button(target.offer, () => this.edit("fit", null), {
+      class: "sv-button sv-small",
+    });
+    fill(this.targetNote, ...(target.note ? [h("span", { text: target.note }), offer] : []));
+  }
+
+  /** Once the kernel has read a name that was typed, the menu shows it in place of the field. */
+  leave() {
+    const target = this.shownTarget;
+    if (!this.leaving || !answers.settled || !target || target.error) return;
+    const focused = focusedNear(this.node) === this.typed.input;
+    this.leaving = false;
+    this.typed.node.hidden = true;
+    if (focused) this.target.select.focus();
+    this.showTarget(target);
+  }
+
+  /** The axes over which the chosen collective runs stand out. */
+  markAxes() {
+    const { collective } = this.highlight;
+    const axes = new Set((collective?.axes ?? []).map((axis) => axis.split(":(")[0]));
+    for (const chip of this.axes.children) {
+      toggle(chip, "sv-participates", axes.has(chip.getAttribute("data-axis") ?? ""));
+    }
+  }
+
+  /**
+   * @param {import("./messages").View} view
+   * @param {Target} target
+   * @param {import("./messages").Menus} menus
+   * @param {string} theme its name
+   */
+  show({ mesh }, target, menus, theme) {
+    this.described = menus.targets;
+    this.mesh.sync(mesh.text, mesh.error);
+    this.hosts.sync(mesh.hosts, mesh.hostsError);
+    this.types.sync(
+      [...new Set([...menus.axisTypes, mesh.types])].map((t) => ({ value: t, label: t })),
+      mesh.types,
+    );
+    this.showTarget(target);
+    const key = JSON.stringify(mesh.axes) + theme;
+    if (key !== this.key) {
+      this.key = key;
+      fill(this.axes, ...mesh.axes.map((a, i) => this.chip(mesh.axes, a, i)));
+      this.markAxes();
+    }
+    if (!this.presets.options.length) {
+      fill(
+        this.presets,
+        h("option", { value: "", text: "Presets" }),
+        ...menus.presets.map((g) =>
+          h(
+            "optgroup",
+            { label: g.group },
+            ...g.options.map((o) => h("option", { value: o.value, text: o.label, title: o.title })),
+          ),
+        ),
+      );
+    }
+  }
+
+  /**
+   * One axis, with steps to half and double its size.
+   * @param {MeshAxis[]} axes
+   * @param {MeshAxis} axis
+   * @param {number} index
+   */
+  chip(axes, axis, index) {
+    const resize = (/** @type {number} */ size) => {
+      const sizes = axes.map((a, i) => `${quoted(a.name)}=${i === index ? size : a.size}`);
+      const text = sizes.join(", ");
+      this.mesh.input.value = text;
+      this.mesh.state.touched = true;
+      this.edit("mesh", text);
+    };
+    return h(
+      "span",
+      { class: "sv-chip", title: `${axis.type} axis`, "data-axis": axis.name },
+      h("b", { text: axis.name }),
+      h("span", { text: String(axis.size) }),
+      button("−", () => resize(Math.max(1, Math.floor(axis.size / 2))), {
+        class: "sv-tiny",
+        "aria-label": `Halve axis ${axis.name}`,
+      }),
+      button("+", () => resize(axis.size * 2), {
+        class: "sv-tiny",
+        "aria-label": `Double axis ${axis.name}`,
+      }),
+    );
+  }
+}
+
+/** A name as it is typed: quoted where it has letters that mean something. @param {string} name */
+function quoted(name) {
+  return /^[^\s=:,;'"]+$/.test(name) ? name : `'${name}'`;
+}

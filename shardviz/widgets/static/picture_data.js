@@ -1,0 +1,274 @@
+// @ts-check
+// Reads a Picture as Python sends it: `shardviz/picture/serialization.py` has the format. What this makes of
+// it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
+
+/** @typedef {import("./messages").Column} Column */
+/** @typedef {import("./messages").PictureData} PictureData */
+/** @typedef {(i: number) => number} Reader the number of tile `i` */
+/**
+ * The tiles with every column as a function.
+ * @typedef {{count: number, x: Reader, y: Reader, width: Reader, height: Reader, group: Reader,
+ *   device: Reader, offsets: Reader | null, holders: Reader | null,
+ *   columns: Record<string, Reader>}} Tiles
+ */
+/**
+ * The strokes under the tiles.
+ * @typedef {{count: number, x0: Float32Array, y0: Float32Array, x1: Float32Array,
+ *   y1: Float32Array, width: Float32Array, group: Int32Array}} Edges
+ */
+/**
+ * A Picture, ready to be painted. `colormap` is its `hue`, `label` the text in a tile, `hint` its
+ * tooltip.
+ * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array,
+ *   h: Float32Array, group: Int32Array, device: Float64Array, count: number, colormap: string,
+ *   labels: PictureData["labels"], frames: PictureData["frames"], facts: PictureData["facts"],
+ *   edges: Edges | null, label: (i: number) => string, hint: (i: number) => string}} Picture
+ */
+
+/** @param {import("./messages").PackedPicture} packed @returns {Picture} */
+export function readPicture({ data, buffers }) {
+  const tiles = openTiles(data.tiles, buffers);
+  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, tiles.count, Float32Array);
+  return {
+    width: data.width,
+    height: data.height,
+    x: floats(data.tiles.x),
+    y: floats(data.tiles.y),
+    w: floats(data.tiles.width),
+    h: floats(data.tiles.height),
+    group: columnOf(data.tiles.group, buffers, tiles.count, Int32Array),
+    device: columnOf(data.tiles.device, buffers, tiles.count, Float64Array),
+    count: data.groups,
+    colormap: data.hue,
+    labels: data.labels,
+    frames: data.frames,
+    facts: data.facts,
+    edges: readEdges(data.edges, buffers),
+    label: (i) => filledTemplate(data.tiles.text, tiles, i),
+    hint: (i) => filledTemplate(data.tiles.hint, tiles, i),
+  };
+}
+
+/**
+ * @param {import("./messages").EdgeData | null} edges
+ * @param {DataView[]} buffers
+ * @returns {Edges | null}
+ */
+export function readEdges(edges, buffers) {
+  if (!edges) return null;
+  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, edges.count, Float32Array);
+  return {
+    count: edges.count,
+    x0: floats(edges.x0),
+    y0: floats(edges.y0),
+    x1: floats(edges.x1),
+    y1: floats(edges.y1),
+    width: floats(edges.width),
+    group: columnOf(edges.group, buffers, edges.count, Int32Array),
+  };
+}
+
+/**
+ * A column as one typed array: what is painted often must not cost a call per tile.
+ * @template {Float32Array | Int32Array | Float64Array} A
+ * @param {Column} column
+ * @param {DataView[]} buffers
+ * @param {number} n
+ * @param {{new (from: number | ArrayBufferLike): A, name: string}} Kind
+ * @returns {A}
+ */
+function columnOf(column, buffers, n, Kind) {
+  if ("buffer" in column && Kind.name.toLowerCase().startsWith(column.dtype)) {
+    return new Kind(bytes(buffers[column.buffer]));
+  }
+  const read = reader(column, buffers);
+  const out = new Kind(n);
+  for (let i = 0; i < n; i++) out[i] = read(i);
+  return out;
+}
+
+/**
+ * Whole numbers; an empty view stands for 0, 1, 2, …
+ * @param {DataView} view
+ * @param {number} size
+ * @returns {Int32Array}
+ */
+export function readNumbers(view, size) {
+  return view.byteLength
+    ? new Int32Array(bytes(view))
+    : Int32Array.from({ length: size }, (_, i) => i);
+}
+
+/** A copy, because a typed array may not start at any byte. @param {DataView} view */
+function bytes(view) {
+  return view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength);
+}
+
+/**
+ * One number per tile: a function of the tile's index.
+ * @param {Column} column
+ * @param {DataView[]} buffers
+ * @returns {Reader}
+ */
+export function reader(column, buffers) {
+  if ("value" in column) return () => column.value;
+  if ("step" in column) return (i) => column.start + column.step * i;
+  const view = buffers[column.buffer];
+  if (column.dtype === "float32") return (i) => view.getFloat32(4 * i, true);
+  if (column.dtype === "int32") return (i) => view.getInt32(4 * i, true);
+  return (i) => view.getFloat64(8 * i, true);
+}
+
+/**
+ * @param {import("./messages").TileData} data
+ * @param {DataView[]} buffers
+ * @returns {Tiles}
+ */
+export function openTiles(data, buffers) {
+  const open = (/** @type {Column} */ c) => reader(c, buffers);
+  const columns = Object.entries(data.columns).map(([name, c]) => [name, open(c)]);
+  const group = open(data.group);
+  const device = open(data.device);
+  return {
+    count: data.count,
+    x: open(data.x),
+    y: open(data.y),
+    width: open(data.width),
+    height: open(data.height),
+    group,
+    device,
+    offsets: data.offsets && open(data.offsets),
+    holders: data.holders && open(data.holders),
+    columns: { ...Object.fromEntries(columns), group, device },
+  };
+}
+
+/**
+ * The device ids that tile `i` stands for.
+ * @param {Tiles} tiles
+ * @param {number} i
+ */
+export function devicesOf({ offsets, holders, device }, i) {
+  if (!offsets || !holders) return device(i) < 0 ? [] : [device(i)];
+  const ids = [];
+  for (let k = offsets(i); k < offsets(i + 1); k++) ids.push(holders(k));
+  return ids;
+}
+
+/**
+ * The devices of the other tiles in the group of tile `i`.
+ * @param {Tiles} tiles
+ * @param {number} i
+ */
+function peersOf(tiles, i) {
+  const group = tiles.group(i);
+  const ids = [];
+  for (let k = 0; k < tiles.count; k++) {
+    if (k !== i && tiles.group(k) === group) ids.push(tiles.device(k));
+  }
+  return ids;
+}
+
+/**
+ * A template, filled for tile `i`.
+ * @param {import("./messages").Template} template
+ * @param {Tiles} tiles
+ * @param {number} i
+ */
+export function filledTemplate(template, tiles, i) {
+  return template
+    .map((part) => {
+      if (typeof part === "string") return part;
+      if (part.of === "devices") return idsText(devicesOf(tiles, i), part.limit);
+      if (part.of === "peers") return idsText(peersOf(tiles, i), part.limit);
+      let n = part.of === "index" ? i : tiles.columns[part.of](i);
+      n = Math.floor(n / (part.divide ?? 1));
+      if (part.modulo) n %= part.modulo;
+      n = n * (part.times ?? 1) + (part.plus ?? 0);
+      return part.words ? part.words[n] : String(n);
+    })
+    .join("");
+}
+
+/**
+ * `ids_text` of shardviz/picture/ids.py.
+ * @param {number[]} ids
+ * @param {number} limit
+ */
+export function idsText(ids, limit = 0) {
+  if (!ids.length) return "no device";
+  if (limit && ids.length <= limit) {
+    const spread = ids.join(" · ");
+    if (spread.length <= limit) return spread;
+  }
+  const short = folded(ids);
+  return limit && short.length > limit ? `${ids.length.toLocaleString("en-US")} devices` : short;
+}
+
+/** @param {number[]} ids */
+function folded(ids) {
+  const consecutive = ids.length > 2 && ids.every((v, i) => v === ids[0] + i);
+  if (ids.length <= 4 && !consecutive) return ids.join(", ");
+  const levels = nestLevels(ids);
+  return levels ? nested(ids[0], levels) : stretches(ids).join(", ");
+}
+
+/** @param {number[]} ids @returns {number[][] | null} */
+function nestLevels(ids) {
+  const levels = [];
+  while (ids.length > 1) {
+    const step = ids[1] - ids[0];
+    let count = 2;
+    while (count < ids.length && ids[count] - ids[count - 1] === step) count++;
+    if (ids.length % count) return null;
+    for (let i = 0; i < ids.length; i++) {
+      if (ids[i] - ids[i - (i % count)] !== (i % count) * step) return null;
+    }
+    levels.push([count, step]);
+    ids = ids.filter((_, i) => i % count === 0);
+  }
+  return levels;
+}
+
+/**
+ * @param {number} first
+ * @param {number[][]} levels
+ * @returns {string}
+ */
+function nested(first, levels) {
+  if (!levels.length) return String(first);
+  const inner = levels.slice(0, -1);
+  const [count, step] = levels[levels.length - 1];
+  if (!inner.length) return stretch(first, count, step);
+  const shown = count <= 3 ? [...Array(count).keys()] : [0, 1, count - 1];
+  let items = shown.map((i) => nested(first + i * step, inner));
+  const pair = count > 3 && inner[0][0] === 2 && Math.abs(inner[0][1]) !== 1;
+  if (inner.length > 1 || pair) items = items.map((item) => `(${item})`);
+  return count <= 3 ? items.join(", ") : `${items[0]}, ${items[1]} … ${items[2]}`;
+}
+
+/**
+ * @param {number} first
+ * @param {number} count
+ * @param {number} step
+ */
+function stretch(first, count, step) {
+  const last = first + (count - 1) * step;
+  if (count === 1) return String(first);
+  if (count === 2 && step !== 1) return `${first}, ${last}`;
+  return `${first}–${last}` + (step === 1 ? "" : ` step ${step}`);
+}
+
+/** @param {number[]} ids */
+function stretches(ids) {
+  const parts = [];
+  for (let at = 0; at < ids.length; ) {
+    let end = at + 1;
+    const step = end < ids.length ? ids[end] - ids[at] : 0;
+    while (end < ids.length && ids[end] - ids[end - 1] === step) end++;
+    const count = end - at < 3 ? 1 : end - at;
+    parts.push(stretch(ids[at], count, step));
+    at += count;
+  }
+  return parts;
+}

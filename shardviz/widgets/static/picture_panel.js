@@ -1,0 +1,377 @@
+// @ts-check
+// The panel with the pictures: devices and arrays, linked, and the sentence about them.
+import { ArraySteps } from "./array_steps.js";
+import { Choice } from "./controls.js";
+import { OWN_KEYS, h, setText, toggle } from "./dom.js";
+import { keepLast } from "./keep_last.js";
+import { PictureView } from "./picture_view.js";
+import { Sentence } from "./sentence.js";
+
+/** @typedef {import("./messages").View} View */
+/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./picture_data.js").Picture} Picture */
+/** @typedef {import("./colours.js").Theme} Theme */
+/** @typedef {ReturnType<PicturePanel["thumb"]>} Thumb */
+/**
+ * Pictures: of the devices, of each array (null where there is none), and of the links of the
+ * chosen collective.
+ * @typedef {{view: View, theme: Theme, arrays: (Picture | null)[], links: DrawnLinks,
+ *   devices: DrawnDevices}} Shown
+ * @typedef {{key: string, words: string, picture: Picture | null}} DrawnLinks
+ * @typedef {{picture: Picture, by: string, has_positions: boolean, note: string,
+ *   count: string}} DrawnDevices
+ */
+
+/** How devices are ordered / what their colour stands for. */
+const ORDERS = [
+  { value: "mesh/block", label: "by mesh axes" },
+  { value: "host/block", label: "by host" },
+];
+const HOST_COLOURS = [
+  { value: "mesh/host", label: "by mesh axes · hosts" },
+  { value: "host/host", label: "by host · hosts" },
+];
+const BY_POSITION = { value: "position/block", label: "by position" };
+const BY_POSITION_HOSTS = { value: "position/host", label: "by position · hosts" };
+const HOW_LINKS = "Choose a collective below to see the links that it uses.";
+const THUMB_COLOUR = 3; // so that a small picture has not the colour of the large one's first block
+
+export class PicturePanel {
+  /**
+   * @param {import("./highlight.js").Highlight} highlight
+   * @param {{edit: import("./explorer.js").Edit, select: (index: number) => void}} calls
+   * @param {boolean} live whether a kernel answers
+   */
+  constructor(highlight, { edit, select }, live) {
+    this.highlight = highlight;
+    this.live = live;
+    this.select = select;
+    /** @type {Shown | null} */ this.shown = null;
+    /** The position in mesh order of every device tile, and what that was made from. */
+    this.positions = new Int32Array(0);
+    /** @type {{picture: Picture, ids: Int32Array} | null} */ this.positionsOf = null;
+    /** Which replica of its block every device has, and the blocks that was made from. */
+    this.replicas = new Int32Array(0);
+    /** @type {Int32Array | null} */ this.replicasOf = null;
+    this.devicesByBlock = keepLast(devicesByBlock);
+    this.devicesWithLinks = keepLast(devicesWithLinks);
+    this.order = new Choice("Device order", (value) => {
+      const [by, colour] = value.split("/");
+      edit("by", by);
+      edit("colour", colour);
+    });
+    this.devices = new PictureView("Devices", this.deviceHooks());
+    const selected = () => this.shown?.view.selected ?? 0;
+    this.array = new PictureView("Array", this.blockHooks(selected));
+    this.count = h("span", { class: "sv-count" });
+    this.note = h("div", { class: "sv-devicenote", role: "status" });
+    this.title = h("h3", { class: "sv-head sv-mono sv-title" });
+    this.steps = new ArraySteps(edit);
+    this.thumbs = h("div", { class: "sv-thumbs" });
+    /** @type {Map<number, Thumb>} */ this.small = new Map();
+    this.sentence = new Sentence(highlight);
+    this.node = this.build();
+    highlight.listeners.push(() => this.mark());
+  }
+
+  build() {
+    const name = h("h3", { class: "sv-head", text: "Devices" });
+    const left = h("span", { class: "sv-line" }, name, this.count);
+    const row = { class: "sv-headrow" };
+    return h(
+      "section",
+      { class: "sv-pictures" },
+      h(
+        "div",
+        { class: "sv-col" },
+        h("div", row, left, this.order.node),
+        this.note,
+        this.devices.node,
+      ),
+      h(
+        "div",
+        { class: "sv-col" },
+        h("div", row, this.title, this.steps.node),
+        this.array.node,
+        this.thumbs,
+      ),
+      this.sentence.node,
+    );
+  }
+
+  /** @returns {import("./picture_view.js").Hooks} */
+  deviceHooks() {
+    const { highlight } = this;
+    /** @returns {import("./highlight.js").Pointing} */
+    const device = (/** @type {number} */ tile) => ({ kind: "device", at: this.positions[tile] });
+    return {
+      point: (tile) => highlight.hover(device(tile)),
+      leave: () => highlight.hover(null),
+      pin: (tile) => highlight.point(device(tile), true),
+      release: () => highlight.point(null, false),
+      lines: (tile) => this.deviceLines(this.positions[tile]),
+      corner: (tile) => this.replicaText(this.positions[tile]),
+    };
+  }
+
+  /**
+   * @param {() => number} array which array the picture shows
+   * @returns {import("./picture_view.js").Hooks}
+   */
+  blockHooks(array) {
+    const { highlight } = this;
+    const picture = () => this.shown?.arrays[array()];
+    /** @returns {import("./highlight.js").Pointing} */
+    const block = (/** @type {number} */ tile) => {
+      const group = picture()?.group[tile];
+      return group === undefined ? null : { kind: "block", array: array(), group };
+    };
+    return {
+      point: (tile) => highlight.hover(block(tile)),
+      leave: () => highlight.hover(null),
+      pin: (tile) => highlight.point(block(tile), true),
+      release: () => highlight.point(null, false),
+      lines: (tile) => (picture()?.label(tile) ?? "").split("\n").filter(Boolean),
+      hint: (tile) => picture()?.hint(tile) ?? "",
+    };
+  }
+
+  /** @param {number} position */
+  deviceLines(position) {
+    const { ids, hosts, hostCount } = this.highlight;
+    return [String(ids[position]), ...(hostCount > 1 ? [`host ${hosts[position]}`] : [])];
+  }
+
+  /** Which replica of its block a device holds: `r0`. @param {number} position */
+  replicaText(position) {
+    const { view } = this.shown ?? {};
+    const groups = view && this.highlight.groups(view.selected);
+    if (!groups || (view.arrays[view.selected].replicas ?? 1) < 2) return "";
+    if (this.replicasOf !== groups) {
+      this.replicasOf = groups;
+      const seen = new Map();
+      this.replicas = groups.map((group) => {
+        const count = seen.get(group) ?? 0;
+        seen.set(group, count + 1);
+        return count;
+      });
+    }
+    return `r${this.replicas[position]}`;
+  }
+
+  /** @param {Shown} shown */
+  show(shown) {
+    this.shown = shown;
+    const { view, devices, arrays, theme } = shown;
+    this.showLinkNote(shown);
+    this.findPositions(devices.picture);
+    this.showOrder(view, devices);
+    const array = view.arrays.at(view.selected);
+    setText(this.title, array ? `${array.name}  ${array.short}` : "No arrays  ");
+    const main = arrays[view.selected];
+    this.steps.show(array?.rank ?? 0, main?.facts);
+    this.paintDevices(shown);
+    toggle(this.array.node, "sv-stale", Boolean(array?.problem));
+    this.array.node.hidden = !array;
+    if (main) this.array.show(main, null, main.count, theme);
+    this.showThumbs(shown);
+    this.mark();
+  }
+
+  /** @param {Picture} picture of the devices */
+  findPositions(picture) {
+    const { ids } = this.highlight;
+    if (this.positionsOf?.picture === picture && this.positionsOf.ids === ids) return;
+    this.positionsOf = { picture, ids };
+    this.positions = Int32Array.from(picture.device, (id) => this.highlight.positionOf(id));
+  }
+
+  /** @param {View} view @param {DrawnDevices} devices */
+  showOrder({ look, mesh }, { by, has_positions, count }) {
+    const hosts = this.highlight.hostCount > 1;
+    const orders = has_positions ? [...ORDERS, BY_POSITION] : ORDERS;
+    const coloured = has_positions ? [...HOST_COLOURS, BY_POSITION_HOSTS] : HOST_COLOURS;
+    this.order.sync(
+      hosts ? [...orders, ...coloured] : orders,
+      `${by}/${hosts ? look.colour : "block"}`,
+    );
+    setText(this.count, count || mesh.count);
+    this.count.title = count ? `${count}\n${mesh.local}` : mesh.local;
+  }
+
+  /**
+   * The links of the chosen collective; null while another one's are still on the page.
+   * @param {Shown} shown
+   */
+  currentLinks({ links }) {
+    return links.key && this.highlight.collective?.key === links.key ? links : null;
+  }
+
+  /** @param {Shown} shown */
+  showLinkNote(shown) {
+    const { by, note } = shown.devices;
+    const byPosition = by === "position" && this.live;
+    const words = this.currentLinks(shown)?.words;
+    setText(this.note, words || note || (byPosition ? HOW_LINKS : ""));
+    // Where sentences come and go, the picture under them keeps its size.
+    toggle(this.note, "sv-kept", byPosition);
+  }
+
+  /** @param {Shown} shown */
+  paintDevices(shown) {
+    const { view, devices, theme } = shown;
+    const { highlight, positions } = this;
+    const links = this.currentLinks(shown)?.picture;
+    if (links && links.x.length === positions.length) {
+      // Tiles have the colours of the groups, as the links have.
+      const picture = this.devicesWithLinks(devices.picture, links);
+      return this.devices.show(picture, links.group, links.count, theme);
+    }
+    const byHost = view.look.colour === "host" && highlight.hostCount > 1;
+    const groups = byHost ? highlight.hosts : highlight.groups(view.selected);
+    const { picture, tiles } = this.devicesByBlock(devices.picture, positions, groups);
+    const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
+    this.devices.show(picture, tiles, byHost ? highlight.hostGroups : blocks, theme);
+  }
+
+  /** Small pictures of the arrays that are not selected. @param {Shown} shown */
+  showThumbs({ view, arrays, theme }) {
+    for (const [i, thumb] of this.small) {
+      if (i !== view.selected && arrays[i]) continue;
+      thumb.view.destroy();
+      thumb.node.remove();
+      this.small.delete(i);
+    }
+    view.arrays.forEach((array, i) => {
+      const picture = arrays[i];
+      if (!picture || i === view.selected) return;
+      const thumb = this.small.get(i) ?? this.thumb(i);
+      this.small.set(i, thumb);
+      this.thumbs.append(thumb.node);
+      setText(thumb.caption, `${array.name}  ${array.short}`);
+      thumb.view.node.setAttribute("aria-label", `Array ${array.name}`);
+      const colour = theme.groups[(i + THUMB_COLOUR) % theme.groups.length];
+      thumb.view.show(thumb.bare(picture, colour), null, 1, theme);
+    });
+  }
+
+  /** @param {number} i the array that a small picture shows */
+  thumb(i) {
+    const hooks = this.blockHooks(() => i);
+    const view = new PictureView("", hooks, { maxScale: 0.8, plain: true });
+    const caption = h("button", {
+      type: "button",
+      class: "sv-thumbname sv-mono",
+      ...OWN_KEYS,
+      on: { click: () => this.select(i) },
+    });
+    const holds = h("div", { class: "sv-holds" });
+    const node = h("div", { class: "sv-thumb" }, caption, view.node, holds);
+    return { view, caption, holds, node, bare: keepLast(barePicture) };
+  }
+
+  /** Marks everything that belongs to what is pointed at, and says so. */
+  mark() {
+    if (!this.shown) return;
+    const { view } = this.shown;
+    const { highlight } = this;
+    const { pointing } = highlight;
+    const pointed = new Set(highlight.pointed());
+    const device = pointing?.kind === "device" ? pointing.at : -1;
+    this.markDevices(this.shown, device, pointed);
+    this.markArray(this.array, view.selected, pointed);
+    for (const [i, thumb] of this.small) {
+      this.markArray(thumb.view, i, pointed);
+      setText(thumb.holds, device >= 0 ? this.holdsText(view.arrays[i], i, device) : "");
+    }
+    this.sentence.show(view);
+  }
+
+  /**
+   * @param {Shown} shown
+   * @param {number} device the one that is pointed at, or -1
+   * @param {Set<number>} pointed
+   */
+  markDevices({ view, devices }, device, pointed) {
+    const { highlight } = this;
+    // Those that take part in the chosen collective stand out; else those with the same block.
+    const participants = highlight.collective ? highlight.participants(Math.max(0, device)) : [];
+    const groups = highlight.groups(view.selected);
+    const holders = device >= 0 && groups ? highlight.holders(view.selected, groups[device]) : [];
+    const related = new Set(participants.length ? participants : holders);
+    const marks = { strong: new Set(), soft: new Set(), frame: -1 };
+    this.positions.forEach((position, tile) => {
+      if (pointed.has(position)) {
+        marks.strong.add(tile);
+        if (device >= 0) marks.frame = frameAround(devices.picture, tile);
+      } else if (related.has(position)) marks.soft.add(tile);
+    });
+    this.devices.mark(marks);
+  }
+
+  /** @param {PictureView} view @param {number} array @param {Set<number>} pointed */
+  markArray(view, array, pointed) {
+    const { highlight } = this;
+    const groups = highlight.groups(array);
+    const { pointing } = highlight;
+    const marks = { strong: new Set(), soft: new Set(), frame: -1 };
+    if (groups && pointing) {
+      const held = new Set([...pointed].map((at) => groups[at]));
+      const other = pointing.kind === "block" && pointing.array !== array;
+      const marked = other ? marks.soft : marks.strong;
+      this.shown?.arrays[array]?.group.forEach((group, tile) => {
+        if (held.has(group)) marked.add(tile);
+      });
+    }
+    view.mark(marks);
+  }
+
+  /**
+   * What a device holds: `x[16:32, 256:512]`.
+   * @param {ArrayView} array
+   * @param {number} i
+   * @param {number} position
+   */
+  holdsText(array, i, position) {
+    const groups = this.highlight.groups(i);
+    return groups ? `${array.name}[${this.highlight.indexText(array, groups[position])}]` : "";
+  }
+
+  destroy() {
+    this.devices.destroy();
+    this.array.destroy();
+    for (const thumb of this.small.values()) thumb.view.destroy();
+  }
+}
+
+/** The frame (host) around a device tile, or -1. @param {Picture} p @param {number} tile */
+function frameAround(p, tile) {
+  const x = p.x[tile] + p.w[tile] / 2;
+  const y = p.y[tile] + p.h[tile] / 2;
+  return p.frames.findIndex((f) => x > f.x && x < f.x + f.width && y > f.y && y < f.y + f.height);
+}
+
+/**
+ * The devices, and the colour group of every tile.
+ * @param {Picture} devices
+ * @param {Int32Array} positions
+ * @param {Int32Array | null} groups
+ */
+function devicesByBlock(devices, positions, groups) {
+  const tiles = positions.map((position) => (groups ? groups[position] : -1));
+  return { picture: { ...devices, colormap: "blocks" }, tiles };
+}
+
+/** @param {Picture} devices @param {Picture} links */
+function devicesWithLinks(devices, links) {
+  return { ...devices, edges: links.edges, colormap: links.colormap };
+}
+
+/**
+ * A picture in one colour, without what is written around it.
+ * @param {Picture} picture
+ * @param {string} colour
+ */
+function barePicture(picture, colour) {
+  return { ...picture, colormap: colour, labels: [], frames: [] };
+}

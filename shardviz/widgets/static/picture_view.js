@@ -1,0 +1,285 @@
+// @ts-check
+// One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
+import { OWN_KEYS, h } from "./dom.js";
+import { PicturePainter, isLarge } from "./picture_painter.js";
+
+/** @typedef {import("./picture_data.js").Picture} Picture */
+/** @typedef {import("./picture_painter.js").Marks} Marks */
+/**
+ * What happens when a tile is pointed at or chosen, and the texts of tiles.
+ * @typedef {{point: (tile: number) => void, leave: () => void, pin: (tile: number) => void,
+ *   release: () => void, hint?: (tile: number) => string}
+ *   & import("./picture_painter.js").TileTexts} Hooks
+ */
+
+const MAX_ZOOM = 60;
+const MARGIN = 6; // between a tile that is brought into sight and the edge
+const DRAG_PIXELS = 3; // a smaller move of the mouse is a click
+/** @type {Record<string, [number, number]>} */
+const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+const OTHER_KEYS = ["Enter", "Escape", "Home", "End", "+", "-", "0"];
+
+export class PictureView extends PicturePainter {
+  /**
+   * @param {string} label the accessible name
+   * @param {Hooks} hooks
+   * @param {{maxScale?: number, plain?: boolean}} [options]
+   */
+  constructor(label, hooks, options = {}) {
+    super(hooks, options.maxScale ?? 1.7);
+    this.hooks = hooks;
+    this.tip = h("div", { class: "sv-tip", hidden: true });
+    const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
+    this.node = h(
+      "div",
+      { class: "sv-canvas", ...role, "aria-label": label, ...OWN_KEYS },
+      this.base,
+      this.over,
+      this.tip,
+    );
+    this.cursor = -1;
+    /** @type {{x: number, y: number, ox: number, oy: number, moved: boolean} | null} */
+    this.drag = null;
+    this.listen();
+    this.observer = new ResizeObserver(() => this.resized());
+    this.observer.observe(this.node);
+  }
+
+  destroy() {
+    this.observer.disconnect();
+  }
+
+  /**
+   * @param {Picture} picture
+   * @param {Int32Array | null} groups the colour group of every tile, if not the picture's own
+   * @param {number} count how many groups there are
+   * @param {import("./colours.js").Theme} theme
+   */
+  show(picture, groups, count, theme) {
+    const old = this.picture;
+    const same =
+      old?.width === picture.width &&
+      old.height === picture.height &&
+      old.x.length === picture.x.length;
+    Object.assign(this, { picture, groups, count, theme });
+    if (this.cursor >= picture.x.length) this.cursor = -1;
+    if (!same || this.fitted) this.fit();
+    this.paint();
+  }
+
+  /** @param {Marks} marks */
+  mark(marks) {
+    this.marks = marks;
+    this.paintMarks();
+  }
+
+  resized() {
+    const { clientWidth, clientHeight } = this.node;
+    if (!clientWidth || !clientHeight) return;
+    if (clientWidth === this.size.w && clientHeight === this.size.h) return;
+    this.resize(clientWidth, clientHeight);
+    if (this.fitted) this.fit();
+    this.paint();
+  }
+
+  /**
+   * @param {number} factor
+   * @param {number} x
+   * @param {number} y in CSS pixels
+   */
+  zoom(factor, x, y) {
+    if (!this.picture) return;
+    const { ox, oy } = this;
+    const now = this.scale;
+    this.fit();
+    const least = this.scale;
+    this.scale = now;
+    const next = Math.max(least, Math.min(Math.max(MAX_ZOOM * least, 4), this.scale * factor));
+    this.ox = x - ((x - ox) * next) / now;
+    this.oy = y - ((y - oy) * next) / now;
+    this.scale = next;
+    this.fitted = next <= least * 1.0001;
+    if (this.fitted) this.fit();
+    this.paint();
+  }
+
+  /**
+   * The tile under a point, or -1.
+   * @param {number} px
+   * @param {number} py
+   */
+  tileAt(px, py) {
+    const p = this.picture;
+    if (!p) return -1;
+    const x = (px - this.ox) / this.scale;
+    const y = (py - this.oy) / this.scale;
+    for (let i = p.x.length - 1; i >= 0; i--) {
+      if (x >= p.x[i] && y >= p.y[i] && x < p.x[i] + p.w[i] && y < p.y[i] + p.h[i]) return i;
+    }
+    return -1;
+  }
+
+  listen() {
+    const node = this.node;
+    /** @returns {[number, number]} */
+    const at = (/** @type {MouseEvent} */ e) => {
+      const edge = node.getBoundingClientRect();
+      return [e.clientX - edge.left, e.clientY - edge.top];
+    };
+    const wheel = (/** @type {WheelEvent} */ e) => {
+      e.preventDefault();
+      this.zoom(Math.exp(-e.deltaY * 0.0022), ...at(e));
+    };
+    node.addEventListener("wheel", wheel, { passive: false });
+    node.addEventListener("dblclick", () => {
+      this.fit();
+      this.paint();
+    });
+    node.addEventListener("pointerdown", (e) => {
+      if (e.button !== 0) return;
+      const [x, y] = at(e);
+      this.drag = { x, y, ox: this.ox, oy: this.oy, moved: false };
+      node.setPointerCapture(e.pointerId);
+    });
+    node.addEventListener("pointermove", (e) => this.moved(...at(e)));
+    node.addEventListener("pointerup", (e) => {
+      const drag = this.drag;
+      this.drag = null;
+      node.classList.remove("sv-dragging");
+      if (drag && !drag.moved) this.clicked(this.tileAt(...at(e)));
+    });
+    node.addEventListener("pointerleave", () => {
+      if (!this.drag) this.left();
+    });
+    node.addEventListener("pointercancel", () => {
+      this.drag = null;
+    });
+    node.addEventListener("keydown", (e) => this.key(e));
+    node.addEventListener("blur", () => {
+      this.tip.hidden = true;
+    });
+  }
+
+  /** @param {number} x @param {number} y */
+  moved(x, y) {
+    const drag = this.drag;
+    if (drag) {
+      if (Math.hypot(x - drag.x, y - drag.y) > DRAG_PIXELS) drag.moved = true;
+      if (drag.moved) {
+        this.node.classList.add("sv-dragging");
+        this.ox = drag.ox + x - drag.x;
+        this.oy = drag.oy + y - drag.y;
+        this.fitted = false;
+        this.paint();
+      }
+      return;
+    }
+    const tile = this.tileAt(x, y);
+    if (tile < 0 || !this.picture) return this.left();
+    this.cursor = tile;
+    this.hooks.point(tile);
+    this.showTip(this.picture, tile);
+  }
+
+  left() {
+    this.tip.hidden = true;
+    this.hooks.leave();
+  }
+
+  /** @param {number} tile */
+  clicked(tile) {
+    this.node.focus({ preventScroll: true });
+    if (tile < 0) return this.hooks.release();
+    this.cursor = tile;
+    this.hooks.pin(tile);
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    const direction = DIRECTIONS[e.key];
+    if (!this.picture || !(direction || OTHER_KEYS.includes(e.key))) return;
+    e.preventDefault();
+    e.stopPropagation();
+    if (e.key === "Escape") {
+      this.tip.hidden = true;
+      return this.hooks.release();
+    }
+    if (e.key === "Enter") return this.cursor >= 0 ? this.hooks.pin(this.cursor) : undefined;
+    if (e.key === "+" || e.key === "-") {
+      return this.zoom(e.key === "+" ? 1.4 : 1 / 1.4, this.size.w / 2, this.size.h / 2);
+    }
+    if (e.key === "0") {
+      this.fit();
+      return this.paint();
+    }
+    if (e.key === "End") this.cursor = this.picture.x.length - 1;
+    else if (e.key === "Home" || this.cursor < 0) this.cursor = 0;
+    else this.cursor = this.neighbour(this.picture, this.cursor, ...direction);
+    this.reveal(this.picture, this.cursor);
+    this.hooks.point(this.cursor);
+    this.showTip(this.picture, this.cursor);
+  }
+
+  /**
+   * The nearest tile in a direction; the same one where there is none.
+   * @param {Picture} p
+   * @param {number} from
+   * @param {number} dx
+   * @param {number} dy
+   */
+  neighbour(p, from, dx, dy) {
+    const cx = p.x[from] + p.w[from] / 2;
+    const cy = p.y[from] + p.h[from] / 2;
+    let best = from;
+    let least = Infinity;
+    for (let i = 0; i < p.x.length; i++) {
+      const vx = p.x[i] + p.w[i] / 2 - cx;
+      const vy = p.y[i] + p.h[i] / 2 - cy;
+      const along = vx * dx + vy * dy;
+      if (along <= 0.01) continue;
+      const cost = along + 3 * (Math.abs(vx * dy) + Math.abs(vy * dx));
+      if (cost < least) {
+        least = cost;
+        best = i;
+      }
+    }
+    return best;
+  }
+
+  /** Pans so that a tile is in sight. @param {Picture} p @param {number} tile */
+  reveal(p, tile) {
+    const box = this.boxOf(p, tile);
+    const dx = shift(box.x, box.w, this.size.w);
+    const dy = shift(box.y, box.h, this.size.h);
+    if (!dx && !dy) return;
+    this.ox += dx;
+    this.oy += dy;
+    this.fitted = false;
+    this.paint();
+  }
+
+  /** A tooltip, for a tile too small to say it all. @param {Picture} p @param {number} tile */
+  showTip(p, tile) {
+    const text = this.hooks.hint?.(tile) ?? this.hooks.lines(tile).join(" · ");
+    const { x, y, w, h: tall } = this.boxOf(p, tile);
+    this.tip.hidden = isLarge(w, tall) || !text;
+    if (this.tip.hidden) return;
+    this.tip.textContent = text;
+    const { offsetWidth, offsetHeight } = this.tip;
+    const left = Math.min(x + w + 6, this.size.w - offsetWidth - 4);
+    const top = Math.min(y - offsetHeight - 4, this.size.h - offsetHeight - 2);
+    this.tip.style.left = `${Math.max(2, left)}px`;
+    this.tip.style.top = `${Math.max(2, top)}px`;
+  }
+}
+
+/**
+ * How far something has to move to be within 0 and `size`.
+ * @param {number} start
+ * @param {number} length
+ * @param {number} size
+ */
+function shift(start, length, size) {
+  if (start < 0) return -start + MARGIN;
+  return start + length > size ? size - start - length - MARGIN : 0;
+}

@@ -1,0 +1,166 @@
+// @ts-check
+// The rows of the list of values: calls, which can be folded, and the values in them.
+
+/** @typedef {import("./plan_data.js").PlanData} PlanData */
+/**
+ * A row of the list: of a value, or (where `value` is -1) of a call; with its position among its
+ * neighbours.
+ * @typedef {{key: string, label: string, depth: number, value: number, count: number,
+ *   open: boolean, members: number[], region: string, trips: number, backward: boolean,
+ *   size: number, place: number}} PlanRow
+ */
+
+const SECTIONS = new Map([
+  ["argument", "arguments"],
+  ["result", "results"],
+]);
+
+/**
+ * A call and what is in it; calls of one name that follow each other directly are one.
+ * @typedef {{key: string, label: string, items: Array<number | PlanCall>,
+ *   members: number[]}} PlanCall
+ */
+
+/**
+ * The tree of calls, in program order.
+ * @param {PlanData} plan
+ * @returns {PlanCall}
+ */
+export function callTree(plan) {
+  /** @type {PlanCall} */ const root = { key: "", label: "", items: [], members: [] };
+  /** @type {Map<string, number>} */ const times = new Map();
+  /** @type {PlanCall[]} */ let open = [root];
+  for (let at = 0; at < plan.count; at++) {
+    const section = SECTIONS.get(plan.kind(at));
+    const scope = section ? [section] : plan.scope(at);
+    let shared = 0;
+    while (shared < scope.length && open[shared + 1]?.label === scope[shared]) shared++;
+    open = open.slice(0, shared + 1);
+    for (const label of scope.slice(shared)) {
+      const parent = open[open.length - 1];
+      const path = `${parent.key}/${label}`;
+      const time = (times.get(path) ?? 0) + 1;
+      times.set(path, time);
+      /** @type {PlanCall} */
+      const call = { key: time > 1 ? `${path}#${time}` : path, label, items: [], members: [] };
+      parent.items.push(call);
+      open.push(call);
+    }
+    open.at(-1)?.items.push(at);
+    for (const call of open) call.members.push(at);
+  }
+  return root;
+}
+
+/**
+ * @param {PlanCall} call
+ * @param {(call: PlanCall) => void} visit called with it and all calls in it
+ */
+export function eachCall(call, visit) {
+  visit(call);
+  for (const item of call.items) if (typeof item !== "number") eachCall(item, visit);
+}
+
+/**
+ * What is not repeated in a row because its call has it already.
+ * @typedef {{depth: number, region: string, trips: number, backward: boolean}} Outer
+ */
+
+/** The rows, and the row of every value: its own, or that of the folded call it is in. */
+export class PlanRows {
+  /**
+   * @param {PlanData} plan
+   * @param {PlanCall} tree
+   * @param {(call: PlanCall, depth: number) => boolean} isOpen
+   * @param {(at: number) => boolean} wanted
+   */
+  constructor(plan, tree, isOpen, wanted) {
+    this.plan = plan;
+    this.isOpen = isOpen;
+    this.wanted = wanted;
+    /** @type {PlanRow[]} */ this.rows = [];
+    /** @type {Map<number, number>} */ this.rowOf = new Map();
+    this.add(tree, { depth: 0, region: "", trips: 0, backward: false });
+  }
+
+  /** @param {PlanCall} call @param {Outer} outer */
+  add({ items }, outer) {
+    items.forEach((item, i) => {
+      const position = { depth: outer.depth, size: items.length, place: i + 1 };
+      if (typeof item !== "number") this.addCall(item, outer, position);
+      else if (this.wanted(item)) this.addValue(item, outer, position);
+    });
+  }
+
+  /**
+   * @param {number} at
+   * @param {Outer} outer
+   * @param {{depth: number, size: number, place: number}} position
+   */
+  addValue(at, outer, position) {
+    const { plan } = this;
+    const label = plan.names[at];
+    const backward = !outer.backward && plan.backward(at);
+    const loop = unlessSame(this.loopOf(at), outer);
+    const own = { value: at, count: 0, open: false, members: [at], backward };
+    this.rowOf.set(at, this.rows.length);
+    this.rows.push({ key: `=${label}`, label, ...own, ...loop, ...position });
+  }
+
+  /**
+   * @param {PlanCall} call
+   * @param {Outer} outer
+   * @param {{depth: number, size: number, place: number}} position
+   */
+  addCall(call, outer, position) {
+    const { plan } = this;
+    const { inner, label } = joined(call);
+    const members = inner.members.filter(this.wanted);
+    if (!members.length) return;
+    const open = this.isOpen(inner, outer.depth);
+    const loop = this.loopOf(inner.members[0]);
+    const same = inner.members.every((at) => isSame(this.loopOf(at), loop));
+    const backward = inner.members.every((at) => plan.backward(at));
+    const shown = same ? unlessSame(loop, outer) : NO_LOOP;
+    const own = { value: -1, count: members.length, open, members };
+    if (!open) for (const at of members) this.rowOf.set(at, this.rows.length);
+    const first = { key: inner.key, label, ...own, backward: !outer.backward && backward };
+    this.rows.push({ ...first, ...shown, ...position });
+    if (!open) return;
+    const around = same ? loop : { region: outer.region, trips: outer.trips };
+    const depth = outer.depth + 1;
+    this.add(inner, { ...around, depth, backward: outer.backward || backward });
+  }
+
+  /** The loop or branch that a value is in. @param {number} at */
+  loopOf(at) {
+    return { region: this.plan.text("region", at), trips: this.plan.trips(at) };
+  }
+}
+
+const NO_LOOP = { region: "", trips: 0 };
+
+/** @typedef {{region: string, trips: number}} Loop */
+
+/** @param {Loop} a @param {Loop} b */
+function isSame(a, b) {
+  return a.region === b.region && a.trips === b.trips;
+}
+
+/** @param {Loop} loop @param {Loop} outer */
+function unlessSame(loop, outer) {
+  return isSame(loop, outer) ? NO_LOOP : loop;
+}
+
+/** A call that holds nothing but another is one row with it. @param {PlanCall} call */
+function joined(call) {
+  let inner = call;
+  let label = call.label;
+  while (inner.items.length === 1) {
+    const [only] = inner.items;
+    if (typeof only === "number") break;
+    inner = only;
+    label += ` / ${inner.label}`;
+  }
+  return { inner, label };
+}

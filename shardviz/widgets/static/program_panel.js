@@ -1,0 +1,237 @@
+// @ts-check
+// The bottom: the program, its stages, and a tab for each kind of question about it.
+import { CollectivesPanel } from "./collectives.js";
+import { Choice } from "./controls.js";
+import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { reportTab, reportTabKey } from "./report_tabs.js";
+import { ShardTable } from "./shard_table.js";
+import { StageRow } from "./stages.js";
+import { ValuesPanel } from "./values.js";
+
+/** @typedef {import("./messages").ActionKind} ActionKind */
+/** @typedef {import("./messages").Report} Report */
+/**
+ * What the panel tells the page: an edit, an action, a value whose explanation is needed, a
+ * collective whose links are to be drawn, arrays to light up, devices to be drawn by position.
+ * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
+ *   why: (name: string) => void, links: (key: string | null) => void,
+ *   light: (names: string[] | null) => void, position: () => void}} Calls
+ */
+/**
+ * What the panel shows.
+ * @typedef {import("./stages.js").KnownStages & {report: Report, code: string}} Shown
+ * @typedef {{view: import("./messages").View, menus: import("./messages").Menus, live: boolean,
+ *   devices: import("./messages").Devices, report: Report, code: string,
+ *   stages: import("./messages").Stages, plan: import("./messages").PlanView,
+ *   explanation: import("./messages").Traits["explanation"],
+ *   background: import("./messages").Background,
+ *   target: import("./messages").Target}} Sent
+ */
+
+const TABS = ["Values", "Collectives", "Memory", "Checks", "Effects", "Cache", "Shards", "Code"];
+const JOB_CLOCK_MS = 100;
+
+export class ProgramPanel {
+  /** @param {import("./highlight.js").Highlight} highlight @param {Calls} calls */
+  constructor(highlight, calls) {
+    const { edit, act } = calls;
+    this.act = act;
+    this.program = new Choice("Program", (v) => edit("program", v), "Program");
+    const primary = { class: "sv-button sv-primary", "aria-label": "Run" };
+    this.compile = button("Compile", () => act("compile"), { "aria-label": "Compile" });
+    this.run = button("Run", () => act("run"), primary);
+    this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
+    this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
+    this.error = h("div", { class: "sv-error", role: "alert" });
+    this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
+    this.stages = new StageRow(
+      (i) => this.openStage(i ? String(i) : ""),
+      (from, to) => this.openStage(from ? `${from}-${to}` : ""),
+    );
+    this.collectives = new CollectivesPanel(highlight, {
+      shown: () => this.refresh(),
+      value: (name) => this.openValue(name),
+      links: calls.links,
+      position: calls.position,
+    });
+    this.values = new ValuesPanel(calls);
+    this.shards = new ShardTable(highlight);
+    this.tabs = TABS.map((name) => this.tabButton(name));
+    this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
+    this.tab = "Collectives";
+    this.bodyKey = "";
+    /** @type {Shown | null} */ this.shown = null;
+    /** The revision whose effects were asked for. */
+    this.effectsOf = -1;
+    this.codeAsked = false;
+    this.clock = 0;
+    this.job = { began: 0, started: 0 };
+    this.node = this.build();
+  }
+
+  build() {
+    const actions = h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run);
+    const keys = { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) };
+    return h(
+      "footer",
+      { class: "sv-program" },
+      h("div", { class: "sv-headrow" }, this.program.node, this.status, actions),
+      this.error,
+      this.lost,
+      this.stages.node,
+      h("div", { class: "sv-tabs", role: "tablist", on: keys }, ...this.tabs),
+      this.body,
+    );
+  }
+
+  /** @param {string} name */
+  tabButton(name) {
+    const open = () => this.open(name);
+    const props = { type: "button", role: "tab", class: "sv-tab", ...OWN_KEYS };
+    return h("button", { ...props, text: name, on: { click: open } });
+  }
+
+  /** @param {KeyboardEvent} e */
+  tabKey(e) {
+    const step = e.key === "ArrowRight" ? 1 : e.key === "ArrowLeft" ? -1 : 0;
+    if (!step) return;
+    e.preventDefault();
+    e.stopPropagation();
+    const next = (TABS.indexOf(this.tab) + step + TABS.length) % TABS.length;
+    this.open(TABS[next]);
+    this.tabs[next].focus();
+  }
+
+  /** @param {string} name */
+  open(name) {
+    this.tab = name;
+    this.bodyKey = "";
+    this.refresh();
+    this.askForContent();
+  }
+
+  /**
+   * Opens a stage, or what changed between two, in the tab Collectives; what was requested is in
+   * the tab Values.
+   * @param {string} what "" for requested, "1" and so on, or "1-2"
+   */
+  openStage(what) {
+    // Why there is no plan, and what would be accepted, is in the tab Values.
+    const refused = what === "1" && this.shown?.stages.stages[0].state === "failed";
+    if (!what || refused) return this.open("Values");
+    const again = this.tab === "Collectives" && this.collectives.shown === what;
+    this.open("Collectives");
+    // A second click shows the stages side by side again.
+    this.collectives.open(again ? "all" : what);
+    this.refresh();
+  }
+
+  /** @param {string} name */
+  openValue(name) {
+    this.open("Values");
+    this.values.pickByName(name);
+  }
+
+  /**
+   * Code is made once somebody looks at it. Effects are read when somebody looks at them, and again
+   * when the program was edited.
+   */
+  askForContent() {
+    const { shown } = this;
+    if (this.tab === "Code" && shown?.live && !shown.code && !this.codeAsked) {
+      this.codeAsked = true;
+      this.act("code");
+    }
+    if (this.tab !== "Effects" || !shown?.live || this.effectsOf === shown.view.revision) return;
+    this.effectsOf = shown.view.revision;
+    this.act("effects");
+  }
+
+  /** @param {Sent} sent */
+  show({ view, menus, report, code, live, devices, stages, plan, explanation, ...sent }) {
+    const { background, target } = sent;
+    this.shown = { view, report, code, live, stages, background, target: target.value };
+    const { program } = view;
+    this.program.sync(menus.programs, program.value);
+    setText(this.error, [program.error, ...view.notes].filter(Boolean).join(" "));
+    setText(this.lost, program.lost);
+    const running = report.state === "running";
+    for (const b of [this.compile, this.run]) b.disabled = running || !live;
+    this.cancel.hidden = !running;
+    this.showStatus(report);
+    this.collectives.offerPositions(live && devices.has_positions && devices.by !== "position");
+    this.values.show(plan);
+    if (explanation.value) {
+      this.values.showExplanation(/** @type {import("./messages").Explanation} */ (explanation));
+    }
+    this.refresh();
+    this.askForContent();
+  }
+
+  /** The stages and the open tab, from what is known. */
+  refresh() {
+    if (!this.shown) return;
+    this.stages.show(this.shown, this.tab === "Collectives" ? this.collectives.shown : "");
+    this.tabs.forEach((tab, i) => {
+      const on = TABS[i] === this.tab;
+      tab.setAttribute("aria-selected", String(on));
+      tab.tabIndex = on ? 0 : -1;
+    });
+    this.body.setAttribute("aria-label", `Tab ${this.tab}`);
+    this.showBody(this.shown);
+  }
+
+  /** What became of the last job; or what runs, and for how long. @param {Report} report */
+  showStatus(report) {
+    window.clearInterval(this.clock);
+    const running = report.state === "running";
+    toggle(this.status, "sv-warn", report.stale && !running);
+    if (!running) {
+      this.job.began = 0;
+      const stale = report.stale ? "stale: the program was edited since" : "";
+      return setText(this.status, [report.verdict, stale].filter(Boolean).join(" · "));
+    }
+    if (!this.job.began || this.job.started !== report.started) {
+      this.job = { began: Date.now(), started: report.started };
+    }
+    const showTime = () => {
+      const seconds = ((Date.now() - this.job.began) / 1000).toFixed(1);
+      setText(this.status, `${report.stage} · ${seconds} s`);
+    };
+    showTime();
+    this.clock = window.setInterval(showTime, JOB_CLOCK_MS);
+  }
+
+  /** Puts a panel into the body; whether it was not there. @param {HTMLElement} panel */
+  put(panel) {
+    if (this.body.firstChild === panel) return false;
+    fill(this.body, panel);
+    return true;
+  }
+
+  /** @param {Shown} shown */
+  showBody({ view, report, code, stages, target }) {
+    if (this.tab === "Shards") {
+      this.put(this.shards.node);
+      return this.shards.show(view.arrays);
+    }
+    if (this.tab === "Collectives") {
+      this.put(this.collectives.node);
+      return this.collectives.show(stages, view.revision, target);
+    }
+    if (this.tab === "Values") {
+      if (this.put(this.values.node)) this.values.paint();
+      return;
+    }
+    const key = reportTabKey(this.tab, report, code, stages);
+    if (key === this.bodyKey) return;
+    this.bodyKey = key;
+    fill(this.body, ...reportTab(this.tab, report, code, stages, this.act));
+  }
+
+  destroy() {
+    window.clearInterval(this.clock);
+    this.stages.destroy();
+    this.values.destroy();
+  }
+}

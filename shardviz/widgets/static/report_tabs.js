@@ -1,0 +1,265 @@
+// @ts-check
+// The tabs Memory, Checks, Effects, Cache and Code: a job, its report, and the program as code.
+import { failureNote, mutedNote } from "./collectives.js";
+import { button, h } from "./dom.js";
+
+/** @typedef {import("./messages").Report} Report */
+/** @typedef {import("./messages").Stages} Stages */
+/** @typedef {import("./messages").Memory} Memory */
+/** @typedef {(kind: import("./messages").ActionKind) => void} Act */
+
+const COPIED_MS = 1600;
+
+/**
+ * What a tab's content depends on.
+ * @param {string} tab
+ * @param {Report} report
+ * @param {string} code
+ * @param {Stages} stages
+ */
+export function reportTabKey(tab, report, code, { memory }) {
+  if (tab === "Code") return tab + code;
+  return tab + JSON.stringify([{ ...report, stage: "" }, tab === "Memory" ? memory : null]);
+}
+
+/**
+ * @param {string} tab
+ * @param {Report} report
+ * @param {string} code
+ * @param {Stages} stages
+ * @param {Act} act
+ * @returns {Node[]}
+ */
+export function reportTab(tab, report, code, stages, act) {
+  if (tab === "Code") return codeTab(code);
+  if (tab === "Effects") return effectsTab(report.effects, act);
+  if (tab === "Cache") return cacheTab(report.cache);
+  if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none");
+  return checksTab(report);
+}
+
+/** @param {Memory} memory @param {boolean} known whether there is a report @returns {Node[]} */
+function memoryTab(memory, known) {
+  if (!known) return [mutedNote("Not compiled yet: press Compile to see what each device holds.")];
+  const parts = memory.parts.length
+    ? memoryBar(memory)
+    : [mutedNote("The compiler gave no memory figures.")];
+  if (memory.cost.length) parts.push(pairs(memory.cost));
+  if (memory.times.length) {
+    parts.push(mutedNote(memory.timesNote), leastTimes(memory.times, "of what"));
+  }
+  if (memory.operations.length) {
+    parts.push(leastTimes(memory.operations, "of which operation, before XLA fuses it"));
+  }
+  return parts;
+}
+
+/** The memory of one device as a bar, its parts side by side. @param {Memory} memory */
+function memoryBar({ parts, sentence, over, capacity = 0, target = "" }) {
+  const limit = h("span", {
+    class: "sv-memcap",
+    style: { left: `${capacity * 100}%` },
+    title: "the capacity of the device",
+  });
+  const pieces = parts.map(({ name, bytes, share }, i) =>
+    h("span", {
+      class: `sv-mempart sv-mem${i}`,
+      style: { width: `${share * 100}%` },
+      title: `${name}: ${bytes}`,
+    }),
+  );
+  const bar = h("div", {
+    class: over ? "sv-membar sv-over" : "sv-membar",
+    role: "img",
+    "aria-label": sentence,
+  });
+  bar.append(...pieces, ...(capacity > 0 && capacity < 1 ? [limit] : []));
+  const legend = parts.map(({ name, bytes }, i) => {
+    const label = h("span", { class: "sv-muted", text: `${name} ` });
+    return h("span", null, h("span", { class: `sv-memdot sv-mem${i}` }), label, bytes);
+  });
+  const where = h("span", { class: "sv-muted", text: `  ${target}` });
+  return [
+    h("p", { class: over ? "sv-bad" : "" }, h("b", { text: sentence }), where),
+    bar,
+    h("div", { class: "sv-times" }, ...legend),
+  ];
+}
+
+/** @param {import("./messages").LeastTime[]} times @param {string} what */
+function leastTimes(times, what) {
+  const rows = times.map(({ name, seconds, share, bound, source }) => {
+    const style = { width: `${Math.max(1, share * 100)}%` };
+    const bar = h("span", { class: "sv-barcell" }, h("span", { class: "sv-fill", style }));
+    return h(
+      "tr",
+      null,
+      h("td", { class: "sv-cbytes" }, bar, seconds),
+      h("td", { text: name }),
+      h("td", { class: "sv-muted", text: bound }),
+      h("td", { class: "sv-muted sv-mono", text: source }),
+    );
+  });
+  return table(["least time", what, "bound by", "line"], rows, "sv-table sv-least");
+}
+
+/** @param {Report} report @returns {Node[]} */
+function checksTab(report) {
+  const { state, times, checks, error } = report;
+  const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
+  if (state === "none" || (state === "running" && !times.length)) {
+    const how = "Not run yet: press Run to compare the prediction with what happens.";
+    return [...parts, mutedNote(how)];
+  }
+  if (times.length) parts.push(pairs(times));
+  if (!checks.length && !error) {
+    const how = "press Run to compare the prediction with what happens.";
+    parts.push(mutedNote(`Compiled, and nothing was executed: ${how}`));
+  }
+  const rows = checks.map(({ ok, name, detail }) => {
+    const [sign, style, word] = checkMark(ok);
+    return h(
+      "tr",
+      null,
+      h("td", { class: style, text: sign, "aria-label": word }),
+      h("td", { text: name }),
+      h("td", { class: "sv-muted", text: detail }),
+    );
+  });
+  return [...parts, h("table", { class: "sv-table" }, h("tbody", null, ...rows))];
+}
+
+/** The sign of a check, its style and its name. @param {boolean | null} ok */
+function checkMark(ok) {
+  if (ok === null) return ["–", "sv-muted", "not checked"];
+  return ok ? ["✓", "sv-good", "holds"] : ["✗", "sv-bad", "fails"];
+}
+
+/** @param {import("./messages").Effects} effects @param {Act} act @returns {Node[]} */
+function effectsTab(effects, act) {
+  if (effects.state !== "done") {
+    const reading = effects.state === "reading";
+    const how = reading ? "Reading the program's effects…" : "Effects are read from a live kernel.";
+    return [mutedNote(how)];
+  }
+  if (effects.problem !== undefined) return [failureNote("", effects.problem, "")];
+  const { runs, sentence, rows, tokens, note } = effects;
+  const sign = h("b", { class: runs ? "sv-good" : "sv-bad", text: runs ? "✓ " : "✗ " });
+  /** @type {Node[]} */
+  const parts = [h("p", null, sign, sentence)];
+  if (rows.length) {
+    const titles = ["effect", "ordered", "on many devices", "allowed in", "used in", ""];
+    const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
+    const cells = rows.map((e) =>
+      tableRow([e.name, yes(e.ordered), yes(e.shardable), e.where, e.nesting.join(", "), e.note]),
+    );
+    parts.push(table(titles, cells));
+  } else parts.push(mutedNote("It has no effects: it only computes."));
+  parts.push(...tokens.map((text) => h("div", { class: "sv-mono sv-muted", text })));
+  if (note) parts.push(mutedNote(note));
+  if (rows.length && runs) parts.push(...observedOrder(effects, act));
+  return parts;
+}
+
+/**
+ * The order in which effects really happened, up to the barrier.
+ * @param {import("./messages").EffectsFound} effects
+ * @param {Act} act
+ * @returns {Node[]}
+ */
+function observedOrder({ watching = false, failed, observed }, act) {
+  const label = watching ? "Running…" : "Run and write down the order";
+  const watch = button(label, () => act("observe"), { class: "sv-button sv-watch" });
+  watch.disabled = watching;
+  const parts = [h("div", { class: "sv-times" }, watch)];
+  if (failed) parts.push(failureNote("", failed, ""));
+  if (!observed) return parts;
+  if (!observed.length) {
+    return failed ? parts : [...parts, mutedNote("Nothing happened before the barrier.")];
+  }
+  const rows = observed.map(({ number, device, ordered, name, what, values }) =>
+    tableRow([
+      String(number + 1),
+      device === null ? "–" : String(device),
+      ordered ? "ordered" : h("span", { class: "sv-warn", text: "unordered" }),
+      name,
+      h("code", { text: `${what} ${values}` }),
+    ]),
+  );
+  const note =
+    "Up to the barrier. Unordered events may come in another order the next time;" +
+    " ordered ones keep theirs on each device.";
+  const titles = ["happened", "device", "order", "effect", "what"];
+  return [...parts, table(titles, rows), mutedNote(note)];
+}
+
+/** @param {import("./messages").Cache} cache @returns {Node[]} */
+function cacheTab({ rows, size, hits, misses, history }) {
+  const used = `${rows.length} of ${size}`;
+  /** @type {Node[]} */
+  const parts = [
+    pairs([
+      ["executables", used],
+      ["hits", String(hits)],
+      ["misses", String(misses)],
+    ]),
+  ];
+  const jobs = history.map(({ what, found, why, jax }) => {
+    const result = h("span", { class: found === "hit" ? "sv-good" : "", text: found });
+    return tableRow([what, result, why, h("span", { class: "sv-muted", text: jax })]);
+  });
+  if (jobs.length) {
+    parts.push(table(["what", "cache", "why it compiled", "what jax did again"], jobs));
+  }
+  if (!rows.length) {
+    const none =
+      "Nothing was compiled yet." +
+      " What is compiled once is kept, and found again by its fingerprint.";
+    return [...parts, mutedNote(jobs.length ? "None of it was kept." : none)];
+  }
+  const kept = rows.map(({ name, key, compile, hits: used, waited }) =>
+    tableRow([name, h("code", { text: key }), compile, String(used), String(waited)]),
+  );
+  return [...parts, table(["program", "key", "compiled in", "hits", "waited"], kept)];
+}
+
+/** @param {string} code @returns {Node[]} */
+function codeTab(code) {
+  const copyCode = async () => {
+    try {
+      await navigator.clipboard.writeText(code);
+      copy.textContent = "Copied";
+    } catch {
+      copy.textContent = "Select the text and copy it";
+    }
+    window.setTimeout(() => {
+      copy.textContent = "Copy";
+    }, COPIED_MS);
+  };
+  const copy = button("Copy", copyCode, { class: "sv-button sv-copy" });
+  return [copy, h("pre", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
+}
+
+/** Names and what they are, in a line. @param {[string, string][]} some */
+function pairs(some) {
+  const parts = some.map(([name, text]) =>
+    h("span", null, h("span", { class: "sv-muted", text: `${name} ` }), text),
+  );
+  return h("div", { class: "sv-times" }, ...parts);
+}
+
+/** @param {Array<Node | string>} cells */
+function tableRow(cells) {
+  return h("tr", null, ...cells.map((cell) => h("td", null, cell)));
+}
+
+/** @param {string[]} titles @param {Node[]} rows @param {string} [style] */
+function table(titles, rows, style = "sv-table") {
+  const head = titles.map((text) => h("th", { text, scope: "col" }));
+  return h(
+    "table",
+    { class: style },
+    h("thead", null, h("tr", null, ...head)),
+    h("tbody", null, ...rows),
+  );
+}

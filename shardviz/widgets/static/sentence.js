@@ -1,0 +1,110 @@
+// @ts-check
+// The sentence under the pictures: what is pointed at, or how the selected array is split, and why.
+import { fill, h, toggle } from "./dom.js";
+import { ranges } from "./highlight.js";
+
+/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./messages").View} View */
+/** @typedef {import("./highlight.js").Highlight} Highlight */
+
+const LISTED_REPLICAS = 12;
+const LISTED_HOLDERS = 16;
+
+export class Sentence {
+  /** @param {Highlight} highlight */
+  constructor(highlight) {
+    this.highlight = highlight;
+    this.node = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
+  }
+
+  /** @param {View} view */
+  show(view) {
+    const array = view.arrays.at(view.selected);
+    const reasons = (array?.dims ?? []).map(({ axes, why }) =>
+      h("span", { class: axes.length ? "" : "sv-muted", text: `${why} ` }),
+    );
+    const first = h("div", null, ...this.words(view, array));
+    if (array?.problem) first.className = "sv-bad";
+    fill(this.node, first, h("div", { class: "sv-why" }, ...reasons));
+    toggle(this.node, "sv-pinned", this.highlight.pinned);
+  }
+
+  /** @param {View} view @param {ArrayView | undefined} array */
+  words(view, array) {
+    const { pointing } = this.highlight;
+    if (array?.problem) return [bold(array.name), " cannot be laid out. ", array.problem];
+    if (pointing?.kind === "device") return this.deviceWords(view, array, pointing.at);
+    if (!array) return ["The program takes no arrays: it makes what it works on."];
+    if (pointing) return this.blockWords(view.arrays[pointing.array], pointing);
+    return arrayWords(array);
+  }
+
+  /** @param {View} view @param {ArrayView | undefined} array @param {number} at */
+  deviceWords(view, array, at) {
+    const { highlight } = this;
+    const id = highlight.ids[at];
+    const place = coordinates(highlight, view, at);
+    const groups = highlight.groups(view.selected);
+    if (!array || !groups) return [bold(`Device ${id}`), `: ${place}.`];
+    const holders = highlight.holders(view.selected, groups[at]);
+    const others = holders.filter((other) => other !== at).map((other) => highlight.ids[other]);
+    const number = holders.indexOf(at) + 1;
+    const replica = others.length
+      ? `, replica ${number} of ${array.replicas} (with ${ranges(others, LISTED_REPLICAS)})`
+      : "";
+    return [
+      bold(`Device ${id}`),
+      " holds ",
+      code(`${array.name}[${highlight.indexText(array, groups[at])}]`),
+      `, ${array.shardBytes}${replica}.`,
+      h("span", { class: "sv-muted", text: `  ${place}` }),
+    ];
+  }
+
+  /** @param {ArrayView} array @param {{array: number, group: number}} block */
+  blockWords(array, block) {
+    const { highlight } = this;
+    const ids = highlight.holders(block.array, block.group).map((at) => highlight.ids[at]);
+    const devices = ids.length === 1 ? "device" : "devices";
+    return [
+      code(`${array.name}[${highlight.indexText(array, block.group)}]`),
+      `, ${array.shardBytes}, is held by `,
+      bold(`${devices} ${ranges(ids, LISTED_HOLDERS)}`),
+      ".",
+    ];
+  }
+}
+
+/** @param {ArrayView} array */
+function arrayWords({ name, blocks = 1, replicas = 1, shard = [], shardBytes = "" }) {
+  const count = `${blocks.toLocaleString("en")} ${blocks === 1 ? "block" : "blocks"}`;
+  const holders =
+    replicas === 1
+      ? "every device holds its own"
+      : `${replicas.toLocaleString("en")} devices hold each`;
+  const shape = code(`[${shard.join(", ")}]`);
+  return [bold(name), ` is split into ${count} of `, shape, `, ${shardBytes} each; ${holders}.`];
+}
+
+/**
+ * Where a device is in the mesh: `data 1, model 1, host 0`.
+ * @param {Highlight} highlight
+ * @param {View} view
+ * @param {number} position
+ */
+function coordinates({ sizes, hostCount, hosts }, view, position) {
+  const parts = [];
+  let rest = position;
+  for (let i = sizes.length - 1; i >= 0; i--) {
+    parts.unshift(`${view.mesh.axes[i].name} ${rest % sizes[i]}`);
+    rest = Math.floor(rest / sizes[i]);
+  }
+  if (hostCount > 1) parts.push(`host ${hosts[position]}`);
+  return parts.join(", ");
+}
+
+/** @param {string} text */
+const bold = (text) => h("b", { text });
+
+/** @param {string} text */
+const code = (text) => h("code", { text });

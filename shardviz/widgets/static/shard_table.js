@@ -1,0 +1,81 @@
+// @ts-check
+// The tab Shards: a row per device, the one pointed at marked. Only rows in sight are made.
+import { OWN_KEYS, fill, h } from "./dom.js";
+
+/** @typedef {import("./messages").ArrayView} ArrayView */
+
+const SHARD_ROW = 24; // pixels
+const SHARD_ROWS_AT_FIRST = 12; // before the height is known
+
+export class ShardTable {
+  /** @param {import("./highlight.js").Highlight} highlight */
+  constructor(highlight) {
+    this.highlight = highlight;
+    /** @type {ArrayView[]} */ this.arrays = [];
+    this.head = h("div", { class: "sv-shardhead" });
+    this.inner = h("div", { class: "sv-shardinner" });
+    const keys = { tabindex: "0", ...OWN_KEYS, on: { scroll: () => this.paint() } };
+    const props = { class: "sv-shards", "aria-label": "Shards", ...keys };
+    this.scroller = h("div", props, this.head, this.inner);
+    this.node = h("div", { class: "sv-shardbox" }, this.scroller);
+    highlight.listeners.push(() => {
+      this.follow();
+      this.paint();
+    });
+  }
+
+  /** @param {ArrayView[]} arrays */
+  show(arrays) {
+    this.arrays = arrays;
+    this.scroller.style.setProperty("--sv-arrays", String(arrays.length));
+    this.inner.style.height = `${this.highlight.ids.length * SHARD_ROW}px`;
+    const columns = arrays.map((array) => h("span", { text: array.name }));
+    fill(this.head, h("span", { text: "device" }), h("span", { text: "host" }), ...columns);
+    this.paint();
+  }
+
+  /** Brings the row of the device that is pointed at into sight. */
+  follow() {
+    const { scroller } = this;
+    const { pointing } = this.highlight;
+    if (pointing?.kind !== "device") return;
+    if (!scroller.isConnected || scroller.matches(":hover")) return;
+    const top = pointing.at * SHARD_ROW;
+    const height = scroller.clientHeight;
+    if (top < scroller.scrollTop || top > scroller.scrollTop + height - SHARD_ROW) {
+      scroller.scrollTop = Math.max(0, top - height / 2);
+    }
+  }
+
+  paint() {
+    const { scroller, highlight } = this;
+    if (!scroller.isConnected) return;
+    const height = scroller.clientHeight || SHARD_ROWS_AT_FIRST * SHARD_ROW;
+    const first = Math.max(0, Math.floor(scroller.scrollTop / SHARD_ROW) - 2);
+    const last = Math.min(highlight.ids.length, first + Math.ceil(height / SHARD_ROW) + 5);
+    const pointed = new Set(highlight.pointed());
+    const rows = [];
+    for (let i = first; i < last; i++) rows.push(this.row(i, pointed.has(i)));
+    fill(this.inner, ...rows);
+  }
+
+  /** @param {number} at the position of the device @param {boolean} marked */
+  row(at, marked) {
+    const { highlight } = this;
+    const cells = this.arrays.map((array, i) => {
+      const groups = highlight.groups(i);
+      return h("span", { text: groups ? `[${highlight.indexText(array, groups[at])}]` : "–" });
+    });
+    const props = {
+      class: marked ? "sv-shardrow sv-marked" : "sv-shardrow",
+      style: { top: `${at * SHARD_ROW}px` },
+      on: {
+        pointerenter: () => highlight.hover({ kind: "device", at }),
+        pointerleave: () => highlight.hover(null),
+        click: () => highlight.point({ kind: "device", at }, true),
+      },
+    };
+    const id = h("b", { text: String(highlight.ids[at]) });
+    return h("div", props, id, h("span", { text: String(highlight.hosts[at]) }), ...cells);
+  }
+}

@@ -1,0 +1,95 @@
+// @ts-check
+// A sharding as a small picture: one bar per dimension, in as many parts as it is split into.
+import { h } from "./dom.js";
+
+/** @typedef {import("./plan_data.js").PlanData} PlanData */
+/** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
+
+const SVG = "http://www.w3.org/2000/svg";
+const MOST_PARTS = 8;
+const BAR_GAP = 4;
+const NOT_SPLIT = "var(--sv-not-split)";
+
+/**
+ * An axis that has not arrived yet is an outline.
+ * @param {PlanData} plan
+ * @param {PlanSplit[][]} dims
+ * @param {number} width
+ * @param {number} height
+ */
+export function shardingBars(plan, dims, width, height) {
+  const shared = (width - BAR_GAP * (dims.length - 1)) / Math.max(1, dims.length);
+  const bar = Math.max(3, Math.min(height * 3, shared));
+  const viewBox = `0 0 ${width} ${height}`;
+  const node = svg("svg", { class: "sv-bars", width, height, viewBox, "aria-hidden": "true" });
+  dims.forEach((splits, dim) => {
+    const left = dim * (bar + BAR_GAP);
+    if (!splits.length) {
+      const box = { x: left + 0.5, y: 0.5, width: bar - 1, height: height - 1, rx: 2 };
+      node.append(svg("rect", { ...box, fill: NOT_SPLIT }));
+    }
+    const each = height / Math.max(1, splits.length);
+    splits.forEach((split, row) => {
+      const tall = each - (row < splits.length - 1 ? 1 : 0);
+      const box = { x: left, y: row * each, width: bar, height: tall };
+      node.append(...partRects(split, box, axisColour(plan, split.axis)));
+    });
+  });
+  return node;
+}
+
+/**
+ * The parts that one axis splits a dimension into.
+ * @param {PlanSplit} split
+ * @param {{x: number, y: number, width: number, height: number}} box
+ * @param {string} colour
+ */
+function partRects({ parts, pending }, { x, y, width, height }, colour) {
+  const shown = Math.max(1, Math.min(parts, MOST_PARTS));
+  const gap = width >= 3 * shown ? 1 : 0.4;
+  const each = (width - gap * (shown - 1)) / shown;
+  const inset = pending ? 0.5 : 0;
+  const outline = { stroke: colour, "stroke-opacity": 0.45, "stroke-dasharray": "2 1.5" };
+  const style = pending ? { fill: "none", ...outline } : { fill: colour };
+  return Array.from({ length: shown }, (_, i) =>
+    svg("rect", {
+      x: x + i * (each + gap) + inset,
+      y: y + inset,
+      width: Math.max(0.5, each - 2 * inset),
+      height: Math.max(1, height - 2 * inset),
+      rx: 1.5,
+      ...style,
+    }),
+  );
+}
+
+/** The same in words: `dim 0 over data; dim 1 not split`. @param {PlanSplit[][]} dims */
+export function shardingWords(dims) {
+  if (!dims.length) return "a scalar";
+  const words = dims.map((splits, dim) => {
+    const axes = splits.filter((split) => !split.pending).map((split) => split.text);
+    return `dim ${dim} ${axes.length ? `over ${axes.join(", ")}` : "not split"}`;
+  });
+  return words.join("; ");
+}
+
+/** A coloured dot for a mesh axis. @param {PlanData} plan @param {number} axis */
+export function axisDot(plan, axis) {
+  const style = { "--sv-axis-colour": axisColour(plan, axis) };
+  return h("span", { class: "sv-axisdot", "aria-hidden": "true", style });
+}
+
+/** @param {PlanData} plan @param {number} axis its number, or -1 */
+function axisColour(plan, axis) {
+  return axis < 0 ? NOT_SPLIT : plan.data.axes[axis].colour;
+}
+
+/**
+ * @param {"svg" | "rect"} tag
+ * @param {Record<string, string | number>} attributes
+ */
+function svg(tag, attributes) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
+  return node;
+}

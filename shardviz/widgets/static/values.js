@@ -1,0 +1,506 @@
+// @ts-check
+// The tab Values: a program as a list of values, why each is sharded as it is, and the propagation
+// step by step. Folding, picking and stepping never ask the kernel; only explanations come from it.
+import { failureNote, mutedNote } from "./collectives.js";
+import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { PlanData } from "./plan_data.js";
+import { PlanRows, callTree, eachCall } from "./plan_rows.js";
+import { axisDot } from "./sharding_bars.js";
+import { StepBar } from "./step_bar.js";
+import { callCells, valueCells } from "./value_cells.js";
+import { diagnosisParts, valueDetails } from "./value_details.js";
+
+/** @typedef {import("./messages").PlanView} PlanView */
+/** @typedef {import("./messages").Plan} Plan */
+/** @typedef {import("./messages").Explanation} Explanation */
+/** @typedef {import("./plan_rows.js").PlanRow} PlanRow */
+/** @typedef {import("./plan_rows.js").PlanCall} PlanCall */
+/** @typedef {import("./plan_data.js").PlanStep} PlanStep */
+
+const VALUE_ROW = 24; // pixels
+const VALUE_ROWS_AT_FIRST = 14; // before the height is known
+const MOST_OPEN = 400; // values of a plan whose calls are all open at first
+const MOST_ARGUMENTS = 40; // arguments that are open at first
+const LISTED_ESTIMATES = 5;
+const COLUMNS = ["value", "type", "sharding", "axes from", "estimated", "line"];
+const HOW_PICK =
+  "Pick a value to see where its axes came from. Arrow keys move, Enter picks, Escape ends the" +
+  " choice, comma and full stop step through the propagation.";
+const HOW_BARS =
+  "A bar is a dimension. Its parts are the blocks that a mesh axis splits it into; a grey one is" +
+  " not split, and a dashed one waits for its axis.";
+let panels = 0;
+
+export class ValuesPanel {
+  /** @param {{why: (name: string) => void, light: (names: string[] | null) => void}} calls */
+  constructor({ why, light }) {
+    this.why = why;
+    this.light = light;
+    this.id = `sv-values-${++panels}`;
+    /** @type {PlanView | null} */ this.data = null;
+    /** @type {PlanData | null} */ this.plan = null;
+    /** @type {PlanCall | null} */ this.tree = null;
+    /** @type {PlanRow[]} */ this.rows = [];
+    /** @type {Map<number, number>} */ this.rowOf = new Map();
+    /** @type {Map<string, boolean>} */ this.folds = new Map();
+    /** @type {string[]} */ this.words = [];
+    this.active = 0;
+    this.picked = -1;
+    /** Whether the list is of an older plan, since the program cannot be planned. */
+    this.old = false;
+    /** @type {Map<string, Explanation>} */ this.explanations = new Map();
+    /**
+     * The values on the paths of the picked one's axes, and which axes.
+     * @type {Map<number, number[]>}
+     */
+    this.lineage = new Map();
+    /** @type {WeakMap<number[], number[]>} */ this.axesOfRows = new WeakMap();
+    /** @type {string | null} */ this.lit = null;
+    this.summary = h("span", { class: "sv-muted" });
+    this.legend = h("span", { class: "sv-axislegend" });
+    this.find = this.findField();
+    this.steps = new StepBar(() => this.stepped());
+    this.inner = h("div", { class: "sv-vinner", role: "presentation" });
+    this.grid = this.treeGrid();
+    const label = { "aria-label": "Why this sharding", tabindex: "0" };
+    this.side = h("aside", { class: "sv-vside", ...label, ...OWN_KEYS });
+    this.message = h("div", { class: "sv-vmessage" });
+    this.main = h("div", { class: "sv-vmain" }, this.grid, this.side);
+    this.bar = this.toolbar();
+    const parts = [this.bar, this.steps.node, this.message, this.main];
+    this.node = h("div", { class: "sv-values" }, ...parts);
+    // Only rows in sight are made: again whenever the height is another.
+    this.watch = new ResizeObserver(() => this.paint());
+    this.watch.observe(this.grid);
+  }
+
+  findField() {
+    /** @type {HTMLInputElement} */
+    const find = h("input", {
+      class: "sv-input sv-find",
+      "aria-label": "Find values",
+      placeholder: "Find: dot f32 block.py",
+      spellcheck: "false",
+      autocomplete: "off",
+      "data-keep": "true",
+      ...OWN_KEYS,
+      on: {
+        input: () => this.search(),
+        keydown: (e) => {
+          e.stopPropagation();
+          if (e.key !== "Escape" || !find.value) return;
+          find.value = "";
+          this.search();
+        },
+      },
+    });
+    return find;
+  }
+
+  treeGrid() {
+    const head = COLUMNS.map((text) => h("span", { text }));
+    return h(
+      "div",
+      {
+        class: "sv-vgrid",
+        role: "treegrid",
+        "aria-label": "Values",
+        tabindex: "0",
+        ...OWN_KEYS,
+        on: {
+          scroll: () => this.paint(),
+          keydown: (e) => this.key(e),
+          click: (e) => this.click(e),
+        },
+      },
+      h("div", { class: "sv-vhead", "aria-hidden": "true" }, ...head),
+      this.inner,
+    );
+  }
+
+  toolbar() {
+    const fold = button("Fold all", () => this.foldAll(false), { class: "sv-link" });
+    const unfold = button("Unfold all", () => this.foldAll(true), { class: "sv-link" });
+    const space = h("span", { class: "sv-space" });
+    const parts = [this.summary, this.legend, space, this.find, fold, unfold];
+    return h("div", { class: "sv-vbar" }, ...parts);
+  }
+
+  /**
+   * Takes a plan. What was picked, folded and stepped to is kept where the new plan has it too.
+   * @param {PlanView} data
+   */
+  show(data) {
+    if (data === this.data) return;
+    this.data = data;
+    const usable = !data.waiting && data.count > 0;
+    // Where there is no new plan the last good one stays, pale.
+    this.old = !usable && this.plan !== null && Boolean(data.error);
+    toggle(this.main, "sv-vold", this.old);
+    for (const node of [this.bar, this.main, this.steps.node]) node.hidden = !usable && !this.old;
+    this.showMessage(data);
+    if (this.old) return;
+    if (usable) return this.showPlan(data);
+    this.plan = null;
+    setText(this.summary, "");
+    fill(this.legend);
+    this.lightUp();
+  }
+
+  /** @param {Plan} data */
+  showPlan(data) {
+    const name = this.plan && this.picked >= 0 ? this.plan.names[this.picked] : null;
+    const active = this.rows[this.active]?.key;
+    if (this.plan && this.plan.steps.length !== data.steps.length) this.steps.step = null;
+    const plan = (this.plan = new PlanData(data));
+    this.tree = callTree(plan);
+    this.explanations = explanationsOf(data);
+    this.picked = name === null ? -1 : (plan.numbers.get(name) ?? -1);
+    setText(this.summary, [data.words, data.seconds].filter(Boolean).join(" · "));
+    const axes = data.axes.map(({ name: axis, size }, i) => {
+      const text = h("span", { text: `${axis} ${size}` });
+      return h("span", { class: "sv-from" }, axisDot(plan, i), text);
+    });
+    fill(this.legend, ...axes);
+    this.list();
+    const at = this.rows.findIndex((row) => row.key === active);
+    this.active = Math.max(0, at);
+    this.ask();
+    this.lightUp();
+    this.paint();
+    this.showSide();
+  }
+
+  /** @param {PlanView} data */
+  showMessage(data) {
+    /** @type {Node[]} */
+    let parts = [];
+    if (!data.waiting && data.diagnosis) parts = diagnosisParts(data.diagnosis);
+    else if (data.error) parts = [failureNote("", data.error, "")];
+    else if (data.waiting) {
+      const how = "There is no plan yet: the program is planned when its edits settle.";
+      parts = [mutedNote(how)];
+    }
+    fill(this.message, ...parts);
+    this.message.hidden = !parts.length;
+  }
+
+  /** @param {Explanation} explanation */
+  showExplanation(explanation) {
+    const { value } = explanation;
+    if (this.explanations.get(value) === explanation) return;
+    this.explanations.set(value, explanation);
+    if (this.plan?.names[this.picked] === value) this.showSide();
+  }
+
+  /** Makes the list of rows again, after folding, searching or a new plan. */
+  list() {
+    const { plan, words } = this;
+    if (!plan || !this.tree) return;
+    const isOpen = (/** @type {PlanCall} */ call, /** @type {number} */ depth) =>
+      words.length > 0 || (this.folds.get(call.key) ?? opensAtFirst(plan, call, depth));
+    const wanted = (/** @type {number} */ at) => plan.matches(at, words);
+    const { rows, rowOf } = new PlanRows(plan, this.tree, isOpen, wanted);
+    Object.assign(this, { rows, rowOf });
+    this.active = Math.min(this.active, Math.max(0, rows.length - 1));
+    this.inner.style.height = `${rows.length * VALUE_ROW}px`;
+    this.grid.setAttribute("aria-rowcount", String(rows.length));
+  }
+
+  /** The same, with the same row active. */
+  relist() {
+    const key = this.rows[this.active]?.key;
+    this.list();
+    const at = this.rows.findIndex((row) => row.key === key);
+    if (at >= 0) this.active = at;
+    this.paint();
+  }
+
+  search() {
+    this.words = this.find.value.toLowerCase().split(/\s+/).filter(Boolean);
+    this.relist();
+    this.scrollTo(this.active);
+  }
+
+  /** @param {boolean} open */
+  foldAll(open) {
+    if (this.tree) eachCall(this.tree, ({ key }) => key && this.folds.set(key, open));
+    this.relist();
+    this.scrollTo(this.active);
+  }
+
+  /** Opens every call around a value. @param {number} at */
+  reveal(at) {
+    if (this.rows[this.rowOf.get(at) ?? -1]?.value === at) return;
+    this.find.value = "";
+    this.words = [];
+    if (this.tree) {
+      eachCall(this.tree, ({ key, members }) => {
+        if (key && members.includes(at)) this.folds.set(key, true);
+      });
+    }
+    this.list();
+  }
+
+  /** Picks a value; a number below 0 picks none. @param {number} at */
+  pick(at) {
+    this.picked = at;
+    if (at >= 0) {
+      this.reveal(at);
+      this.active = this.rowOf.get(at) ?? this.active;
+      this.scrollTo(this.active);
+    }
+    this.ask();
+    this.lightUp();
+    this.paint();
+    this.showSide();
+    this.side.scrollTop = 0;
+  }
+
+  /** @param {string} name */
+  pickByName(name) {
+    const at = this.plan?.numbers.get(name);
+    if (at !== undefined) this.pick(at);
+    this.grid.focus();
+  }
+
+  /** Asks for the explanation of the picked value, unless it is there. */
+  ask() {
+    if (!this.plan || this.picked < 0 || this.old) return;
+    const name = this.plan.names[this.picked];
+    if (!this.explanations.has(name)) this.why(name);
+  }
+
+  /** @returns {PlanStep | null} */
+  shownStep() {
+    return this.plan && this.steps.shown(this.plan);
+  }
+
+  /**
+   * Lights up the values on the paths of the picked one's axes, or of the step shown; and on the
+   * page the arrays among them.
+   */
+  lightUp() {
+    const { plan } = this;
+    this.lineage = plan && this.picked >= 0 ? plan.lineage(this.picked) : new Map();
+    this.axesOfRows = new WeakMap();
+    const moves = this.shownStep()?.moves;
+    const passed = new Set(moves?.flatMap(({ from, to }) => [from, ...to]).filter((at) => at >= 0));
+    const lit = moves ? [...passed] : this.lineage.size ? [...this.lineage.keys()] : null;
+    const names = plan && lit ? lit.map((at) => plan.names[at]) : null;
+    const key = names && JSON.stringify(names);
+    if (key === this.lit) return;
+    this.lit = key;
+    this.light(names);
+  }
+
+  /** Shows the step that the bar shows. */
+  stepped() {
+    const shown = this.shownStep();
+    if (shown) {
+      const values = [shown.op, ...shown.moves.flatMap((move) => move.to)];
+      const at = values.find((value) => value >= 0 && this.rowOf.has(value));
+      if (at !== undefined) this.scrollTo(this.rowOf.get(at) ?? 0);
+    }
+    this.lightUp();
+    this.paint();
+    if (this.picked >= 0) this.showSide();
+  }
+
+  /** Scrolls a row into sight. @param {number} row */
+  scrollTo(row) {
+    const { grid } = this;
+    const top = row * VALUE_ROW;
+    const height = grid.clientHeight - VALUE_ROW; // less the head
+    if (height <= 0) return;
+    if (top < grid.scrollTop) grid.scrollTop = top;
+    else if (top > grid.scrollTop + height - VALUE_ROW) {
+      grid.scrollTop = top - height + VALUE_ROW * 2;
+    }
+  }
+
+  /** @param {MouseEvent} e */
+  click(e) {
+    const node = e.target instanceof Element ? e.target.closest(".sv-vrow") : null;
+    if (!node) return;
+    this.active = Number(node.getAttribute("data-row"));
+    this.enter(this.rows[this.active]);
+  }
+
+  /** Picks a value, or folds or unfolds a call. @param {PlanRow | undefined} row */
+  enter(row) {
+    if (!row) return;
+    if (row.value >= 0) return this.pick(row.value);
+    this.folds.set(row.key, !row.open);
+    this.relist();
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    if (e.ctrlKey || e.metaKey || e.altKey) return;
+    const row = this.rows[this.active];
+    const page = Math.max(1, Math.floor(this.grid.clientHeight / VALUE_ROW) - 2);
+    const by = { ArrowDown: 1, ArrowUp: -1, PageDown: page, PageUp: -page }[e.key];
+    if (by !== undefined) this.move(this.active + by);
+    else if (e.key === "Home") this.move(0);
+    else if (e.key === "End") this.move(this.rows.length - 1);
+    else if (e.key === "Enter" || e.key === " ") this.enter(row);
+    else if (e.key === "Escape") {
+      this.steps.step = null;
+      this.pick(-1);
+    } else if (e.key === ",") this.steps.go(-1);
+    else if (e.key === ".") this.steps.go(1);
+    else if (e.key === "ArrowRight" && row) {
+      if (row.value < 0 && !row.open) this.enter(row);
+      else this.move(this.active + 1);
+    } else if (e.key === "ArrowLeft" && row) {
+      if (row.value < 0 && row.open) this.enter(row);
+      else this.move(this.parent(this.active));
+    } else return;
+    e.preventDefault();
+    e.stopPropagation();
+  }
+
+  /** @param {number} to */
+  move(to) {
+    this.active = Math.max(0, Math.min(this.rows.length - 1, to));
+    this.scrollTo(this.active);
+    this.paint();
+  }
+
+  /** The row of the call that a row is in. @param {number} at */
+  parent(at) {
+    const { depth } = this.rows[at];
+    for (let i = at; i >= 0; i--) if (this.rows[i].depth < depth) return i;
+    return at;
+  }
+
+  /** Makes the rows in sight. */
+  paint() {
+    const { plan, grid, rows } = this;
+    if (!plan || !grid.isConnected) return;
+    const height = grid.clientHeight || VALUE_ROWS_AT_FIRST * VALUE_ROW;
+    const first = Math.max(0, Math.floor(grid.scrollTop / VALUE_ROW) - 3);
+    const last = Math.min(rows.length, first + Math.ceil(height / VALUE_ROW) + 6);
+    const step = this.shownStep();
+    const nodes = [];
+    for (let i = first; i < last; i++) nodes.push(this.rowNode(plan, i, step));
+    fill(this.inner, ...nodes);
+    grid.setAttribute("aria-activedescendant", rows.length ? `${this.id}-${this.active}` : "");
+    this.steps.show(plan);
+  }
+
+  /** @param {PlanData} plan @param {number} i @param {PlanStep | null} step */
+  rowNode(plan, i, step) {
+    const row = this.rows[i];
+    const call = row.value < 0;
+    const state = call
+      ? { "aria-expanded": String(row.open) }
+      : { "aria-selected": String(row.value === this.picked) };
+    const axes = call && row.open ? [] : this.axesThrough(row.members);
+    const dots = axes.map((axis) => axisDot(plan, axis));
+    const cells = call ? callCells(plan, row) : valueCells(plan, row, this.steps.step ?? Infinity);
+    return h(
+      "div",
+      {
+        class: ["sv-vrow", ...this.rowMarks(i, step)].join(" "),
+        role: "row",
+        id: `${this.id}-${i}`,
+        "data-row": i,
+        style: { top: `${i * VALUE_ROW}px` },
+        "aria-level": row.depth + 1,
+        "aria-posinset": row.place,
+        "aria-setsize": row.size,
+        "aria-rowindex": i + 1,
+        ...state,
+      },
+      dots.length ? h("span", { class: "sv-vway" }, ...dots) : null,
+      ...cells,
+    );
+  }
+
+  /** @param {number} i @param {PlanStep | null} step */
+  rowMarks(i, step) {
+    const { value, open } = this.rows[i];
+    const call = value < 0;
+    const foldedOp = call && !open && step && this.rowOf.get(step.op) === i;
+    const marks = {
+      "sv-vcall": call,
+      "sv-vactive": i === this.active,
+      "sv-vpicked": !call && value === this.picked,
+      "sv-vop": call ? foldedOp : value === step?.op,
+      "sv-vreached": !call && step?.moves.some(({ to }) => to.includes(value)),
+    };
+    return Object.entries(marks).flatMap(([name, on]) => (on ? name : []));
+  }
+
+  /**
+   * The picked value's axes that passed through some values; found once per pick.
+   * @param {number[]} members
+   */
+  axesThrough(members) {
+    const known = this.axesOfRows.get(members);
+    if (known) return known;
+    const found = [...new Set(members.flatMap((at) => this.lineage.get(at) ?? []))];
+    this.axesOfRows.set(members, found);
+    return found;
+  }
+
+  showSide() {
+    const { plan, picked } = this;
+    if (!plan) return;
+    if (picked < 0) {
+      return fill(this.side, ...[HOW_PICK, HOW_BARS].map(mutedNote), ...planNotes(plan));
+    }
+    const explanation = this.explanations.get(plan.names[picked]);
+    const step = this.steps.step ?? Infinity;
+    const pick = (/** @type {number} */ at) => this.pick(at);
+    fill(this.side, ...valueDetails(plan, picked, step, explanation, pick));
+  }
+
+  destroy() {
+    this.watch.disconnect();
+  }
+}
+
+/**
+ * Whether a call is open before anybody folds it.
+ * @param {PlanData} plan
+ * @param {PlanCall} call
+ * @param {number} depth
+ */
+function opensAtFirst({ count }, { label, members }, depth) {
+  if (label === "arguments") return members.length <= MOST_ARGUMENTS;
+  if (count <= MOST_OPEN) return true;
+  return depth === 0 && members.length <= MOST_OPEN && count <= 4 * MOST_OPEN;
+}
+
+/** @param {PlanData} plan */
+function planNotes(plan) {
+  const { notes, moreNotes } = plan.data;
+  const loose = plan.estimates(-1).map(({ kind, bytes }) => `${kind} ${bytes}`);
+  const more = loose.length - LISTED_ESTIMATES;
+  const listed =
+    loose.slice(0, LISTED_ESTIMATES).join(", ") + (more > 0 ? ` and ${more} more` : "");
+  const texts = [
+    ...(loose.length ? [`Estimated, but of no value in the list: ${listed}.`] : []),
+    ...notes,
+    ...(moreNotes ? [`and ${moreNotes} more notes`] : []),
+  ];
+  return texts.map((text) => h("p", { text }));
+}
+
+/**
+ * The explanations that came with a plan; their texts are numbers.
+ * @param {Plan} data
+ * @returns {Map<string, Explanation>}
+ */
+function explanationsOf({ explanations, text }) {
+  const found = Object.entries(explanations).map(([name, packed]) => {
+    const { value, lines, rule, op, stack, error } = packed;
+    const texts = (/** @type {number[]} */ numbers) => numbers.map((i) => text[i]);
+    const words = { value: text[value], rule: text[rule], op: text[op], error: text[error] };
+    return /** @type {const} */ ([name, { ...words, lines: texts(lines), stack: texts(stack) }]);
+  });
+  return new Map(found);
+}

