@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
-from shardviz.core.layout.mesh import MeshSpec
 from shardviz.legacy.partition_trees import (
     Partition,
     is_partition,
@@ -98,6 +97,8 @@ def _shardings(parts: Partition) -> list[NamedSharding]:
     """The shardings to apply one after the other; none where the device count is not known."""
     import jax
 
+    from shardviz.core.backend.bridge import abstract_mesh
+
     around = jax.sharding.get_abstract_mesh()
     ours = is_parts_mesh(around)
     if parts is None:
@@ -120,24 +121,13 @@ def replicated_on(mesh: AbstractMesh) -> NamedSharding:
 
     XLA's partitioner (jaxlib 0.12) ends the process when it reshards 2 x 3 parts to 6 x 1.
 
+    >>> from shardviz.core.backend.bridge import abstract_mesh
     >>> replicated_on(abstract_mesh(mesh_over((2, 3)))).spec
     P()
     """
     from jax.sharding import NamedSharding, PartitionSpec
 
     return NamedSharding(mesh, PartitionSpec())
-
-
-def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
-    """jax's AbstractMesh with the axes of `mesh`, all of them Auto.
-
-    >>> abstract_mesh(mesh_over((2, 4))).shape_tuple
-    (('part0', 2), ('part1', 4))
-    """
-    from jax.sharding import AbstractMesh, AxisType
-
-    types = (AxisType.Auto,) * len(mesh.axis_names)
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
 
 
 @contextlib.contextmanager

@@ -18,7 +18,7 @@ from shardviz.core.program.cache import cache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.legacy.call import PartitionedCall, PartitionedSignature, PartitionRequest, read_call
-from shardviz.legacy.constraint import abstract_mesh, inside, is_inside
+from shardviz.legacy.constraint import inside, is_inside
 from shardviz.legacy.modern_code import modern_code
 from shardviz.legacy.partition_trees import (
     Partition,
@@ -219,6 +219,7 @@ class _CompiledCall:
     def _compiled(self) -> tuple[Shardings, Shardings, Callable[..., Any]]:
         import jax
 
+        from shardviz.core.backend.bridge import abstract_mesh
         from shardviz.core.backend.devices import mesh_of
 
         call, devices = self.call, _devices(self.call.count)

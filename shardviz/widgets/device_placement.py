@@ -169,7 +169,7 @@ def link_words(collective: Collective, links: LinkUse | None) -> str:
     seconds = links.seconds(size)
     least = "at a rate that is not published" if seconds is None else ""
     if seconds is not None:
-        trips = collective.turns
+        trips = collective.execution_count
         times = f", {plural(trips, 'time')}" if trips > 1 else ""
         least = f"at least {seconds_text(seconds)}{times}"
     over = " × ".join(collective.mesh_axes)

@@ -339,7 +339,7 @@ class CollectiveTable:
             "axes": list(one.mesh_axes),
             "bytes": bytes_text(one.bytes_per_device),
             "share": one.bytes_in_all / self._most,
-            "total": bytes_text(one.bytes_in_all) if one.turns > 1 else "",
+            "total": bytes_text(one.bytes_in_all) if one.execution_count > 1 else "",
             "tags": _tags(one, self._how.get((stage, number), "")),
             "full": one.rematerialises,
             "phase": one.phase,

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.backend.call_cache.cached_function import CachedFunction
-from shardviz.core.backend.call_cache.jax_caches import jax_cache_events
+from shardviz.core.backend.jax_events import jax_cache_events
 
 THREADS, ROUNDS = 64, 200
 

@@ -60,7 +60,7 @@ def hold_against(found, count, stage, said):
     elif "ordered effects are not supported for more than 1 device" in said:
         assert "on one device only" in why
     elif "Unhandled OpSharding" in said:
-        assert "come from the host alone" in why
+        assert "come from the host only" in why
     else:
         assert found.refused is not None
         assert found.refused.stage == stage

@@ -77,7 +77,7 @@ def test_a_mesh_larger_than_the_machine_needs_no_devices(eight_devices):
 
 def test_where_an_effect_is_allowed_is_said(eight_devices):
     found = sv.effects(on(8, PLACES["scan in shard_map"](KINDS["print"])))
-    assert found.uses[0].stands == ("shard_map > scan",)
+    assert found.uses[0].nesting == ("shard_map > scan",)
     assert found.uses[0].calls == 1
 
 

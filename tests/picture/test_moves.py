@@ -70,7 +70,7 @@ def test_the_longest_bar_and_the_first_line_are_of_the_most_bytes_in_all():
 
 
 def test_the_rest_of_many_collectives_is_summed_with_its_turns():
-    picture = draw_collectives((*[ONCE] * 40, LOOPED.moved(), *[UNKNOWN] * 2))
+    picture = draw_collectives((*[ONCE] * 40, LOOPED.without_source(), *[UNKNOWN] * 2))
     assert "1.1 KiB" in labels(picture)  # 1,024 + 64 + 64 B beside the 40 largest
 
 

@@ -176,7 +176,7 @@ def test_layouts_and_requests_go_back():
     broken = request(array("x", (7,), "a"), mesh, None)
     with pytest.raises(LayoutError, match="x: Dimension 0: 7 does not divide"):
         to_jax(broken)
-    with pytest.raises(LayoutError, match="read off boxes"):
+    with pytest.raises(LayoutError, match="made of shard indices"):
         to_jax(sharding_layout((4,), "int8", SingleDeviceSharding(jax.devices()[0])))
 
 

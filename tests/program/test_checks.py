@@ -9,8 +9,10 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.numeric_checks import shards_check, specs_check, tolerance, values_check
+from shardviz.core.backend.layout_checks import shards_check, spec_checks
+from shardviz.core.backend.numeric_checks import tolerance, values_check
 from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.tracing import Output
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.partition_spec import Spec
 from tests.program.helpers import MESH
@@ -33,7 +35,7 @@ def boxes(actual, predicted):
 def test_boxes_that_are_right_pass(spec):
     check = boxes(spec, Spec.of(*spec))
     assert check.ok
-    assert check.name == "x: boxes of 8 shards"
+    assert check.name == "x: indices of 8 shards"
 
 
 @pytest.mark.parametrize(
@@ -72,11 +74,12 @@ def test_an_array_on_some_of_the_devices_fails():
 
 
 def test_specs_are_held_against_layouts():
-    asked, other = lay_out((8, 8), Spec.of("a"), MESH), lay_out((8, 8), Spec.of("b"), MESH)
+    other = lay_out((8, 8), Spec.of("b"), MESH)
     same = lay_out((8, 8), Spec.of("a", None), MESH)
-    assert specs_check("y", Spec.of("a"), asked, same).ok
-    assert specs_check("y", Spec.of("a"), asked, other).ok is False
-    assert specs_check("y", Spec.of("a"), asked, None).ok is False
+    output = Output("y", (8, 8), np.dtype("float32"))
+    for found, ok in (({"y": same}, True), ({"y": other}, False), ({}, False)):
+        (check,) = spec_checks([output], [Spec.of("a")], MESH, found)
+        assert check.ok is ok
 
 
 def compared(values, reference, inputs=("float32",), platform="cpu"):

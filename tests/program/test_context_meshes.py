@@ -13,10 +13,11 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.described_devices import missing
 from shardviz.core.backend.program_meshes import NO_MESH, differing_axes, in_context
 from shardviz.core.backend.tracing import trace
-from shardviz.core.backend.worker.export import abstract_mesh, export_program
+from shardviz.core.backend.worker.export import export_program
 
 SIZES, NAMES = (2, 4), ("data", "model")
 TYPES = {"Auto": AxisType.Auto, "Explicit": AxisType.Explicit}
@@ -155,7 +156,7 @@ OTHER = {
     ),
     "another order": (
         lambda: axes_mesh("Auto", (4, 2), ("model", "data")),
-        "The axes stand in another order: 'model' and 'data' there.",
+        "The axes are in another order: 'model' and 'data' there.",
     ),
 }
 
@@ -192,7 +193,7 @@ def test_a_plan_says_which_constraint_is_over_another_mesh(name, eight_devices):
     assert "sharding_constraint (test_context_meshes.py:" in error
     assert words in error
     assert error.endswith(
-        "A plan speaks of one mesh: give both the same, or ask sv.compile, which tells what XLA"
+        "A plan has one mesh: give both the same, or use sv.compile, which shows what XLA"
         " makes of two."
     )
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from shardviz.core.backend.jax_effects import effect_names, has_callbacks, is_ordered
+from shardviz.core.backend.jax_effects import effect_names, has_callbacks
 
 SCALAR = jax.ShapeDtypeStruct((), jnp.float32)
 
@@ -38,7 +38,6 @@ CASES = {
 @pytest.mark.parametrize(("fn", "names"), CASES.values(), ids=CASES)
 def test_effects_are_listed_by_name(fn, names):
     assert effect_names(jax.jit(fn).trace(SCALAR)) == names
-    assert [is_ordered(n) for n in names] == [n.endswith("ordered") for n in names]
 
 
 def test_an_unknown_effect_goes_by_its_class():

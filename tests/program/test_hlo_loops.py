@@ -91,10 +91,10 @@ def test_how_often_a_loop_runs(text, trips):
 
 def test_the_condition_is_asked_once_more_than_the_body_runs():
     loops = Loops(Module(loop()))
-    assert loops.turns("condition") == ExecutionCount(True, 7)
-    assert loops.turns("body") == ExecutionCount(True, 6)
-    assert loops.turns("main") == ExecutionCount(False, 1)
-    assert loops.turns("nowhere") == ExecutionCount(False, 1)
+    assert loops.count("condition") == ExecutionCount(True, 7)
+    assert loops.count("body") == ExecutionCount(True, 6)
+    assert loops.count("main") == ExecutionCount(False, 1)
+    assert loops.count("nowhere") == ExecutionCount(False, 1)
 
 
 def test_a_computation_that_two_loops_share_runs_for_both():

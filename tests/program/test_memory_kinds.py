@@ -15,7 +15,6 @@ from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.report import Memory, capacity_words
 from tests.program.helpers import MESH, checks, program, run
 
 ABSTRACT = AbstractMesh((4, 2), ("a", "b"), axis_types=(AxisType.Auto,) * 2)
@@ -79,12 +78,6 @@ def test_keys_differ_by_memory():
         for kind in (HOST, None)
     ]
     assert reports[0].key != reports[1].key
-
-
-def test_words_tell_host_bytes_apart():
-    words = capacity_words(Memory(arguments=1024, capacity=4096, host_arguments=2048))
-    assert words.endswith("Beside that, 2 KiB a device lie in the memory of the host.")
-    assert "Beside" not in capacity_words(Memory(arguments=1024, host_arguments=0))
 
 
 def test_a_memory_kind_is_text():

@@ -298,7 +298,7 @@ def test_set_mesh_inside_jit_is_refused_before_it_is_tried():
     )
 
 
-def test_a_disabled_with_is_reported():
+def test_a_disabled_with_is_told():
     jax.config.update("jax_disallow_mesh_context_manager", True)
     try:
         said = mesh_context().entering(make_mesh(x=2), "with")
@@ -335,8 +335,8 @@ def test_an_unknown_api_is_named():
 
 
 def test_a_jax_without_the_private_names_is_a_sentence(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(mesh_context_module, "_mesh_room", lambda: None)
+    monkeypatch.setattr(mesh_context_module, "_jax_mesh_module", lambda: None)
     with entered("with X"):
         context = mesh_context()
     assert context.legacy == ()
-    assert "does not tell which meshes `with mesh:` has entered" in context.explain()
+    assert "does not say which meshes `with mesh:` has entered" in context.explain()

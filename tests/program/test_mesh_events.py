@@ -1,4 +1,4 @@
-"""Counted events of JAX for one function on two meshes, and the operations of both mesh kinds."""
+"""Counted events of JAX for one function on two meshes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.mesh_context import EXPECTED, compare_meshes, counted_events, operations
+from shardviz.core.backend.mesh_context import compare_meshes
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 
@@ -74,34 +74,3 @@ def test_meshes_of_ours_with_ids(halves: tuple[Mesh, Mesh]):
 def test_what_cannot_be_compared(halves: tuple[Mesh, Mesh], call: Any, words: str):
     with pytest.raises(ShardvizError, match=words):
         call(halves[0])
-
-
-def test_counting_ends_with_the_block():
-    with counted_events() as counts:
-        pass
-    jax.block_until_ready(jax.jit(lambda x: x - 41)(1.0))
-    assert counts == {"trace": 0, "lower": 0, "compile": 0}
-
-
-@pytest.mark.parametrize("sizes", [None, (4, 2), (8,), (1,)])
-def test_operations_exist_as_the_table_says(sizes: tuple[int, ...] | None):
-    mesh = None
-    if sizes is not None:
-        if jax.device_count() < 8:
-            pytest.skip("needs 8 devices")
-        devices = np.array(jax.devices()[: int(np.prod(sizes))]).reshape(sizes)
-        mesh = Mesh(devices, ("x", "y")[: len(sizes)])
-    found = {o.name: (o.on_mesh, o.on_abstract_mesh) for o in operations(mesh)}
-    assert found == EXPECTED
-
-
-def test_a_refusal_says_what_jax_said():
-    rows = {o.name: o for o in operations()}
-    assert "AbstractMesh does not implement" in rows["devices"].refusals["AbstractMesh"]
-    assert rows["with mesh:"].where == "Mesh alone"
-    assert rows["jax.sharding.use_abstract_mesh"].where == "AbstractMesh alone"
-
-
-def test_operations_need_a_mesh_of_devices():
-    with pytest.raises(ShardvizError, match="attached devices"):
-        operations(make_mesh(x=2))  # type: ignore[arg-type]

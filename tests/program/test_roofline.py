@@ -149,7 +149,7 @@ def test_without_a_place_nothing_beats_all_links_at_once():
         found = roofline(_report(gather), where, mesh)
         assert found.collective_s == pytest.approx(3 * MIB / (4 * 5e10))
         assert found.collective_s < _seconds(gather)
-        assert any("Where the devices stand is not known" in n for n in found.notes)
+        assert any("The coordinates of the devices are not known" in n for n in found.notes)
     gpu = roofline(_report(gather), find_chip("h100"))
     assert gpu.collective_s == pytest.approx(3 * MIB / 450e9)
 

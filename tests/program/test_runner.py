@@ -53,9 +53,9 @@ def test_a_matmul_in_its_four_cases(x, w, cost, spec):
     assert all(c.source.startswith("test_runner.py:") for c in report.collectives or ())
     assert str(report.out_layouts["output"].spec) == spec
     assert checks(report) == {
-        "x: boxes of 8 shards": True,
-        "w: boxes of 8 shards": True,
-        "output: boxes of 8 shards": True,
+        "x: indices of 8 shards": True,
+        "w: indices of 8 shards": True,
+        "output: indices of 8 shards": True,
         "output: values": True,
     }
 
@@ -189,7 +189,7 @@ def test_partial_sums_are_reported():
         program(partial, array("x", (8, 8), "None, b"), array("w", (8, 8), "b"), mesh=mesh)
     )
     assert report.ok, report
-    assert "partial sum, unreduced over 'b'" in detail(report, "output: boxes")
+    assert "partial sum, unreduced over 'b'" in detail(report, "output: indices")
 
 
 def test_output_specs_are_asked_for_and_checked():
@@ -423,8 +423,8 @@ def test_a_wrong_prediction_is_found():
     made.__dict__["requests"] = (mixed, right[1])
     report = run(made)
     assert not report.ok
-    assert checks(report)["x: boxes of 8 shards"] is False
-    assert "the layout puts" in detail(report, "x: boxes of 8 shards")
+    assert checks(report)["x: indices of 8 shards"] is False
+    assert "the layout puts" in detail(report, "x: indices of 8 shards")
 
 
 def test_a_worker_thread_does_as_well():

@@ -68,8 +68,8 @@ CASES = {
         "An all-reduce of 1 KiB over data and an all-reduce of 1 KiB over model were combined"),
     "hoisted": ([loop()], [one()], ["hoisted"], "runs once instead of 10 times"),
     "hoisted, for all turns at once": ([loop()], [one(kilobytes=10)], ["hoisted"], "10 KiB"),
-    "hoisted, turns unknown": ([loop(None)], [one()], ["hoisted"], "instead of each turn"),
-    "unrolled": ([loop()], [loop(5), loop(5)], ["split"], "stands 2 times, since its loop"),
+    "hoisted, turns unknown": ([loop(None)], [one()], ["hoisted"], "instead of each iteration"),
+    "unrolled": ([loop()], [loop(5), loop(5)], ["split"], "is there 2 times, since its loop"),
     "unrolled outside": ([loop(2)], [one(), one()], ["split"], "unrolled"),
     "split by axis": (
         [one(axes=("data", "model"))], [one(axes=("data",)), one(axes=("model",))], ["split"],
@@ -78,7 +78,7 @@ CASES = {
                       "Split: an all-reduce of 4 KiB"),
     "scattered": ([one()], [one("reduce-scatter")], ["replaced"],
                   "became a reduce-scatter of 1 KiB over data: each device keeps only its part"),
-    "handed round": (
+    "sent round": (
         [one("all-gather", kilobytes=4)], [loop(3, kind="collective-permute")], ["replaced"],
         "a collective-permute of 1 KiB over data in a loop, 3 times: each part is used while"),
     "another type": ([one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]")], ["replaced"],
@@ -123,7 +123,7 @@ def test_an_estimate_that_was_wrong_names_both_sides():
     assert str(found.changes[0]) == (
         "Shardy planned 3 all-to-alls of 3 KiB in all over data here (f.py:3); the partitioner"
         " made an all-gather of 8 KiB over data instead. It is a full rematerialisation: every"
-        " device makes the whole array and cuts it anew."
+        " device makes the full array and splits it again."
     )
 
 
@@ -239,8 +239,7 @@ def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
     found = Stages(PROGRAM, plan).between("requested", "propagated")
     assert found.short == "1 added"
     assert found.lines[1:] == (
-        "1 of 2 values that the program makes got axes: plan.why(value) tells where each came"
-        " from.",
+        "1 of 2 values that the program makes got axes: plan.why(value) says where each came from.",
         "New: an all-gather of 1 KiB over data (f.py:3). dot_general needs it whole.",
     )
     report = Report("abs", "cpu", partitioned=(replace(gather, cause=""),))

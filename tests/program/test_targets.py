@@ -7,7 +7,14 @@ import pytest
 
 from shardviz.core.backend import described_devices
 from shardviz.core.backend.devices import backend_started
-from shardviz.core.backend.targets import choose, decide, described, device_mesh, targets
+from shardviz.core.backend.targets import (
+    choose,
+    decide,
+    described,
+    device_mesh,
+    devices_of,
+    targets,
+)
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.target import Target
@@ -57,7 +64,7 @@ print(len(jax.devices()))
 
 
 def test_a_number_that_was_typed_is_taken_exactly():
-    code = "t = choose('cpu:16', 8); print(t, len(jax.devices()), len(t.devices))"
+    code = "t = choose('cpu:16', 8); print(t, len(jax.devices()), len(devices_of(t)))"
     assert in_new_python(START + code) == "CPU × 16, simulated 16 16"
 
 
@@ -170,7 +177,7 @@ def test_beside_a_gpu_both_can_be_had():
     assert str(choose(None, 1)) == str(choose("attached", 1)) == str(choose("gpu", 1))
     assert str(choose("cuda", 1)) == "GPU × 1, attached"
     assert str(choose(None, 8)) == str(choose("cpu:8", 8)) == "CPU × 8, simulated"
-    assert [d.platform for d in choose("cpu:2", 2).devices] == ["cpu", "cpu"]
+    assert [d.platform for d in devices_of(choose("cpu:2", 2))] == ["cpu", "cpu"]
     assert str(choose("cpu", 1)) == "CPU × 1, simulated"
 
 
@@ -179,7 +186,7 @@ def test_beside_a_gpu_both_can_be_had():
     ("text", "words"),
     [
         ("gpu", "The mesh has 16 devices and jax has 1 GPU device here. Write 'cpu:16'"),
-        (None, "jax has 1 GPU device and 8 CPU devices here. Their number was settled"),
+        (None, "jax has 1 GPU device and 8 CPU devices here. Their number was fixed"),
         (None, "or use a mesh of at most 8 devices"),
         ("cpu", "jax has 8 CPU devices here"),
     ],
@@ -285,4 +292,4 @@ def test_examples_of_described_hardware_say_what_to_install(monkeypatch):
         assert target.topology is not None
         assert target.topology.devices == target.count
         with pytest.raises(TargetError, match="described and not attached"):
-            assert target.devices
+            assert devices_of(target)

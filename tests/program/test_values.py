@@ -71,10 +71,10 @@ def test_positive_floats_keep_away_from_zero():
     assert 0.55 < values.max() < 0.57
 
 
-def test_large_blocks_are_made_slab_by_slab(monkeypatch):
+def test_large_blocks_are_made_slice_by_slice(monkeypatch):
     bounds = ((3, 60), (0, 7), (1, 5))
     whole = example_block((64, 8, 8), bounds, np.dtype("float32"), 3)
-    monkeypatch.setattr("shardviz.core.backend.inputs._SLAB", 100)
+    monkeypatch.setattr("shardviz.core.backend.inputs._SLICE_ELEMENTS", 100)
     np.testing.assert_array_equal(example_block((64, 8, 8), bounds, np.dtype("float32"), 3), whole)
 
 
@@ -91,14 +91,15 @@ def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatc
     assert run(made, np.ones((64, 8), np.float32)).ok
 
 
-def test_too_little_memory_for_made_up_values_is_said(monkeypatch):
+def test_no_memory_for_made_up_values_is_said(monkeypatch):
     def no_memory(*_):
         raise MemoryError("Unable to allocate 30.5 GiB")
 
-    monkeypatch.setattr("shardviz.core.backend.inputs._slab", no_memory)
+    monkeypatch.setattr("shardviz.core.backend.inputs._slice", no_memory)
     report = run(program(lambda x: x, array("x", (64, 8))))
     assert str(report.error).startswith(
-        "place: x, f32[64, 8], takes 2 KiB in all, and this machine has no room to make it up."
+        "place: x, f32[64, 8], takes 2 KiB in all, and this machine has not enough memory to make"
+        " it up."
     )
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import jaxlib.version
 import pytest
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import attributes, pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
-from shardviz.core.backend.shardy.build_plan import abstract_mesh, lower_to_plan
+from shardviz.core.backend.shardy.build_plan import lower_to_plan
 from shardviz.core.backend.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program

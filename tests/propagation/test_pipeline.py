@@ -8,8 +8,9 @@ import jax
 import jaxlib.version
 import pytest
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.shardy.build_plan import abstract_mesh, lower_to_plan
+from shardviz.core.backend.shardy.build_plan import lower_to_plan
 from shardviz.core.backend.tracing import trace
 from shardviz.core.errors import ProgramError
 from tests.propagation import test_constructs

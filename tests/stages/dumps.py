@@ -60,9 +60,10 @@ QUICKER = {"xla_cpu_use_fusion_emitters": False}
 def entry(case: Any, mesh: str) -> Entry:
     """Plans and compiles one case."""
     from shardviz.core.backend.compile import lower
-    from shardviz.core.backend.partitioner import compile_with_dump, dump_root, read_partitioned
+    from shardviz.core.backend.partitioner import compile_with_dump, dump_root
     from shardviz.core.backend.shardy.build_plan import plan_program
     from shardviz.core.backend.targets import choose, device_mesh
+    from shardviz.core.hlo.collectives import read_collectives
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes
@@ -74,7 +75,7 @@ def entry(case: Any, mesh: str) -> Entry:
         settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
     return Entry(
         *axes,
-        read_partitioned(dumped.partitioned_text or "", *axes),
+        read_collectives(dumped.partitioned_text or "", *axes),
         partitioned,
         propagated,
         settled,

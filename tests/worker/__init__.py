@@ -1,1 +1,1 @@
-"""Programs in other processes: what travels, what comes back, and what happens when they die."""
+"""Programs in other processes: what is sent, what comes back, and what happens when they die."""

@@ -60,7 +60,7 @@ def hang(*_: Any) -> None:
 def fill_memory(*_: Any) -> None:
     kept = []
     while True:
-        kept.append(np.ones(1 << 23))  # 64 MiB a turn
+        kept.append(np.ones(1 << 23))  # 64 MiB each
         time.sleep(0.01)
 
 
@@ -76,7 +76,7 @@ class Faults:
 
     def instead(self, function: Callable[..., Any]) -> Report:
         with self.monkeypatch.context() as patch:
-            patch.setattr(child, "compile_parcel", function)
+            patch.setattr(child, "compile_exported", function)
             return compiled()
 
     def killed(self) -> Report:
@@ -118,7 +118,7 @@ class Faults:
 
         packed = export.export_program
         with self.monkeypatch.context() as patch:
-            patch.setattr(run, "pack", spoiled)
+            patch.setattr(run, "export_program", spoiled)
             return compiled()
 
     def cancelled(self) -> Report:

@@ -105,7 +105,7 @@ def test_neighbours_in_the_mesh_are_neighbours_in_the_torus(tpus):
 def test_a_shape_that_the_torus_refuses_is_reported_with_its_reason(tpus):
     (note,) = tpus["a shape that the torus refuses"]["notes"]
     assert "jax does not lay a mesh of 2×32 over the torus of tpu:v5p:4x4x4: " in note
-    assert "Devices stand in their own order instead" in note
+    assert "Devices keep their own order instead" in note
     assert not tpus["a slice"]["notes"]
     assert not tpus["one device a chip"]["notes"]
 

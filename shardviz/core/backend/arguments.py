@@ -31,10 +31,10 @@ def program_arrays(
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
-    """The arrays in the arguments of a function, the tree they form, and the mesh they lie on.
+    """The arrays in the arguments of a function, the tree they form, and the mesh they are on.
 
     An ArraySpec keeps its own name, unless another has it too. Other leaves are named after the
-    parameter and their place in it, such as `params.w_in` or `layers[0]`. The names of axes that
+    parameter and their path in it, such as `params.w_in` or `layers[0]`. The names of axes that
     flax keeps in a box around an array become its logical names. Without rules they are mesh axes,
     as for flax's `get_sharding`, where the mesh has them all.
 
@@ -193,7 +193,7 @@ def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
     found = adopt_mesh(sharding.mesh)
     if mesh is not None and found != mesh:
         raise ProgramError(
-            f"{name} lies on the mesh ({found}), the arrays before it on ({mesh}). A program has"
+            f"{name} is on the mesh ({found}), the arrays before it on ({mesh}). A program has"
             " one mesh; put all of its arrays on it."
         )
     return found
@@ -211,7 +211,7 @@ def is_spec(value: Any) -> bool:
 def spread(
     prefix: Any, full: Any, what: str, names: Sequence[str], arguments: Sequence[str] = ()
 ) -> list[Any]:
-    """One entry a leaf of `full`, from a prefix of its tree.
+    """One entry per leaf of `full`, from a prefix of its tree.
 
     Args:
         prefix: a tree of specs, which may end above the leaves.
@@ -221,19 +221,19 @@ def spread(
         arguments: what the arguments are called, where `full` is the tuple of them.
 
     Raises:
-        ProgramError: where the two part: at which place, what was given and what there is.
+        ProgramError: where the two differ: at which path, what was given and what there is.
 
     >>> spread({"a": "x", "b": None}, {"a": 1, "b": (2, 3)}, "out_specs", ["a", "b[0]", "b[1]"])
     ['x', None, None]
     """
     try:
         return _spread(prefix, full, ())
-    except _Apart as apart:
-        raise ProgramError(_words(apart, prefix, what, names, arguments)) from None
+    except _Mismatch as mismatch:
+        raise ProgramError(_words(mismatch, prefix, what, names, arguments)) from None
 
 
-class _Apart(Exception):
-    """A prefix and a tree part at a path."""
+class _Mismatch(Exception):
+    """A prefix and a tree differ at a path."""
 
     def __init__(self, path: tuple[Any, ...], given: str, there: str) -> None:
         super().__init__(given)
@@ -250,7 +250,7 @@ def _spread(prefix: Any, full: Any, path: tuple[Any, ...]) -> list[Any]:
             f"A spec is text such as P('x', None), or jax's own; got {shown(prefix)}."
         )
     if given_tree != there_tree:
-        raise _Apart(path, _form(prefix, given), _form(full, there))
+        raise _Mismatch(path, _form(prefix, given), _form(full, there))
     found: list[Any] = []
     for (key, inner), (_, other) in zip(given, there, strict=True):
         found.extend(_spread(inner, other, (*path, *key)))
@@ -273,7 +273,7 @@ def _form(value: Any, children: Sequence[tuple[Any, Any]]) -> str:
 
 
 def _words(
-    apart: _Apart, prefix: Any, what: str, names: Sequence[str], arguments: Sequence[str]
+    mismatch: _Mismatch, prefix: Any, what: str, names: Sequence[str], arguments: Sequence[str]
 ) -> str:
     count = len(jax.tree.leaves(prefix, is_leaf=is_spec))
     each, takes = ("argument", "the program takes")
@@ -285,13 +285,13 @@ def _words(
         start = f"{what} gives {plural(count, 'spec')} and {takes} {plural(len(names), 'array')}"
         start += f": {some}" if some else ""
     if not arguments:
-        place = path_name("output", apart.path)
-    elif apart.path:
-        place = path_name(arguments[int(apart.path[0].idx)], apart.path[1:])
+        at = path_name("output", mismatch.path)
+    elif mismatch.path:
+        at = path_name(arguments[int(mismatch.path[0].idx)], mismatch.path[1:])
     else:
-        place = f"the arguments ({', '.join(arguments[:8])})"
+        at = f"the arguments ({', '.join(arguments[:8])})"
     return (
-        f"{start}. At {place}, {apart.given} was given and there is {apart.there}. Give one spec"
+        f"{start}. At {at}, {mismatch.given} was given and there is {mismatch.there}. Give one spec"
         f" for all, or the containers of the {each}s with specs in them; a spec in place of a"
         " container counts for all that is in it, and None for no wish."
     )
@@ -299,7 +299,7 @@ def _words(
 
 @dataclass(frozen=True)
 class SpecContext:
-    """What is needed to say which spec an array has without those of jax.jit."""
+    """What the spec of an array depends on besides the array and jax.jit."""
 
     mesh: MeshSpec
     rules: Rules | None
@@ -334,7 +334,7 @@ def with_jit_specs(
     shardings: Any,
     tree: Any,
     parameters: Sequence[str],
-    asked: SpecContext,
+    context: SpecContext,
 ) -> tuple[tuple[ArraySpec, ...], list[str]]:
     """The arrays with the `in_shardings` of jax.jit where nothing else was given, and a note where
     both were and differ.
@@ -347,14 +347,14 @@ def with_jit_specs(
     found, notes = [], []
     for array, leaf in zip(arrays, leaves, strict=True):
         spec = as_spec(leaf)
-        ruled = array.logical is not None and asked.rules is not None
+        ruled = array.logical is not None and context.rules is not None
         if spec is None:
             found.append(array)
         elif array.spec is None and not ruled:
             found.append(array.replace(spec=spec, memory_kind=foreign_memory(leaf)))
         else:
             found.append(array)
-            own = request(array, asked.mesh, asked.rules, asked.dialect).spec
+            own = request(array, context.mesh, context.rules, context.dialect).spec
             if own is not None and not own.equivalent(spec):
                 notes.append(
                     f"{array.name}: {own} was given to sv.program and {spec} to jax.jit"
@@ -389,13 +389,16 @@ def mesh_of_shardings(tree: Any) -> MeshSpec | None:
     return None
 
 
-def other_mesh_note(asked: MeshSpec | None, mesh: MeshSpec) -> list[str]:
+def other_mesh_note(jit_mesh: MeshSpec | None, mesh: MeshSpec) -> list[str]:
     """A note where the shardings of jax.jit are for another mesh than the program's."""
-    if asked is None or (asked.axis_names, asked.axis_sizes) == (mesh.axis_names, mesh.axis_sizes):
+    if jit_mesh is None or (jit_mesh.axis_names, jit_mesh.axis_sizes) == (
+        mesh.axis_names,
+        mesh.axis_sizes,
+    ):
         return []
     return [
-        f"The shardings of jax.jit are for the mesh ({asked}); here they are read by the names of"
-        f" their axes, on the mesh ({mesh})."
+        f"The shardings of jax.jit are for the mesh ({jit_mesh}); here they are"
+        f" read by the names of their axes, on the mesh ({mesh})."
     ]
 
 
@@ -443,10 +446,10 @@ def _spec_tree(specs: Any, mesh: MeshSpec, check: bool = True) -> Any:
 def _check_mesh(leaf: Any, mesh: MeshSpec, what: str) -> None:
     if not isinstance(leaf, NamedSharding):
         return
-    asked = adopt_mesh(leaf.mesh)
-    if (asked.axis_names, asked.axis_sizes) != (mesh.axis_names, mesh.axis_sizes):
+    other = adopt_mesh(leaf.mesh)
+    if (other.axis_names, other.axis_sizes) != (mesh.axis_names, mesh.axis_sizes):
         raise ProgramError(
-            f"{what} on the mesh ({asked}), and the program is on ({mesh}). Give a PartitionSpec,"
+            f"{what} on the mesh ({other}), and the program is on ({mesh}). Give a PartitionSpec,"
             " or a NamedSharding on the program's own mesh."
         )
 

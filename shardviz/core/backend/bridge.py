@@ -225,10 +225,20 @@ def _key_dtype(name: str) -> Any:
     return jax.eval_shape(lambda: jax.random.key(0, impl=key_implementation(name))).dtype
 
 
+def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
+    """The jax AbstractMesh with the axes of a mesh, also where the mesh names devices.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> abstract_mesh(make_mesh(data=1024, model=8)).axis_sizes
+    (1024, 8)
+    """
+    types = tuple(AxisType[t] for t in mesh.axis_types)
+    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+
+
 def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
     if not mesh.concrete:
-        types = tuple(AxisType[t] for t in mesh.axis_types)
-        return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=types)
+        return abstract_mesh(mesh)
     wanted = [int(i) for i in mesh.device_ids.flat]
     for platform in (None, "cpu"):  # the attached devices first
         try:
@@ -251,8 +261,8 @@ def _array_to_jax(array: ArraySpec, sharding: NamedSharding | None = None) -> ja
 def _layout_to_jax(layout: Layout) -> NamedSharding:
     if layout.spec is None:
         raise LayoutError(
-            "This layout was read off boxes and has no PartitionSpec, so it has no NamedSharding."
-            " Lay the array out with a spec."
+            "This layout was made of shard indices and has no PartitionSpec, so it has no"
+            " NamedSharding. Lay the array out with a spec."
         )
     return NamedSharding(_mesh_to_jax(layout.mesh), layout.spec.to_jax())
 
@@ -269,7 +279,7 @@ def _request_to_jax(request: Request) -> jax.ShapeDtypeStruct:
 def _program_to_jax(program: Program) -> Any:
     shardings = [_request_to_jax(r).sharding for r in program.requests]
     tree = program.tree
-    asked = tuple(shardings) if tree is None else tree.unflatten(shardings)
+    in_shardings = tuple(shardings) if tree is None else tree.unflatten(shardings)
     extra: dict[str, Any] = {}
     if program.out_specs is not None:
         mesh = _mesh_to_jax(program.mesh)
@@ -279,7 +289,7 @@ def _program_to_jax(program: Program) -> Any:
             is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
         )
     donate = program.options.get("donate", ())
-    return jax.jit(program.fn, in_shardings=asked, donate_argnums=donate, **extra)
+    return jax.jit(program.fn, in_shardings=in_shardings, donate_argnums=donate, **extra)
 
 
 def _rule_target(rule: Rule) -> Any:

@@ -1,7 +1,7 @@
-"""build_program(): what a person gives, also a jitted function, made into a Program.
+"""build_program(): a Program from a function, also a jitted one, and its arguments.
 
-jax has no public way to ask a jitted function for them. `_jit_info` is what it keeps them in, in
-jax 0.10 to 0.12; this is the one place that reads it.
+jax has no public way to read what `jax.jit` was given. jax 0.10 to 0.12 keep it in `_jit_info`,
+which is read here only.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from shardviz.core.program.program import Program, function_name
 
 _INFO = "_jit_info"
 _UNREADABLE = (
-    "The function is under jax.jit already, and this jax does not tell what jax.jit was given:"
+    "The function is under jax.jit already, and this jax does not say what jax.jit was given:"
     " shardings and donation there are not seen. Give in_specs, out_specs and donate to sv.program."
 )
 
 
 @dataclass(frozen=True)
 class Jitted:
-    """A function and what `jax.jit` was asked for with it.
+    """A function and the options that `jax.jit` was given with it.
 
     Attributes:
         fn: the function under `jax.jit`, or the function itself where there is none.
@@ -97,14 +97,14 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
 
 
 def _through_partial(fn: functools.partial) -> Jitted:
-    """What is left of a jitted function's wishes where its first arguments are bound."""
+    """The function and options of a partial of a jitted function."""
     found, bound = unjitted(fn.func), len(fn.args)
     if found.fn is fn.func:
         return Jitted(fn, note=found.note)
-    asked = found.in_shardings
+    shardings = found.in_shardings
     return Jitted(
         functools.partial(found.fn, *fn.args, **fn.keywords),
-        tuple(asked[bound:]) if isinstance(asked, (tuple, list)) else asked,
+        tuple(shardings[bound:]) if isinstance(shardings, (tuple, list)) else shardings,
         found.out_shardings,
         tuple(d - bound for d in found.donate if d >= bound),
         found.options,
@@ -112,7 +112,7 @@ def _through_partial(fn: functools.partial) -> Jitted:
 
 
 def _tree(treedef: Any, leaves: Any) -> Any:
-    """The tree of shardings as it was given; None where nothing was asked."""
+    """The tree of shardings as it was given; None where there was none."""
     kept = [leaf if isinstance(leaf, jax.sharding.Sharding) else _spec(leaf) for leaf in leaves]
     return None if all(leaf is None for leaf in kept) else treedef.unflatten(kept)
 
@@ -145,22 +145,22 @@ def build_program(
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
     arrays, tree, found = program_arrays(args, jitted.fn, mesh, rules)
-    asked = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
-    mesh = next((m for m in (mesh, found, asked) if m is not None), None)
+    jit_mesh = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
+    mesh = next((m for m in (mesh, found, jit_mesh) if m is not None), None)
     if mesh is None:
         raise ProgramError(
             "A program needs a mesh; got none, and no array's sharding brings one. Give"
             " mesh=sv.mesh(data=4, model=2)."
         )
     notes = [jitted.note] if jitted.note else []
-    notes += other_mesh_note(asked, mesh)
+    notes += other_mesh_note(jit_mesh, mesh)
     notes += [] if rules is not None else without_rules_note(arrays, args)
     parameters = parameter_names(jitted.fn, len(args))
     if in_specs is not None:
         arrays = with_in_specs(arrays, in_specs, tree, parameters, mesh)
     if jitted.in_shardings is not None:
-        request = SpecContext(mesh, rules, dialect)
-        arrays, more = with_jit_specs(arrays, jitted.in_shardings, tree, parameters, request)
+        context = SpecContext(mesh, rules, dialect)
+        arrays, more = with_jit_specs(arrays, jitted.in_shardings, tree, parameters, context)
         notes += more
     outs, more = out_trees(out_specs, jitted.out_shardings, mesh)
     notes += more
@@ -181,7 +181,7 @@ def build_program(
 
 
 def _donation(given: tuple[int, ...], jitted: tuple[int, ...]) -> tuple[tuple[int, ...], list[str]]:
-    """The donated arguments, and a note where sv.program and jax.jit were told otherwise."""
+    """The donated arguments, and a note where sv.program and jax.jit were given different ones."""
     if given and jitted and set(given) != set(jitted):
         return given, [
             f"donate={given} was given to sv.program and donate_argnums={jitted} to jax.jit; what"

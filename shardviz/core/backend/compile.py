@@ -1,8 +1,4 @@
-"""Which donated arguments a compiled program really reuses, and the sentence for those it does not.
-
-jax warns where it cannot place a donated argument itself; where the compiler is left to choose, it
-says nothing. The head of the compiled text tells both.
-"""
+"""A program lowered to StableHLO and compiled, with what the compiler says of it."""
 
 from __future__ import annotations
 
@@ -36,52 +32,6 @@ _PARAMETER = re.compile(r" parameter\((\d+)\).*op_name=\"([^\"]*)\"")
 _MOST = 8
 
 
-def reused_leaves(program: Program, text: str) -> tuple[int, ...] | None:
-    """The positions of leaves whose memory an output takes; None where the text does not say.
-
-    Args:
-        program: what was compiled.
-        text: the text of the compiled program.
-    """
-    if not donated_leaves(program) or not text:
-        return None
-    names = {name: position for position, name in enumerate(flat_names(program))}
-    numbers = {int(n) for n in _ALIAS.findall(text.partition("\n")[0])}
-    entry = text[max(0, text.find("\nENTRY ")) :]
-    parameters = {int(number): name for number, name in _PARAMETER.findall(entry)}
-    if any(number not in parameters for number in numbers):
-        return None
-    return tuple(sorted(names[parameters[n]] for n in numbers if parameters[n] in names))
-
-
-def donation_note(program: Program, reused: Sequence[int] | None) -> str:
-    """The sentence for donated arguments that no output takes the place of, or `""`.
-
-    >>> from shardviz.core.layout.array_spec import ArraySpec
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> x = ArraySpec("x", (8, 8))
-    >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
-    >>> donation_note(program, (0,)), donation_note(program, ())
-    ('', '1 donated array was not usable: x, f32[8, 8]. No output takes its memory: none of the \
-same bytes on each device is left for it.')
-    """
-    if reused is None:
-        return ""
-    left = [p for p in donated_leaves(program) if p not in reused]
-    if not left:
-        return ""
-    arrays = [f"{program.arrays[p].name}, {program.arrays[p].short}" for p in left]
-    some = "; ".join(arrays[:_MOST])
-    if len(arrays) > _MOST:
-        some += f"; and {len(arrays) - _MOST} more"
-    verb, whose = ("was", "its") if len(left) == 1 else ("were", "their")
-    return (
-        f"{plural(len(left), 'donated array')} {verb} not usable: {some}. No output takes {whose}"
-        f" memory: none of the same bytes on each device is left for"
-        f" {'it' if len(left) == 1 else 'them'}."
-    )
-
-
 @dataclass(frozen=True, eq=False)
 class Lowered:
     """A lowered program.
@@ -90,11 +40,11 @@ class Lowered:
         traced: where it comes from.
         stage: jax's own `Lowered`.
         text: StableHLO, without source lines.
-        sources: a digest of the source lines in it, without those that asked for it.
+        sources: a digest of its source lines, without those of the call that lowered it.
         effects: the effects of the program, in words.
-        cacheable: whether the text says all there is to know: no effects, no callbacks, no
-            constants beside it.
-        manual: whether it has `shard_map` regions, which see their place in the mesh.
+        cacheable: whether the text holds all of the program: no effects, no callbacks, no constants
+            beside it.
+        manual: whether it has `shard_map` regions, which see their device coordinates.
         lower_s: seconds to trace and lower.
     """
 
@@ -115,11 +65,11 @@ class Executable:
     Attributes:
         stage: jax's own `Compiled`; takes and gives tuples of leaves.
         compile_s: seconds to compile.
-        collectives: what its final text holds.
+        collectives: those of its final text.
         memory: bytes on each device, as the compiler says.
         cost: the compiler's cost analysis.
         sources: the digest of the source lines that it was compiled from.
-        partitioned: what its text held straight after XLA's partitioner; None where XLA left none.
+        partitioned: those right after XLA's partitioner; None where XLA dumped no text.
         partition_s: seconds until the partitioner was done; None as above.
         partition_note: why there is no text of the partitioner, in one sentence; else `""`.
         reused: the positions of donated leaves whose memory an output takes; None where none is
@@ -142,7 +92,7 @@ class Executable:
     _lock: Any = field(default_factory=threading.Lock)
 
     def reference(self, make: Callable[[], Executable]) -> Executable:
-        """The same function for one device; made when first asked, and kept with this one."""
+        """The same function compiled for one device; made once, and kept."""
         with self._lock:
             if self._reference is None:
                 self._reference = make()
@@ -159,13 +109,13 @@ def lower(
     Args:
         program: the program, or what `trace` made of it.
         mesh: the jax mesh to trace it on.
-        platforms: what to lower for, such as `("tpu",)`; needed on an AbstractMesh.
+        platforms: the platforms to lower for, such as `("tpu",)`; needed on an AbstractMesh.
 
     Raises:
         ProgramError: as `trace` does.
         Exception: whatever the function or jax raises.
     """
-    traced = program if isinstance(program, Traced) else trace(program, _given(mesh))
+    traced = program if isinstance(program, Traced) else trace(program, _required(mesh))
     begun = time.perf_counter()
     with in_context(traced.mesh):
         kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
@@ -188,22 +138,22 @@ def lower(
 def compile_lowered(
     lowered: Lowered, mesh: MeshSpec, clean: Callable[[str], str] = lambda text: text
 ) -> Executable:
-    """Compiles for the devices of the mesh that it was traced on, and reads what came out.
+    """Compiles for the devices of the mesh that it was traced on, and reads the result.
 
     Args:
         lowered: what to compile.
-        mesh: the mesh whose axes the collectives are told in.
-        clean: makes what the compiler writes ready to be read.
+        mesh: the mesh whose axes the collectives are given in.
+        clean: applied to the compiler's text before it is read.
 
     Raises:
         Exception: whatever the compiler raises.
     """
     dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
     stage, text = dumped.compiled, dumped.partitioned_text
-    there = lowered.traced.mesh
-    ids = tuple(d.id for d in there.devices.flat) if isinstance(there, Mesh) else ()
+    traced_on = lowered.traced.mesh
+    ids = tuple(d.id for d in traced_on.devices.flat) if isinstance(traced_on, Mesh) else ()
     if mesh.size == 1:
-        partitioned: tuple[Collective, ...] | None = ()  # nothing to partition, nothing put in
+        partitioned: tuple[Collective, ...] | None = ()  # nothing to partition
     else:
         partitioned = None if text is None else _collectives(clean(text), mesh, ids)
     final = clean(stage.as_text() or "")
@@ -228,8 +178,8 @@ def compile_lowered(
 def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, Any]) -> str:
     """The key of an executable: everything that a compile depends on.
 
-    The text alone would not do: it is the same for permuted devices and for any two callbacks.
-    Programs that are not `cacheable` have a fingerprint too, but it does not tell them apart.
+    The text is not enough: it is the same for permuted devices and for any two callbacks. Programs
+    that are not `cacheable` may share a fingerprint.
     """
     program = lowered.traced.program
     first = devices[0]
@@ -256,7 +206,7 @@ def _collectives(text: str, mesh: MeshSpec, ids: Sequence[int]) -> tuple[Collect
     return read_collectives(text, mesh.axis_names, mesh.axis_sizes, ids)
 
 
-def _given(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
+def _required(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
     if mesh is None:
         raise ProgramError("Lowering a program needs a jax mesh; got none.")
     return mesh
@@ -295,3 +245,52 @@ def _cost(stage: Any) -> dict[str, float]:
 
 def _known(value: Any) -> bool:
     return isinstance(value, (int, float)) and value >= 0  # -1 where there is no estimate
+
+
+def reused_leaves(program: Program, text: str) -> tuple[int, ...] | None:
+    """The positions of donated leaves whose memory an output takes; None where that is not known.
+
+    jax warns of donated arguments that it cannot use itself, but not where the compiler chooses;
+    the first line of the compiled text covers both.
+
+    Args:
+        program: what was compiled.
+        text: the text of the compiled program.
+    """
+    if not donated_leaves(program) or not text:
+        return None
+    names = {name: position for position, name in enumerate(flat_names(program))}
+    numbers = {int(n) for n in _ALIAS.findall(text.partition("\n")[0])}
+    entry = text[max(0, text.find("\nENTRY ")) :]
+    parameters = {int(number): name for number, name in _PARAMETER.findall(entry)}
+    if any(number not in parameters for number in numbers):
+        return None
+    return tuple(sorted(names[parameters[n]] for n in numbers if parameters[n] in names))
+
+
+def donation_note(program: Program, reused: Sequence[int] | None) -> str:
+    """A note on donated arguments whose memory no output takes, or `""`.
+
+    >>> from shardviz.core.layout.array_spec import ArraySpec
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> x = ArraySpec("x", (8, 8))
+    >>> program = Program(abs, (x,), make_mesh(data=4), options={"donate": (0,)})
+    >>> donation_note(program, (0,)), donation_note(program, ())
+    ('', '1 donated array was not usable: x, f32[8, 8]. No output takes its memory: none of the \
+same bytes on each device is left for it.')
+    """
+    if reused is None:
+        return ""
+    unused = [p for p in donated_leaves(program) if p not in reused]
+    if not unused:
+        return ""
+    arrays = [f"{program.arrays[p].name}, {program.arrays[p].short}" for p in unused]
+    some = "; ".join(arrays[:_MOST])
+    if len(arrays) > _MOST:
+        some += f"; and {len(arrays) - _MOST} more"
+    verb, whose = ("was", "its") if len(unused) == 1 else ("were", "their")
+    return (
+        f"{plural(len(unused), 'donated array')} {verb} not usable: {some}. No output takes {whose}"
+        f" memory: none of the same bytes on each device is left for"
+        f" {'it' if len(unused) == 1 else 'them'}."
+    )

@@ -2,7 +2,7 @@
 
 The compilers themselves make such devices from a description (`jax.experimental.topologies`).
 Programs compile for them and cannot run. Making them loads the TPU's or GPU's compiler into the
-process, so that happens in the worker alone; what a description means is known everywhere.
+process, so that happens in the worker only.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ def fits(topology: Topology, needed: int) -> None:
 
 
 def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[str, ...]]:
-    """The jax Mesh of compile-only devices for a mesh, and what a person should know about it.
+    """The jax Mesh of compile-only devices for a mesh, and what the user should know about it.
 
     A mesh with device ids of its own keeps them. Any other is laid over the slice by jax's
-    `mesh_utils`, as on a real one; where that refuses, devices stand in their own order and the
+    `mesh_utils`, as on a real one; where that refuses, devices keep their own order and the
     reason is a note.
 
     Args:
@@ -85,7 +85,7 @@ def compile_only_mesh(mesh: MeshSpec, text: str) -> tuple[Mesh, tuple[str, ...]]
         reason = " ".join(str(error).split()) or type(error).__name__
         note = (
             f"jax does not lay a mesh of {'×'.join(map(str, mesh.axis_sizes))} over the torus of"
-            f" {topology}: {reason.rstrip('.')}. Devices stand in their own order instead, so"
+            f" {topology}: {reason.rstrip('.')}. Devices keep their own order instead, so"
             " neighbours in the mesh may be far apart in the torus."
         )
         return mesh_of(devices, mesh), (note,)

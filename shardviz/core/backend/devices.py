@@ -1,7 +1,7 @@
-"""Attached and simulated devices of this process, and the memory that they have.
+"""Attached and simulated devices of this process, and the memory that they have free.
 
-jax starts its backends once, when somebody first asks for a device, and the number of CPU devices
-is settled at that moment.
+jax starts its backends once, at the first call that needs a device, and the number of CPU devices
+is fixed at that moment.
 """
 
 from __future__ import annotations
@@ -20,24 +20,23 @@ import numpy as np
 from jax.sharding import AxisType, Mesh
 
 from shardviz.core.errors import TargetError
-from shardviz.core.format import plural
+from shardviz.core.format import bytes_text, plural
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Memory
 
 LEAST_SIMULATED = 64
-MOST_SIMULATED = (
-    1024  # each takes two threads, and collectives across many of them wait for one another
-)
+# Each takes two threads, and collectives across many of them wait for one another.
+MOST_SIMULATED = 1024
 OPTION = "jax_num_cpu_devices"
 _DRIVER = Path("/dev/nvidiactl")
 _UNCHECKED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
-# To find out whether jax has started is to change the option and to put it back.
-_SETTLING = threading.RLock()
+# Finding out whether jax has started changes the option for a moment.
+_LOCK = threading.RLock()
 _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
 def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
-    """A jax Mesh of the given devices, one a position, with the axes of `mesh`."""
+    """A jax Mesh with the axes of `mesh` of these devices, in row-major order."""
     grid = np.empty(len(devices), object)
     grid[:] = devices
     types = tuple(AxisType[t] for t in mesh.axis_types)
@@ -46,7 +45,7 @@ def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
 
 def backend_started() -> bool:
     """Whether jax has started its backends, found out without starting them."""
-    with _SETTLING:
+    with _LOCK:
         now = getattr(jax.config, OPTION)
         try:
             jax.config.update(OPTION, now + 1)
@@ -57,7 +56,7 @@ def backend_started() -> bool:
 
 
 def chosen_cpus() -> int:
-    """How many CPU devices somebody asked jax for; -1 where nobody did."""
+    """How many CPU devices the user asked jax for; -1 where the user chose no number."""
     own = getattr(jax.config, OPTION)
     if own < 0 and (flag := _FLAG.search(os.environ.get("XLA_FLAGS", ""))):
         own = int(flag[1])
@@ -65,17 +64,17 @@ def chosen_cpus() -> int:
 
 
 def ask_for_cpus(count: int, exactly: bool = False) -> None:
-    """Sees to it that enough CPU devices start, where the backend has not started yet.
+    """Makes jax simulate enough CPU devices, where the backend has not started yet.
 
-    Where nobody chose a number jax is asked for some more than are needed (64 take 7 ms and 10 MB
-    more than 8), so that bigger meshes run later.
+    Where the user chose no number, jax is asked for some more than are needed (64 take 7 ms and
+    10 MB more than 8), so that larger meshes run later.
     """
-    with _SETTLING:
+    with _LOCK:
         if backend_started():
             return
         count, own = min(count, MOST_SIMULATED), chosen_cpus()
         if own >= count:
-            return  # somebody chose a number, and it is enough
+            return  # the user chose a number, and it is enough
         jax.config.update(OPTION, count if exactly or own >= 0 else max(count, LEAST_SIMULATED))
 
 
@@ -105,7 +104,7 @@ def count_of(platform: str) -> int:
 
 
 def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> str:
-    """Why the devices of this kernel do not do, in words."""
+    """Why this kernel has too few devices, and what to do, in words."""
     have = plural(there, f"{platform.upper()} device")
     have += "" if cpus is None or platform == "cpu" else f" and {plural(cpus, 'CPU device')}"
     if needed > MOST_SIMULATED:
@@ -117,7 +116,7 @@ def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> 
         advice = f"Write 'cpu:{needed}' for simulated devices"
     else:
         advice = (
-            "Their number was settled when jax started: restart the kernel and run this first, or"
+            "Their number was fixed when jax started: restart the kernel and run this first, or"
             f" begin with jax.config.update('{OPTION}', {needed})"
         )
     most = max(there, cpus or 0)
@@ -130,8 +129,8 @@ def too_few(platform: str, there: int, needed: int, cpus: int | None = None) -> 
 def spare_cuda_check() -> None:
     """Keeps jax from reporting that CUDA's libraries are missing on a machine without a GPU.
 
-    Its GPU plugin is there to compile for GPUs that are described, which needs none of them. jax
-    looks when it starts, so this has to be said before.
+    The GPU plugin is installed there to compile for described GPUs, which needs none of them. jax
+    reads the variable when it starts, so it is set at import.
     """
     plugins = ("jax_cuda13_plugin", "jax_cuda12_plugin")
     if not _DRIVER.exists() and any(importlib.util.find_spec(p) is not None for p in plugins):
@@ -149,7 +148,7 @@ class Capacity:
     """Free memory.
 
     Attributes:
-        free: bytes free on each device, or on the host; None where nobody says.
+        free: bytes free on each device, or on the host; None where that is not known.
         shared: whether all devices share it, as simulated CPU devices do.
     """
 
@@ -175,20 +174,20 @@ def capacity_of(devices: Sequence[Any]) -> Capacity:
 
 
 def refusal(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -> str | None:
-    """The sentence for a program that does not fit, or None where it does or nobody knows.
+    """Why a program does not fit, in words; None where it does or that is not known.
 
     Args:
         memory: what the compiler says that it needs on each device.
-        capacity: what there is.
+        capacity: what is free.
         devices: how many devices run it.
-        placed: bytes of its arguments that each device holds already.
+        placed: bytes of its arguments that are on each device already.
     """
-    needed = needed_bytes(memory) - placed
+    needed = run_bytes(memory) - placed
     total = needed * devices if capacity.shared else needed
     if capacity.free is None or total <= capacity.free:
         return None
     parts = ", ".join(
-        f"{bytes_in_words(size)} of {what}"
+        f"{bytes_text(size)} of {what}"
         for what, size in (
             ("arguments", memory.arguments),
             ("outputs", memory.outputs),
@@ -196,40 +195,27 @@ def refusal(memory: Memory, capacity: Capacity, devices: int, placed: int = 0) -
         )
         if size
     )
-    each = f"{bytes_in_words(needed)} on each device ({parts})"
+    each = f"{bytes_text(needed)} on each device ({parts})"
     if capacity.shared:
-        need = f"{each}, {bytes_in_words(total)} on all {plural(devices, 'simulated device')}"
+        need = f"{each}, {bytes_text(total)} on all {plural(devices, 'simulated device')}"
         return (
-            f"It needs {need}, and this machine has {bytes_in_words(capacity.free)} free. Nothing"
+            f"It needs {need}, and this machine has {bytes_text(capacity.free)} free. Nothing"
             " was placed. Make the arrays or the mesh smaller."
         )
     return (
-        f"It needs {each}, and a device has {bytes_in_words(capacity.free)} free. Nothing was"
+        f"It needs {each}, and a device has {bytes_text(capacity.free)} free. Nothing was"
         " placed. Split the arrays over more devices, or make them smaller."
     )
 
 
-def needed_bytes(memory: Memory) -> int:
-    """Bytes that a run takes on each device: arguments, outputs that share none, temporaries.
+def run_bytes(memory: Memory) -> int:
+    """Bytes that a run takes on each device: arguments, outputs that reuse none, temporaries.
 
-    >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
+    >>> run_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
     105
     """
-    given = (memory.arguments, memory.outputs, memory.temporaries)
-    return sum(n or 0 for n in given) - (memory.aliased or 0)
-
-
-def bytes_in_words(size: float) -> str:
-    """Bytes with a binary unit.
-
-    >>> bytes_in_words(512), bytes_in_words(3 << 29), bytes_in_words(5 << 50)
-    ('512 B', '1.5 GiB', '5.0 PiB')
-    """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if size < 1024:
-            return f"{size:.0f} B" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:,.1f} PiB"
+    parts = (memory.arguments, memory.outputs, memory.temporaries)
+    return sum(n or 0 for n in parts) - (memory.aliased or 0)
 
 
 def host_available() -> int | None:
@@ -250,7 +236,7 @@ def _device_free(device: Any) -> int | None:
     try:
         stats = device.memory_stats() or {}
     except (NotImplementedError, RuntimeError):
-        return None  # not every platform counts
+        return None  # not every platform reports memory
     limit = stats.get("bytes_limit")
     return None if limit is None else int(limit) - int(stats.get("bytes_in_use", 0))
 
@@ -266,7 +252,7 @@ def _system_available() -> int | None:
 
 
 def _group_available() -> int | None:
-    """What a container leaves, by the memory controller of version 2."""
+    """What the memory limit of a container leaves, as cgroup v2 has it."""
     try:
         limit = (_CGROUP / "memory.max").read_text().strip()
         used = int((_CGROUP / "memory.current").read_text())

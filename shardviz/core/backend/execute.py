@@ -1,7 +1,7 @@
-"""Walk: one compile or run on its way through this process, with what is known of it so far.
+"""Execution: one compile or run in this process, with its report so far.
 
-Nothing that a program does wrong is raised from here: it ends as the `error` of the report, with
-the stage it happened in. `runner` walks in this kernel, the worker's child in its own process.
+No error of a program is raised from here: it becomes the `error` of the report, with its stage.
+The kernel has executions of its own, and the worker process has them too.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from shardviz.core.backend.compile import (
 )
 from shardviz.core.backend.devices import capacity_of, host_available, refusal
 from shardviz.core.backend.failures import failure
-from shardviz.core.backend.inputs import Inputs, positive_arguments
+from shardviz.core.backend.inputs import Inputs
 from shardviz.core.backend.jax_effects import (
     forget_failed_callbacks,
     refusal_on,
     single_device_effects,
 )
-from shardviz.core.backend.numeric_checks import output_layouts, shards_check, spec_checks
+from shardviz.core.backend.jaxprs import positive_arguments
+from shardviz.core.backend.layout_checks import output_layouts, shards_check, spec_checks
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
@@ -48,11 +49,11 @@ from shardviz.core.program.roofline import roofline
 
 
 class Cancelled(Exception):
-    """Somebody asked to stop."""
+    """The user cancelled the execution."""
 
 
 class Failed(Exception):
-    """A stage failed elsewhere, and is told by its Failure."""
+    """A stage failed in the worker, which sent the Failure."""
 
     def __init__(self, failure: Failure) -> None:
         super().__init__(str(failure))
@@ -60,7 +61,7 @@ class Failed(Exception):
 
 
 class Execution:
-    """One compile or run on its way: the stage it is in and what is known so far."""
+    """One compile or run: the stage it is in, and the report so far."""
 
     def __init__(
         self,
@@ -85,25 +86,25 @@ class Execution:
         self.ids: dict[Any, int]
 
     def follow(self, steps: Callable[[], Any]) -> None:
-        """Takes the steps; whatever they raise becomes the error of the report."""
+        """Runs the steps; whatever they raise becomes the error of the report."""
         try:
             steps()
-        except Cancelled as words:
-            self.note(error=Failure("cancelled", f"Cancelled {words}."))
-        except Failed as elsewhere:
-            self.note(error=elsewhere.failure)
+        except Cancelled as when:
+            self.note(error=Failure("cancelled", f"Cancelled {when}."))
+        except Failed as failed:
+            self.note(error=failed.failure)
         except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
             self.note(error=failure(self.stage, error))
 
     def enter(self, stage: str) -> None:
-        """Begins a stage, unless somebody asked to stop."""
+        """Begins a stage, unless the execution was cancelled."""
         self.stage = stage
         self.poll(f"before the stage {stage!r}")
         if self._progress is not None:
             self._progress(stage)
 
     def poll(self, when: str) -> None:
-        """Ends the walk where somebody asked to stop."""
+        """Ends the execution where it was cancelled."""
         if self._cancelled is not None and self._cancelled():
             raise Cancelled(when)
 
@@ -116,7 +117,7 @@ class Execution:
         self.note(checks=self.report.checks + checks)
 
     def begin(self) -> None:
-        """Refuses what cannot be laid out, and notes where the arguments lie."""
+        """Refuses what cannot be laid out, and notes the layouts of the arguments."""
         self.enter("program")
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
@@ -124,7 +125,7 @@ class Execution:
         self.note(in_layouts=layouts, notes=(*self.report.notes, *self.program.notes))
 
     def compile_on(self, mesh: Mesh, cache: ExecutableCache) -> tuple[Lowered, Executable]:
-        """From the program to an executable for the devices of a jax mesh."""
+        """Traces, lowers and compiles the program for the devices of a jax mesh."""
         self.mesh, self.devices = mesh, list(mesh.devices.flat)
         self.note(mesh=_with_devices(self.program.mesh, self.devices))
         names = self.program.mesh.device_ids.ravel().tolist()
@@ -152,19 +153,19 @@ class Execution:
         """Refuses effects that jax orders on one device only."""
         single = single_device_effects(traced.stage.jaxpr.effects)
         if words := refusal_on(single, self.program.mesh.size):
-            self.stage = "program"  # of no target with this many devices
+            self.stage = "program"  # no target with this many devices would do
             raise ProgramError(words)
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
-        """The positions of arguments that are made up above 0."""
+        """The positions of arguments whose made-up values are above 0."""
         return positive_arguments(traced.stage.jaxpr)
 
     def key(self, lowered: Lowered) -> str:
-        """What the executable is kept under."""
+        """The key of the executable in the cache."""
         return fingerprint(lowered, self.devices, compiler_options(self.program))
 
     def compiled(self, lowered: Lowered) -> Executable:
-        """Compiles, and reads what came out."""
+        """Compiles, and reads the result."""
         return compile_lowered(lowered, self.program.mesh)
 
     def _executable(self, lowered: Lowered, cache: ExecutableCache) -> Executable:
@@ -176,7 +177,7 @@ class Execution:
             made.append(self.compiled(lowered))
             return made[0]
 
-        # Text with effects or callbacks does not say what it calls, so nothing is kept of it.
+        # Text with effects or callbacks does not say what it calls, so it is not cached.
         name = self.program.name
         found = cache.get_or_make(key, make, name) if lowered.cacheable else make()
         self.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
@@ -186,9 +187,9 @@ class Execution:
         """Adds what the compiler says to the report."""
         collectives, partitioned = executable.collectives, executable.partitioned
         if executable.sources != lowered.sources:
-            # Compiled from the same code when it stood on other lines.
-            collectives = tuple(c.moved() for c in collectives)
-            partitioned = partitioned and tuple(c.moved() for c in partitioned)
+            # Compiled from the same code when it was on other lines.
+            collectives = tuple(c.without_source() for c in collectives)
+            partitioned = partitioned and tuple(c.without_source() for c in partitioned)
         outputs, mesh = lowered.traced.outputs, self.program.mesh
         shardings = jax.tree.leaves(executable.stage.output_shardings)
         layouts, without = output_layouts(outputs, shardings, mesh, self.ids)
@@ -198,21 +199,21 @@ class Execution:
             partitioned=partitioned,
             partition_s=executable.partition_s,
             notes=(*self.report.notes, *filter(None, notes)),
-            memory=executable.memory.replace(capacity=self.bytes_there()),
+            memory=executable.memory.replace(capacity=self.capacity()),
             cost=executable.cost,
             loops=executable.loops,
             out_layouts=layouts,
         )
-        self.note_least_times()
+        self.note_roofline()
         specs = lowered.traced.out_specs
         self.check(*without, *spec_checks(outputs, specs, mesh, layouts))
 
-    def bytes_there(self) -> int | None:
-        """The bytes that each device has for the program; None where nobody says."""
+    def capacity(self) -> int | None:
+        """Bytes that each device has free; None where that is not known."""
         return capacity_of(self.devices).per_device(len(self.devices))
 
-    def note_least_times(self) -> None:
-        """Adds the roofline, where the figures of the devices are published."""
+    def note_roofline(self) -> None:
+        """Adds the roofline, where the figures of the chip are published."""
         chip = chip_of_kind(self.devices[0].device_kind)
         if chip is not None:
             self.note(roofline=roofline(self.report, chip))
@@ -220,18 +221,18 @@ class Execution:
     def run_on(
         self, mesh: Mesh, leaves: list[Any] | None, repeat: int, cache: ExecutableCache
     ) -> None:
-        """From the program to checked results, on the devices of a jax mesh.
+        """Compiles, places, runs and checks the program on the devices of a jax mesh.
 
         Args:
             mesh: the jax mesh.
             leaves: the values of the arguments, checked; None for examples.
             repeat: how often to execute.
-            cache: where executables are kept.
+            cache: the cache of executables.
         """
         lowered, executable = self.compile_on(mesh, cache)
         self.enter("place")
         inputs = Inputs(self.program, self.mesh, leaves, self.positive(lowered.traced))
-        self._refuse_what_does_not_fit(executable, inputs)
+        self._refuse_if_too_big(executable, inputs)
         begun = time.perf_counter()
         placed = inputs.place_all()
         self.note(place_s=time.perf_counter() - begun)
@@ -243,7 +244,7 @@ class Execution:
                 jax.effects_barrier()  # effects and callbacks may come after the results
         except Exception as error:
             forget_failed_callbacks()
-            if words := self._too_narrow(error):
+            if words := self._sub_byte_refusal(error):
                 raise ProgramError(words) from error
             raise
         self.note(outputs=lowered.traced.out_tree.unflatten(results))
@@ -253,10 +254,10 @@ class Execution:
             *reference.checks(self.program, lowered, executable, self.devices, inputs, results)
         )
 
-    def _refuse_what_does_not_fit(self, executable: Executable, inputs: Inputs) -> None:
-        capacity, there = capacity_of(self.devices), inputs.bytes_in_place
-        words = refusal(executable.memory, capacity, len(self.devices), there)
-        if words or (words := inputs.no_room(self.devices[0].platform == "cpu", host_available())):
+    def _refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
+        capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
+        words = refusal(executable.memory, capacity, len(self.devices), placed)
+        if words or (words := inputs.refusal(self.devices[0].platform == "cpu", host_available())):
             raise ProgramError(words)
 
     def _execute(
@@ -264,9 +265,9 @@ class Execution:
     ) -> list[jax.Array]:
         seconds: list[float] = []
         results: list[jax.Array] = []
-        for turn in range(repeat):
-            if turn:
-                self.poll(f"after {turn} of {repeat} runs")
+        for done in range(repeat):
+            if done:
+                self.poll(f"after {done} of {repeat} runs")
                 del results[:]  # before the next ones take their memory
                 inputs.replace_donated(placed)
             begun = time.perf_counter()
@@ -275,7 +276,7 @@ class Execution:
         self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
         return results
 
-    def _too_narrow(self, error: Exception) -> str | None:
+    def _sub_byte_refusal(self, error: Exception) -> str | None:
         narrow = [a for a in self.program.arrays if DTYPE_BITS.get(a.dtype, 8) < 8]
         if not narrow or "layouts that disagree" not in str(error):
             return None
@@ -301,7 +302,7 @@ class Execution:
 
 
 def _with_devices(mesh: MeshSpec, devices: Sequence[Any]) -> MeshSpec:
-    """A mesh with the ids and processes of the devices that it stands on."""
+    """A mesh with the ids and processes of these devices."""
     shape = mesh.axis_sizes
     ids = np.array([d.id for d in devices], np.int64).reshape(shape)
     processes = np.array([d.process_index for d in devices], np.int64).reshape(shape)

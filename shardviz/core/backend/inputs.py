@@ -1,12 +1,9 @@
-"""Values for a program, given or made up, and their placement on its devices.
-
-Values are made up around 0; a second moment of an optimiser, say, is never below it.
-"""
+"""The values that a program runs with, the user's or made up, and their placement on devices."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,101 +19,12 @@ from shardviz.core.layout.array_spec import ArraySpec, dtype_name
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 
-_ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
-# Operations whose result has the sign of their operands, where these have one sign.
-_KEEPING = (
-    *("add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min"),
-    *("convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "rev"),
-    *("slice", "dynamic_slice", "gather", "concatenate", "cumsum", "optimization_barrier", "name"),
-    *(
-        "sharding_constraint",
-        "reshard",
-        "device_put",
-        "reduce_precision",
-        "expand_dims",
-        "all_gather",
-    ),
-)
-_Carried = dict[Any, frozenset[int]]
-
-
-def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
-    """The positions of the arguments that have to be positive, as far as the program tells.
-
-    An argument counts where it reaches a root or a logarithm by sums, products and moves alone.
-
-    Args:
-        jaxpr: jax's own, of the whole program.
-
-    >>> import jax, jax.numpy as jnp
-    >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
-    >>> positive_arguments(jax.make_jaxpr(adam)(1.0, 1.0, 1.0, 1.0))
-    (2,)
-    """
-    found: set[int] = set()
-    inside = getattr(jaxpr, "jaxpr", jaxpr)
-    _follow(inside, {v: frozenset([i]) for i, v in enumerate(inside.invars)}, found)
-    return tuple(sorted(found))
-
-
-def _follow(jaxpr: Any, carried: _Carried, found: set[int]) -> list[frozenset[int]]:
-    """What the results of a jaxpr carry of the arguments; adds to `found` what goes under roots."""
-
-    def of(variable: Any) -> frozenset[int]:
-        literal = hasattr(variable, "val")  # which cannot be a key
-        return frozenset() if literal else carried.get(variable, frozenset())
-
-    for equation in jaxpr.eqns:
-        operands = [of(v) for v in equation.invars]
-        inner = _inner(equation.params)
-        if inner:
-            results = _calls(inner, operands, len(equation.outvars), found)
-        else:
-            results = [_kept(equation, operands)] * len(equation.outvars)
-            if equation.primitive.name in _ROOTS:
-                found.update(operands[0])
-        carried.update(zip(equation.outvars, results, strict=True))
-    return [of(v) for v in jaxpr.outvars]
-
-
-def _kept(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
-    name = equation.primitive.name
-    if name == "sub":
-        return operands[0]
-    square = name == "mul" and equation.invars[0] is equation.invars[1]
-    odd = name == "integer_pow" and equation.params["y"] % 2
-    if (name in _KEEPING and not square) or odd:
-        return frozenset().union(*operands)
-    return frozenset()
-
-
-def _calls(
-    inner: list[Any], operands: list[frozenset[int]], count: int, found: set[int]
-) -> list[frozenset[int]]:
-    """What the results of a call carry; of loops as far as one turn tells."""
-    results = [frozenset[int]()] * count
-    for jaxpr in inner:
-        skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
-        given = operands[skipped:] if skipped in (0, 1) else [frozenset()] * len(jaxpr.invars)
-        out = _follow(jaxpr, dict(zip(jaxpr.invars, given, strict=True)), found)
-        if len(out) == count:
-            results = [a | b for a, b in zip(results, out, strict=True)]
-    return results
-
-
-def _inner(params: Mapping[str, Any]) -> list[Any]:
-    """The jaxprs among the parameters of an equation."""
-    values = [v for p in params.values() for v in (p if isinstance(p, (tuple, list)) else (p,))]
-    found = [getattr(v, "jaxpr", v) for v in values]
-    return [v for v in found if hasattr(v, "eqns") and hasattr(v, "invars")]
-
-
-_SLAB = 1 << 22  # elements made at a time
+_SLICE_ELEMENTS = 1 << 22  # made at a time
 _MOST_NAMES = 8
 
 
 def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
-    """The leaves of the values a person gave, checked against the program; None for none.
+    """The leaves of the values that the user gave, checked against the program; None for none.
 
     Raises:
         ProgramError: for a wrong number, tree, shape or dtype.
@@ -132,15 +40,15 @@ def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
 def example(
     array: ArraySpec, sharding: NamedSharding, seed: int, positive: bool = False
 ) -> jax.Array:
-    """A made-up array: small numbers that look random and are the same every time.
+    """A made-up array: small pseudo-random numbers, the same every time.
 
     Floats lie between -0.25 and 0.25, or above 0 where only positive ones are asked for; integers
-    between 0 and 3 (0 and 1 for types of 2 bits). Each device's block is made by itself, so that
-    the whole never stands on the host.
+    between 0 and 3 (0 and 1 for types of 2 bits). Each device's shard is made by itself, so that
+    the host never holds the full array.
 
     Args:
         array: its shape and dtype.
-        sharding: where it goes.
+        sharding: how it is placed.
         seed: arrays of different seeds differ.
         positive: whether floats are above 0, for functions such as roots and logarithms.
     """
@@ -165,47 +73,47 @@ def example_block(
     seed: int,
     positive: bool = False,
 ) -> np.ndarray:
-    """One block of an example: a pure function of each element's place in the whole array.
+    """One block of an example: a pure function of each element's index in the array.
 
-    It is made slab by slab: the numbers on their way take several times the room of the block.
+    It is made in slices, since intermediate values take several times its memory.
 
-    >>> whole = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
+    >>> full = example_block((4, 4), ((0, 4), (0, 4)), np.dtype("float32"), 1)
     >>> part = example_block((4, 4), ((2, 4), (0, 2)), np.dtype("float32"), 1)
-    >>> bool((whole[2:, :2] == part).all())
+    >>> bool((full[2:, :2] == part).all())
     True
     """
-    if not bounds or math.prod(b - a for a, b in bounds) <= _SLAB:
-        return _slab(shape, bounds, dtype, seed, positive)
+    if not bounds or math.prod(b - a for a, b in bounds) <= _SLICE_ELEMENTS:
+        return _slice(shape, bounds, dtype, seed, positive)
     (start, stop), rest = bounds[0], tuple(bounds[1:])
-    rows = max(1, _SLAB // max(1, math.prod(b - a for a, b in rest)))
+    rows = max(1, _SLICE_ELEMENTS // max(1, math.prod(b - a for a, b in rest)))
     block = np.empty([b - a for a, b in bounds], dtype)
     for first in range(start, stop, rows):
         last = min(first + rows, stop)
-        part = _slab(shape, ((first, last), *rest), dtype, seed, positive)
+        part = _slice(shape, ((first, last), *rest), dtype, seed, positive)
         block[first - start : last - start] = part
     return block
 
 
-def _slab(
+def _slice(
     shape: tuple[int, ...],
     bounds: Sequence[tuple[int, int]],
     dtype: Any,
     seed: int,
     positive: bool,
 ) -> np.ndarray:
-    place = np.full((1,) * max(1, len(shape)), seed << 40, np.uint64)
+    index = np.full((1,) * max(1, len(shape)), seed << 40, np.uint64)
     stride = 1
     for dim in reversed(range(len(shape))):
-        lane = [1] * len(shape)
-        lane[dim] = -1
+        along = [1] * len(shape)
+        along[dim] = -1
         steps = np.arange(*bounds[dim], dtype=np.uint64) * np.uint64(stride % (1 << 64))
-        place = place + steps.reshape(lane)
+        index = index + steps.reshape(along)
         stride *= shape[dim]
-    return _numbers(_mixed(place).reshape([b - a for a, b in bounds]), dtype, positive)
+    return _numbers(_mixed(index).reshape([b - a for a, b in bounds]), dtype, positive)
 
 
 def _mixed(bits: np.ndarray) -> np.ndarray:
-    """24 random-looking bits of every number: the finaliser of splitmix64."""
+    """24 pseudo-random bits of each number: the finaliser of splitmix64."""
     bits = bits + np.uint64(0x9E3779B97F4A7C15)
     bits = (bits ^ (bits >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     bits = (bits ^ (bits >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -219,7 +127,7 @@ def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
     if kind in "iu" or dtype_name(dtype).startswith(("int", "uint")):
         mask = 1 if dtype_name(dtype) in ("int2", "uint2") else 3
         return (bits & np.uint64(mask)).astype(np.int8).astype(dtype)
-    # Above 0 they keep a distance, as roots and quotients amplify all rounding near it.
+    # Not close to 0, where roots and quotients amplify rounding.
     lowest = np.float32(0.0625 if positive else -0.25)
     floats = bits.astype(np.float32) * np.float32(2.0**-25) + lowest
     if kind == "c":
@@ -283,12 +191,12 @@ _REMEDY = "Give it a smaller shape, or take sv.compile, which needs no values."
 
 
 class Inputs:
-    """The arguments of one run: values that a person gave, or examples.
+    """The arguments of one run: values that the user gave, or examples.
 
     Args:
-        program: what takes them.
-        mesh: the jax mesh they go to.
-        leaves: the values that were given, checked; None for examples.
+        program: the program that takes them.
+        mesh: the jax mesh to place them on.
+        leaves: the user's values, checked; None for examples.
         positive: the positions of arguments whose examples are above 0.
     """
 
@@ -305,16 +213,16 @@ class Inputs:
 
     @property
     def bytes_in_place(self) -> int:
-        """Bytes on each device of given values that lie where they should, and stay there."""
-        there = 0
+        """Bytes on each device of the user's values that are placed as needed already."""
+        placed = 0
         for position, leaf in enumerate(self.leaves or ()):
             layout = self.program.requests[position].layout
-            if layout is not None and self._lies(leaf, position):
-                there += layout.bytes_per_device
-        return there
+            if layout is not None and self._is_placed(leaf, position):
+                placed += layout.bytes_per_device
+        return placed
 
-    def no_room(self, here: bool, free: int | None) -> str | None:
-        """The sentence for values that cannot be made up on this host; None where they can.
+    def refusal(self, here: bool, free: int | None) -> str | None:
+        """Why this host cannot make up the values, in words; None where it can.
 
         Each array is made on the host, block by block, and then copied to its devices.
 
@@ -345,8 +253,8 @@ class Inputs:
         for position in self.donated:
             placed[position] = jax.block_until_ready(self._place(position))
 
-    def whole(self, mesh: Mesh) -> list[jax.Array]:
-        """Every argument as a whole, on the one device of a mesh of size 1."""
+    def place_unsharded(self, mesh: Mesh) -> list[jax.Array]:
+        """Every argument unsharded, on the one device of a mesh of size 1."""
         placed = []
         for position, array in enumerate(self.program.arrays):
             spec = PartitionSpec()
@@ -364,14 +272,14 @@ class Inputs:
         except MemoryError:
             raise ProgramError(
                 f"{array.name}, {array.short}, takes {bytes_text(array.bytes)} in all, and this"
-                f" machine has no room to make it up. {_REMEDY}"
+                f" machine has not enough memory to make it up. {_REMEDY}"
             ) from None
 
     def _place(self, position: int) -> jax.Array:
         sharding = self._sharding(position)
         if self.leaves is None:
             return self._example(position, sharding)
-        # What is donated is used up, and must not be the array of the person who gave it.
+        # A donated array is used up, so it must not be the user's own.
         alias = False if position in self.donated else None
         return jax.device_put(self.leaves[position], sharding, may_alias=alias)
 
@@ -380,7 +288,7 @@ class Inputs:
         kind = self.program.arrays[position].memory_kind
         return NamedSharding(self.mesh, spec.to_jax(), memory_kind=kind)
 
-    def _lies(self, leaf: Any, position: int) -> bool:
+    def _is_placed(self, leaf: Any, position: int) -> bool:
         if not isinstance(leaf, jax.Array) or position in self.donated:
             return False
         return leaf.sharding.is_equivalent_to(self._sharding(position), leaf.ndim)

@@ -1,4 +1,4 @@
-"""Effects as jax has them: their names, and what jax allows. The one place that names its classes.
+"""Effects as jax has them: their names in words, and where jax allows them.
 
 jax keeps the classes of effects and these sets private; they are read here and nowhere else.
 """
@@ -53,15 +53,6 @@ def effect_word(effect: Any) -> str:
     return _WORDS.get(name, f"{name}, ordered" if name.startswith("Ordered") else name)
 
 
-def is_ordered(name: str) -> bool:
-    """Whether an effect, as `effect_names` words it, keeps the order of the program.
-
-    >>> is_ordered("io callback, ordered"), is_ordered("io callback")
-    (True, False)
-    """
-    return name.endswith(", ordered")
-
-
 def has_callbacks(text: str) -> bool:
     """Whether lowered text calls back into Python; such text says nothing of what is called.
 
@@ -85,7 +76,7 @@ def forget_failed_callbacks() -> None:
         pass  # moved away; the barrier of newer versions drops them itself
 
 
-#: Where an effect may stand, and the private set of jax that says so.
+#: Where jax may allow an effect, and its private set that says so.
 CONSTRUCTS = {
     "control flow": "control_flow_allowed_effects",
     "remat": "remat_allowed_effects",
@@ -95,7 +86,7 @@ CONSTRUCTS = {
 _ADVICE = (
     (
         r"Effects not supported in",
-        "jax keeps a list of the effects that may stand there, and this one is not on it.",
+        "jax keeps a list of the effects that it allows there, and this one is not on it.",
     ),
     (
         r"side effects: |do not support (?:JVP|transpose)",
@@ -147,8 +138,9 @@ def without_sets() -> str:
     if effect_sets() is not None:
         return ""
     return (
-        "This jax keeps its lists of effects in another place than shardviz knows, so what is"
-        " ordered is told by name, and where an effect is allowed is not known before tracing."
+        "This jax keeps its lists of effects in another module than shardviz knows, so what"
+        " is ordered is known by name only, and where an effect is allowed is not known before"
+        " tracing."
     )
 
 
@@ -169,12 +161,12 @@ def is_shardable(effect: Any) -> bool:
 
 
 def allowed_constructs(effect: Any) -> tuple[str, ...]:
-    """Where jax lets this effect stand, of `PLACES`; empty where its lists are gone."""
+    """Where jax allows this effect, of `CONSTRUCTS`; empty where its lists are gone."""
     sets = effect_sets()
     if sets is None:
         return ()
     return tuple(
-        place for place, name in CONSTRUCTS.items() if getattr(sets, name).contains(effect)
+        construct for construct, name in CONSTRUCTS.items() if getattr(sets, name).contains(effect)
     )
 
 

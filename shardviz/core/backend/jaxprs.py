@@ -1,4 +1,8 @@
-"""Where in a jaxpr its effects and host calls stand, and which meshes it names itself."""
+"""What a jaxpr says of its program: its operations, the meshes it names, and what its arguments do.
+
+One traversal, `operations`, serves all that asks what is in a program. The two functions at the
+end follow values instead: where a result comes from, and where an argument goes.
+"""
 
 from __future__ import annotations
 
@@ -6,46 +10,68 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from jax.sharding import Mesh
+from jax.sharding import AbstractMesh, Mesh
 
-TOP = "top level"
+TOP_LEVEL = "top level"
+# They only wrap a function: an operation inside is no deeper for them.
+TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
+_NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
 @dataclass(frozen=True)
-class EffectOperation:
-    """One operation of a jaxpr: what it is, the loops and calls around it, outermost first."""
+class JaxprOperation:
+    """One operation of a jaxpr.
+
+    Attributes:
+        equation: jax's own equation.
+        around: the names of the loops and calls around it, outermost first.
+    """
 
     equation: Any
-    around: tuple[str, ...]
+    around: tuple[str, ...] = ()
 
     @property
-    def stands(self) -> str:
-        """Where, in words: `"top level"` or `"shard_map > scan"`."""
-        return " > ".join(self.around) or TOP
+    def name(self) -> str:
+        """What jax calls it, such as `"add"`."""
+        return self.equation.primitive.name
+
+    @property
+    def inner(self) -> list[Any]:
+        """The jaxprs that it calls, such as the body of a loop."""
+        return list(_jaxprs_in(self.equation.params))
+
+    @property
+    def nesting(self) -> str:
+        """The loops and calls around it, in words: `"top level"` or `"shard_map > scan"`."""
+        return " > ".join(self.around) or TOP_LEVEL
 
 
-def effect_operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[EffectOperation]:
-    """Every operation of a jaxpr, those inside loops and calls included, in program order."""
+def operations(jaxpr: Any, around: tuple[str, ...] = ()) -> Iterator[JaxprOperation]:
+    """Every operation of a jaxpr in program order; those inside a loop or call follow it.
+
+    Args:
+        jaxpr: a jaxpr, with or without its constants.
+        around: the loops and calls around the jaxpr itself.
+
+    >>> import jax
+    >>> jaxpr = jax.make_jaxpr(lambda x: jax.lax.map(jax.numpy.sin, x))(jax.numpy.zeros(3))
+    >>> [(o.name, o.nesting) for o in operations(jaxpr)]
+    [('scan', 'top level'), ('sin', 'scan')]
+    """
     for equation in plain_jaxpr(jaxpr).eqns:
-        inner = list(inner_jaxprs(equation.params))
-        name = equation.primitive.name
-        if not inner:
-            yield EffectOperation(equation, around)
-        deeper = around if name in ("jit", "pjit", "closed_call") else (*around, name)
-        for one in inner:
-            yield from effect_operations(one, deeper)
+        operation = JaxprOperation(equation, around)
+        yield operation
+        for inner in operation.inner:
+            yield from operations(inner, nested_in(around, operation.name))
 
 
-def inner_jaxprs(value: Any) -> Iterator[Any]:
-    """The jaxprs among the parameters of an operation, as they stand there."""
-    if hasattr(value, "eqns"):
-        yield value
-    elif isinstance(value, dict):
-        for one in value.values():
-            yield from inner_jaxprs(one)
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from inner_jaxprs(one)
+def nested_in(around: tuple[str, ...], name: str) -> tuple[str, ...]:
+    """The loops and calls around what an operation calls.
+
+    >>> nested_in(("scan",), "cond"), nested_in(("scan",), "jit")
+    (('scan', 'cond'), ('scan',))
+    """
+    return around if name in TRANSPARENT_CALLS else (*around, name)
 
 
 def plain_jaxpr(jaxpr: Any) -> Any:
@@ -53,47 +79,146 @@ def plain_jaxpr(jaxpr: Any) -> Any:
     return getattr(jaxpr, "jaxpr", jaxpr)
 
 
-def from_host(jaxpr: Any, calls: Collection[str]) -> bool:
-    """Whether a result is computed from what a call of the host returned, outside `shard_map`.
+def _jaxprs_in(value: Any) -> Iterator[Any]:
+    """The jaxprs among the parameters of an operation."""
+    if hasattr(value, "eqns"):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _jaxprs_in(one)
+    elif isinstance(value, (tuple, list)):
+        for one in value:
+            yield from _jaxprs_in(one)
+
+
+def names_shardings(jaxpr: Any) -> bool:
+    """Whether the program says anywhere how an array is split."""
+    naming = ("shard_map", "sharding_constraint", "reshard")
+    return any(operation.name in naming for operation in operations(jaxpr))
+
+
+def meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh | AbstractMesh, Any]]:
+    """Every mesh that the program names itself, outright or in a sharding, with the equation."""
+    for operation in operations(jaxpr):
+        for value in operation.equation.params.values():
+            mesh = None if isinstance(value, _NO_MESHES) else mesh_of_value(value)
+            if mesh is not None and not mesh.empty:  # outside of any mesh, jax names an empty one
+                yield mesh, operation.equation
+
+
+def device_meshes_in(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
+    """Every mesh of devices that the program names itself, with the equation."""
+    return ((mesh, equation) for mesh, equation in meshes_in(jaxpr) if isinstance(mesh, Mesh))
+
+
+def named_device_count(jaxpr: Any) -> int | None:
+    """How many devices the meshes have that the program names itself; None where it names none."""
+    return max((mesh.size for mesh, _ in device_meshes_in(jaxpr)), default=None)
+
+
+def mesh_of_value(value: Any) -> Mesh | AbstractMesh | None:
+    """The mesh that a value is, or that its sharding is over; None where there is none."""
+    sharding = getattr(value, "sharding", None)
+    for found in (value, getattr(value, "mesh", None), getattr(sharding, "mesh", sharding)):
+        if isinstance(found, (Mesh, AbstractMesh)):
+            return found
+    return None
+
+
+def results_from_host(jaxpr: Any, calls: Collection[str]) -> bool:
+    """Whether a result is computed from what a host call returned, outside `shard_map`.
 
     Args:
         jaxpr: the program.
         calls: the names of the operations that call the host.
     """
-    body, told = plain_jaxpr(jaxpr), set()
+    body = plain_jaxpr(jaxpr)
+    from_host: set[int] = set()
     for equation in body.eqns:
-        reads = any(id(v) in told for v in equation.invars)
-        if reads or any(s.equation.primitive.name in calls for s in _inside(equation)):
-            told |= {id(v) for v in equation.outvars}
-    return any(id(v) in told for v in body.outvars)
+        reads = any(id(v) in from_host for v in equation.invars)
+        if reads or _calls_any(JaxprOperation(equation), calls):
+            from_host |= {id(v) for v in equation.outvars}
+    return any(id(v) in from_host for v in body.outvars)
 
 
-def _inside(equation: Any) -> list[EffectOperation]:
-    within = [s for one in inner_jaxprs(equation.params) for s in effect_operations(one)]
-    return within or [EffectOperation(equation, ())]
+def _calls_any(operation: JaxprOperation, names: Collection[str]) -> bool:
+    inside = (o for inner in operation.inner for o in operations(inner))
+    return operation.name in names or any(o.name in names for o in inside)
 
 
-def names_shardings(jaxpr: Any) -> bool:
-    """Whether the program says anywhere how an array is split."""
-    for equation in plain_jaxpr(jaxpr).eqns:
-        if equation.primitive.name in ("shard_map", "sharding_constraint", "reshard"):
-            return True
-        if any(names_shardings(one) for one in inner_jaxprs(equation.params)):
-            return True
-    return False
+_ROOTS = ("sqrt", "rsqrt", "log", "log2", "pow", "acosh", "lgamma", "digamma")
+# Operations whose result has the sign of their operands, where these have one sign.
+_SIGN_PRESERVING = (
+    *("add", "add_any", "mul", "div", "select_n", "reduce_sum", "reduce_max", "reduce_min"),
+    *("convert_element_type", "broadcast_in_dim", "reshape", "transpose", "squeeze", "copy", "rev"),
+    *("slice", "dynamic_slice", "gather", "concatenate", "cumsum", "optimization_barrier", "name"),
+    *("sharding_constraint", "reshard", "device_put", "reduce_precision", "expand_dims"),
+    "all_gather",
+)
+# Variable to the positions of the arguments that give it its sign.
+_Signs = dict[Any, frozenset[int]]
 
 
-def named_devices(jaxpr: Any) -> int | None:
-    """How many devices the meshes have that the program names itself; None where it names none."""
-    return max((mesh.size for mesh, _ in named_meshes(jaxpr)), default=None)
+def positive_arguments(jaxpr: Any) -> tuple[int, ...]:
+    """The positions of the arguments that have to be positive, as far as the program shows.
+
+    An argument counts where it reaches a root or a logarithm through sums, products and copies
+    alone.
+
+    Args:
+        jaxpr: of the program, traced flat.
+
+    >>> import jax, jax.numpy as jnp
+    >>> adam = lambda p, m, v, g: p - m / jnp.sqrt(0.9 * v + 0.1 * g**2)
+    >>> positive_arguments(jax.make_jaxpr(adam)(1.0, 1.0, 1.0, 1.0))
+    (2,)
+    """
+    found: set[int] = set()
+    body = plain_jaxpr(jaxpr)
+    _follow(body, {v: frozenset([i]) for i, v in enumerate(body.invars)}, found)
+    return tuple(sorted(found))
 
 
-def named_meshes(jaxpr: Any) -> Iterator[tuple[Mesh, Any]]:
-    """Every mesh of real devices that the program names itself, with the operation that does."""
-    for equation in plain_jaxpr(jaxpr).eqns:
-        for value in equation.params.values():
-            mesh: Any = value if isinstance(value, Mesh) else getattr(value, "mesh", None)
-            if isinstance(mesh, Mesh) and mesh.size:  # outside of any mesh, jax names an empty one
-                yield mesh, equation
-        for one in inner_jaxprs(equation.params):
-            yield from named_meshes(one)
+def _follow(jaxpr: Any, signs: _Signs, found: set[int]) -> list[frozenset[int]]:
+    """The arguments that give each result its sign; adds those under roots to `found`."""
+
+    def of(variable: Any) -> frozenset[int]:
+        literal = hasattr(variable, "val")  # which cannot be a key
+        return frozenset() if literal else signs.get(variable, frozenset())
+
+    for equation in jaxpr.eqns:
+        operands = [of(v) for v in equation.invars]
+        inner = [plain_jaxpr(one) for one in _jaxprs_in(equation.params)]
+        if inner:
+            results = _follow_calls(inner, operands, len(equation.outvars), found)
+        else:
+            results = [_sign_of_result(equation, operands)] * len(equation.outvars)
+            if equation.primitive.name in _ROOTS:
+                found.update(operands[0])
+        signs.update(zip(equation.outvars, results, strict=True))
+    return [of(v) for v in jaxpr.outvars]
+
+
+def _sign_of_result(equation: Any, operands: list[frozenset[int]]) -> frozenset[int]:
+    name = equation.primitive.name
+    if name == "sub":
+        return operands[0]
+    square = name == "mul" and equation.invars[0] is equation.invars[1]
+    odd = name == "integer_pow" and equation.params["y"] % 2
+    if (name in _SIGN_PRESERVING and not square) or odd:
+        return frozenset().union(*operands)
+    return frozenset()
+
+
+def _follow_calls(
+    inner: list[Any], operands: list[frozenset[int]], count: int, found: set[int]
+) -> list[frozenset[int]]:
+    """The arguments that give each result of a call its sign; loops are followed once."""
+    results = [frozenset[int]()] * count
+    for jaxpr in inner:
+        skipped = len(operands) - len(jaxpr.invars)  # the index of a cond
+        passed = operands[skipped:] if skipped in (0, 1) else [frozenset()] * len(jaxpr.invars)
+        out = _follow(jaxpr, dict(zip(jaxpr.invars, passed, strict=True)), found)
+        if len(out) == count:
+            results = [a | b for a, b in zip(results, out, strict=True)]
+    return results

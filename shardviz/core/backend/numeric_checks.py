@@ -1,131 +1,27 @@
-"""What was predicted, compared with what happened: shards with shards, results with results.
+"""Whether results agree with those of the unsharded function, up to rounding.
 
 The unsharded function is run again on arguments that are moved by one rounding step, up or down.
-What that does to its results is what other sums in another order may do to them, too: much where
-the function amplifies rounding, little where it does not.
+Sums in another order may change its results as much: by a lot where the function amplifies
+rounding, by little where it does not.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
-from shardviz.core.backend.bridge import adopt_spec
-from shardviz.core.backend.tracing import Output
-from shardviz.core.errors import LayoutError
-from shardviz.core.format import listed, plural
+from shardviz.core.backend.layout_checks import partial_sums
+from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import dtype_name
-from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
-from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Check
 
-# Every operation rounds, not the arguments alone: results may lie this many times farther apart.
-MARGIN = 4.0
-# Beyond this part of the values, rounding cannot be told from a mistake.
-_HOPELESS = 0.25
-_DRAWS = 2
-_NARROW = re.compile(r"[x<](bf16|f16|f8E\dM(\d)\w*|f4E\dM(\d)\w*)>")
-_BITS = {"bf16": 7, "f16": 10}
-# Of float32 products on chips that multiply it in fewer bits: bfloat16 passes, and TF32.
-_PRODUCTS = {"tpu": 2.0**-7, "gpu": 2.0**-10, "cuda": 2.0**-10, "rocm": 2.0**-10}
-
-Block = tuple[slice, ...]
-
-
-@dataclass(frozen=True)
-class Noise:
-    """What one rounding step of the arguments does to one result.
-
-    Attributes:
-        worst: the largest change of an element.
-        unlike: how many elements changed that have to be equal, or are finite in one run only.
-        typical: the median change in each block that was asked for.
-    """
-
-    worst: float
-    unlike: int
-    typical: tuple[float, ...]
-
-    @property
-    def allowed(self) -> float:
-        """How far results may lie apart for no other reason than rounding."""
-        return MARGIN * self.worst
-
-    def explains(self, worst: float, unlike: int, typical: Sequence[float], floor: float) -> bool:
-        """Whether rounding explains a difference: its largest, and what is typical of each block.
-
-        Args:
-            worst: the largest difference.
-            unlike: how many elements have to be equal and are not.
-            typical: the median difference of each block.
-            floor: what is always forgiven in a typical element.
-
-        >>> Noise(0.01, 0, (0.001,)).explains(0.02, 0, [0.002], 0.0)
-        True
-        >>> Noise(0.01, 0, (0.001,)).explains(0.02, 0, [0.02], 0.0)
-        False
-        """
-        blocks = zip(typical, self.typical, strict=True)
-        return (
-            worst <= self.allowed
-            and unlike <= MARGIN * self.unlike
-            and all(apart <= MARGIN * own + floor for apart, own in blocks)
-        )
-
-    def hopeless(self, scale: float) -> bool:
-        """Whether rounding moves the values so far that a mistake could hide in it."""
-        return self.unlike > 0 or self.allowed > _HOPELESS * scale
-
-
-def step_of(text: str, platform: str) -> float:
-    """What one operation of a lowered program rounds by: half a step of its narrowest floats.
-
-    >>> step_of("tensor<8x8xbf16>, tensor<f32>", "cpu"), step_of("tensor<8xf8E4M3FN>", "cpu")
-    (0.00390625, 0.0625)
-    """
-    steps = [_PRODUCTS.get(platform, 0.0)]
-    for kind, eight, four in set(_NARROW.findall(text)):
-        steps.append(2.0 ** -(_BITS.get(kind) or int(eight or four)))
-    return max(steps) / 2
-
-
-def moved_results(
-    run: Callable[..., Sequence[jax.Array]], inputs: Sequence[jax.Array], step: float
-) -> list[list[jax.Array]]:
-    """The results of a function for arguments that are moved by a rounding step, twice.
-
-    Args:
-        run: the unsharded function, compiled.
-        inputs: its arguments.
-        step: the least relative step; an argument moves by that of its own type where it is larger.
-    """
-    found = []
-    for draw in range(_DRAWS):
-        moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]
-        found.append(list(jax.block_until_ready(run(*moved))))
-    return found
-
-
-def _moved(value: jax.Array, step: float, seed: int) -> jax.Array:
-    if not jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
-        return value
-    own = float(jax.numpy.finfo(value.dtype).eps)
-    host = np.asarray(value)
-    signs = np.random.default_rng(seed).integers(0, 2, host.shape) * 2 - 1
-    wide = np.promote_types(host.dtype, np.float32) if host.dtype.kind in "fc" else np.float32
-    moved = host.astype(wide) * (1 + max(step, own) * signs).astype(np.float64)
-    return jax.device_put(moved.astype(host.dtype), value.sharding)
-
-
-# How far two results may lie apart, as a part of the largest value. Sums in another order differ
+# How far two results may be apart, as a fraction of the largest value. Sums in another order differ
 # by rounding; a wrong or missing sum differs by far more than this.
 _TOLERANCE = {
     "float64": 1e-9,
@@ -135,58 +31,15 @@ _TOLERANCE = {
     "float16": 5e-3,
     "bfloat16": 3e-2,
 }
-_HIDDEN = 0.25  # of what is typical of a block: more than rounding does to most functions
-_ZERO = 1e-7  # what is left where everything cancels
+_HIDDEN = 0.25  # of the median of a block: more than rounding changes most functions
+_ZERO = 1e-7  # the rounding that is left where everything cancels
 _NARROW_TYPES = 0.3  # floats of 8 bits and fewer
 # GPUs and TPUs multiply float32 in fewer bits by default (TF32, bfloat16 passes).
 _COARSE = {"float32": 5e-3, "complex64": 5e-3}
 
 
-def shards_check(name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, int]) -> Check:
-    """The boxes of a layout against the shards that the devices really hold.
-
-    Args:
-        name: what the array is called.
-        layout: where every block was predicted to be.
-        array: the live array.
-        ids: jax device to the id that the layout knows it by.
-    """
-    if partial := partial_sums(array):
-        return Check(f"{name}: boxes", None, partial)
-    shards = array.addressable_shards
-    title = f"{name}: boxes of {plural(len(shards), 'shard')}"
-    for shard in shards:
-        device = ids.get(shard.device)
-        if device is None:
-            return Check(title, False, f"A shard lies on {shard.device}, outside the mesh.")
-        predicted = [(s.start, s.stop) for s in layout.box(device)]
-        # Random keys have an index for their words too, after those of their shape.
-        found = [s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=False)]
-        if found != predicted or shard.data.shape != layout.shard_shape:
-            return Check(
-                title,
-                False,
-                f"Device {device} holds {_box(found)} as {list(shard.data.shape)}; the layout puts"
-                f" {_box(predicted)} there, {list(layout.shard_shape)}.",
-            )
-    if len(shards) != len([d for d in ids if d.process_index == jax.process_index()]):
-        return Check(title, False, f"Only {plural(len(shards), 'device')} of {len(ids)} hold it.")
-    each = f"{layout.dtype}{list(layout.shard_shape)} each"
-    return Check(title, True, f"Every shard is where the layout puts it, {each}.")
-
-
-def specs_check(name: str, asked: Spec, layout: Layout, found: Layout | None) -> Check:
-    """An output's spec, as asked for, against how the compiler lays it out."""
-    title = f"{name}: out_specs"
-    if found is None:
-        return Check(title, False, f"{asked} was asked for and the blocks differ in shape.")
-    same = np.array_equal(layout.groups, found.groups) and layout.shard_shape == found.shard_shape
-    how = found.spec if found.spec is not None else "other boxes"
-    return Check(title, same, f"{asked} was asked for and the compiler gives {how}.")
-
-
 def tolerance(dtypes: Iterable[Any], platform: str) -> float:
-    """How far apart results may lie, by the coarsest of their and the arguments' dtypes.
+    """How far apart results may be, by the coarsest of their dtypes and those of the arguments.
 
     >>> tolerance(["float32"], "cpu"), tolerance(["float32", "bfloat16"], "cpu")
     (0.0001, 0.03)
@@ -210,13 +63,13 @@ def values_check(
     """A result on many devices against the same result on one, block by block.
 
     Args:
-        name: what the output is called.
+        name: the name of the output.
         array: the sharded result.
         reference: the result of the unsharded function.
-        inputs: the dtypes of the arguments: results cannot be finer than what they came from.
-        platform: what it ran on.
-        moved: gives the same result for arguments that were moved by one rounding step; asked only
-            where the two differ by more than is usual.
+        inputs: the dtypes of the arguments: results are no more exact than these.
+        platform: the platform it ran on.
+        moved: returns the same result for arguments moved by one rounding step; called only where
+            the two differ by more than is usual.
     """
     title = f"{name}: values"
     if partial := partial_sums(array):
@@ -240,7 +93,7 @@ def values_check(
 
 
 def _noise(moved: Sequence[jax.Array], reference: jax.Array, blocks: Sequence[Any]) -> Noise:
-    """What a rounding step of the arguments does to a result, from the results of several."""
+    """How much a result changes when the arguments move by a rounding step."""
     found = []
     for result in moved:
         difference, other = _Difference(np.asarray(reference)), np.asarray(result)
@@ -255,7 +108,7 @@ def _noise(moved: Sequence[jax.Array], reference: jax.Array, blocks: Sequence[An
 
 
 def _judged(check: Check, found: _Difference, allowed: float, noise: Noise) -> Check:
-    """A difference beyond what is usual, held against what rounding does to the function."""
+    """The check of an unusual difference, compared with what rounding does to the function."""
     if found.worst <= _ZERO and noise.allowed >= found.scale and not found.unlike:
         words = "Everything cancels to about zero: what is left is rounding"
         return Check(check.name, True, f"{check.detail} {words}.")
@@ -275,25 +128,110 @@ def _judged(check: Check, found: _Difference, allowed: float, noise: Noise) -> C
         f"{check.detail} The unsharded function itself {moves} when its arguments move by one"
         " rounding step"
     )
-    if noise.hopeless(found.scale):
+    if noise.inconclusive(found.scale):
         words = "so this decides nothing: it amplifies rounding too much for these values"
         return Check(check.name, None, f"{detail}, {words}. Give values of your own to sv.run.")
     return Check(check.name, True, f"{detail}: this is rounding.")
 
 
-def partial_sums(array: jax.Array) -> str | None:
-    """The sentence for an array whose shards are partial sums, or None for any other."""
-    axes = getattr(getattr(array.sharding, "spec", None), "unreduced", None)
-    if not axes:
-        return None
-    return (
-        f"Every device holds a partial sum, unreduced over {listed(sorted(axes))}; jax gives no"
-        " boxes or values of such an array."
-    )
+# Every operation rounds, not the arguments alone: results may lie this many times farther apart.
+MARGIN = 4.0
+# Beyond this fraction of the values, rounding looks like a mistake.
+_INCONCLUSIVE = 0.25
+_DRAWS = 2
+_NARROW = re.compile(r"[x<](bf16|f16|f8E\dM(\d)\w*|f4E\dM(\d)\w*)>")
+_BITS = {"bf16": 7, "f16": 10}
+# Of float32 products on chips that multiply it in fewer bits: bfloat16 passes, and TF32.
+_PRODUCTS = {"tpu": 2.0**-7, "gpu": 2.0**-10, "cuda": 2.0**-10, "rocm": 2.0**-10}
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What one rounding step of the arguments does to one result.
+
+    Attributes:
+        worst: the largest change of an element.
+        unlike: how many elements changed that must be equal, or are finite in one run only.
+        typical: the median change in each block.
+    """
+
+    worst: float
+    unlike: int
+    typical: tuple[float, ...]
+
+    @property
+    def allowed(self) -> float:
+        """How far results may be apart from rounding alone."""
+        return MARGIN * self.worst
+
+    def explains(self, worst: float, unlike: int, typical: Sequence[float], floor: float) -> bool:
+        """Whether rounding explains a difference.
+
+        Args:
+            worst: the largest difference.
+            unlike: how many elements must be equal and are not.
+            typical: the median difference of each block.
+            floor: what is always allowed in a typical element.
+
+        >>> Noise(0.01, 0, (0.001,)).explains(0.02, 0, [0.002], 0.0)
+        True
+        >>> Noise(0.01, 0, (0.001,)).explains(0.02, 0, [0.02], 0.0)
+        False
+        """
+        blocks = zip(typical, self.typical, strict=True)
+        return (
+            worst <= self.allowed
+            and unlike <= MARGIN * self.unlike
+            and all(apart <= MARGIN * own + floor for apart, own in blocks)
+        )
+
+    def inconclusive(self, scale: float) -> bool:
+        """Whether rounding changes the values so much that it could hide a mistake."""
+        return self.unlike > 0 or self.allowed > _INCONCLUSIVE * scale
+
+
+def step_of(text: str, platform: str) -> float:
+    """The relative rounding error of one operation: half a step of the narrowest floats in a text.
+
+    >>> step_of("tensor<8x8xbf16>, tensor<f32>", "cpu"), step_of("tensor<8xf8E4M3FN>", "cpu")
+    (0.00390625, 0.0625)
+    """
+    steps = [_PRODUCTS.get(platform, 0.0)]
+    for kind, eight, four in set(_NARROW.findall(text)):
+        steps.append(2.0 ** -(_BITS.get(kind) or int(eight or four)))
+    return max(steps) / 2
+
+
+def moved_results(
+    run: Callable[..., Sequence[jax.Array]], inputs: Sequence[jax.Array], step: float
+) -> list[list[jax.Array]]:
+    """Two results of a function, each for arguments moved by one rounding step up or down.
+
+    Args:
+        run: the unsharded function, compiled.
+        inputs: its arguments.
+        step: the least relative step; an argument moves by that of its dtype where that is larger.
+    """
+    found = []
+    for draw in range(_DRAWS):
+        moved = [_moved(value, step, 1000 * draw + i) for i, value in enumerate(inputs)]
+        found.append(list(jax.block_until_ready(run(*moved))))
+    return found
+
+
+def _moved(value: jax.Array, step: float, seed: int) -> jax.Array:
+    if not jax.numpy.issubdtype(value.dtype, jax.numpy.inexact):
+        return value
+    own = float(jax.numpy.finfo(value.dtype).eps)
+    host = np.asarray(value)
+    signs = np.random.default_rng(seed).integers(0, 2, host.shape) * 2 - 1
+    wide = np.promote_types(host.dtype, np.float32) if host.dtype.kind in "fc" else np.float32
+    moved = host.astype(wide) * (1 + max(step, own) * signs).astype(np.float64)
+    return jax.device_put(moved.astype(host.dtype), value.sharding)
 
 
 class _Difference:
-    """Gathers how far blocks lie apart from those of a reference."""
+    """How far blocks are apart from those of a reference."""
 
     def __init__(self, reference: np.ndarray) -> None:
         self.reference = reference
@@ -304,12 +242,12 @@ class _Difference:
 
     @property
     def typical_scale(self) -> float:
-        """The median size of a value, of the median of each block."""
+        """The median, over the blocks, of the median absolute value."""
         return float(np.median(self._scales)) if self._scales else 0.0
 
     @property
     def hidden(self) -> bool:
-        """Whether a block of small values may be wrong behind larger ones elsewhere."""
+        """Whether larger values elsewhere may hide a wrong block of small ones."""
         pairs = zip(self.typical, self._scales, strict=True)
         return any(apart > _HIDDEN * size for apart, size in pairs)
 
@@ -323,7 +261,7 @@ class _Difference:
         wide = np.complex128 if block.dtype.kind == "c" else np.float64
         block, other = block.astype(wide), other.astype(wide)
         finite = np.isfinite(block) & np.isfinite(other)
-        # Where one is not finite both have to be the same: NaN with NaN, inf with inf.
+        # Where one is not finite both must be the same: NaN with NaN, inf with inf.
         same = (block == other) | (np.isnan(block) & np.isnan(other))
         self.unlike += int((~finite & ~same).sum())
         self.not_finite += int((~finite & same).sum())
@@ -333,7 +271,7 @@ class _Difference:
         self.typical.append(float(np.median(apart)) if apart.size else 0.0)
         self._scales.append(float(np.median(np.abs(other[finite]))) if apart.size else 0.0)
 
-    def check(self, title: str, allowed: float, forgiven: float) -> Check:
+    def check(self, title: str, allowed: float, absolute: float) -> Check:
         if allowed == 0.0:
             detail = "Equal to the unsharded function, element by element."
             if self.unlike:
@@ -348,60 +286,5 @@ class _Difference:
             detail += f" {plural(self.unlike, 'element')} finite in one of the two only."
         if self.not_finite:
             detail += f" {plural(self.not_finite, 'element')} NaN or infinite in both."
-        within = self.worst <= allowed * self.scale + forgiven
+        within = self.worst <= allowed * self.scale + absolute
         return Check(title, within and not self.unlike, detail)
-
-
-def _box(bounds: Sequence[tuple[int, int]]) -> str:
-    return "[" + ", ".join(f"{a}:{b}" for a, b in bounds) + "]"
-
-
-def output_layouts(
-    outputs: Sequence[Output], shardings: Sequence[Any], mesh: MeshSpec, ids: Mapping[Any, int]
-) -> tuple[dict[str, Layout], list[Check]]:
-    """The Layout of every output by name, and a Check for each that has none.
-
-    Args:
-        outputs: the outputs.
-        shardings: jax's sharding of each, as compiled.
-        mesh: the mesh of the program.
-        ids: jax device to its id in that mesh, in mesh order.
-    """
-    layouts: dict[str, Layout] = {}
-    without: list[Check] = []
-    for output, sharding in zip(outputs, shardings, strict=True):
-        try:
-            layouts[output.name] = _layout(output, sharding, mesh, ids)
-        except LayoutError as error:
-            without.append(Check(f"{output.name}: layout", None, str(error)))
-    return layouts, without
-
-
-def spec_checks(
-    outputs: Sequence[Output],
-    specs: Sequence[Spec | None],
-    mesh: MeshSpec,
-    layouts: Mapping[str, Layout],
-) -> list[Check]:
-    """What was asked for each output against how the compiler lays it out."""
-    return [
-        specs_check(o.name, s, lay_out(o.shape, s, mesh, o.dtype), layouts.get(o.name))
-        for o, s in zip(outputs, specs, strict=True)
-        if s is not None
-    ]
-
-
-def _layout(output: Output, sharding: Any, mesh: MeshSpec, ids: Mapping[Any, int]) -> Layout:
-    if isinstance(sharding, NamedSharding) and _same_axes(sharding.mesh, mesh):
-        try:
-            return lay_out(output.shape, adopt_spec(sharding.spec), mesh, output.dtype)
-        except LayoutError:
-            pass  # a compiler may split what does not divide; its boxes tell
-    boxes = sharding.devices_indices_map(output.shape)
-    by_id = {name: boxes[device] or () for device, name in ids.items() if device in boxes}
-    whole = len(by_id) == mesh.size
-    return layout_from_indices(output.shape, output.dtype, by_id, mesh if whole else None)
-
-
-def _same_axes(mesh: Any, spec: MeshSpec) -> bool:
-    return tuple(mesh.axis_names) == spec.axis_names and tuple(mesh.axis_sizes) == spec.axis_sizes

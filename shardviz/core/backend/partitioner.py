@@ -1,4 +1,7 @@
-"""The files that XLA dumps while it compiles: which of them is wanted, and whether it is whole."""
+"""compile_with_dump(): compiles, and reads what XLA's partitioner made of the program.
+
+XLA gives that text out in no other way than by dumping its passes to a folder.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import shlex
 import shutil
 import tempfile
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,25 +20,21 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shardviz.core.hlo.collectives import read_collectives
-from shardviz.core.program.report import Collective
-
 # CPU and GPU write `after_spmd-partitioning`, TPU `after_tpu-spmd-partitioning`.
 PARTITIONED = re.compile(r"\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.txt$")
-PROPAGATED = re.compile(r"\.after_(?:tpu-)?shardy-xla\b.*\.txt$")
 
 _NUMBER = re.compile(r"module_(\d+)\.")
-_MEMORY, _ROOM = "/dev/shm", 2**28
+_MEMORY, _MIN_FREE = "/dev/shm", 2**28
 
 
 def partitioned_text(folder: str | os.PathLike[str], module: str | None = None) -> str | None:
     """The module after partitioning, as soon as XLA has written it; None until then.
 
-    To be asked again and again while another thread or process compiles with a dump to `folder`.
+    Call it repeatedly while another thread or process compiles with a dump to `folder`.
 
     Args:
         folder: where XLA dumps to.
-        module: the name of the module, `jit_f`; the last one that was partitioned where not given.
+        module: the name of the module, `jit_f`; by default the last one that was partitioned.
 
     >>> with tempfile.TemporaryDirectory() as empty:
     ...     print(partitioned_text(empty))
@@ -47,19 +46,19 @@ def partitioned_text(folder: str | os.PathLike[str], module: str | None = None) 
 
 
 def dump_root() -> str:
-    """Where a folder for a dump is best made: in memory where there is room, else with temporaries.
+    """Where to make folders for dumps: in memory where enough is free, else on the disk.
 
-    A CPU compile dumps its machine code too, a MiB or so; on a disk that is most of what the dump
-    costs.
+    A CPU compile dumps its machine code too, about 1 MiB, and writing that to a disk takes longer
+    than all else.
 
-    >>> os.path.isdir(dump_place())
+    >>> os.path.isdir(dump_root())
     True
     """
     try:
-        room = shutil.disk_usage(_MEMORY).free
+        free = shutil.disk_usage(_MEMORY).free
     except OSError:
-        room = 0
-    return _MEMORY if room >= _ROOM and os.access(_MEMORY, os.W_OK) else tempfile.gettempdir()
+        free = 0
+    return _MEMORY if free >= _MIN_FREE and os.access(_MEMORY, os.W_OK) else tempfile.gettempdir()
 
 
 class DumpedFile(NamedTuple):
@@ -75,16 +74,16 @@ class DumpFolder:
     """The files that one compile adds to a folder: those that were not there before.
 
     Attributes:
-        place: the folder.
-        before: what stood there before, and when it was written.
-        module: the name of the module as it stands in the names of files; None for any.
+        path: the folder.
+        before: the files that were there before, and when each was written.
+        module: the name of the module in file names; None for any.
 
     >>> with tempfile.TemporaryDirectory() as empty:
     ...     print(DumpFolder(Path(empty), {}, "jit_f").find(PARTITIONED))
     None
     """
 
-    place: Path
+    path: Path
     before: Mapping[Path, int]
     module: str | None
 
@@ -98,7 +97,7 @@ class DumpFolder:
 
     def files(self) -> Iterator[DumpedFile]:
         """The files of our module, of every pass."""
-        for path, stamp in stamps(self.place).items():
+        for path, stamp in stamps(self.path).items():
             number = _NUMBER.search(path.name)
             if number is None or self.before.get(path) == stamp:
                 continue
@@ -107,27 +106,25 @@ class DumpFolder:
             yield DumpedFile(path, int(number[1]), stamp / 1e9)
 
 
-def latest_dump(
-    files: Iterable[DumpedFile], pattern: re.Pattern[str], number: int | None = None
-) -> DumpedFile | None:
-    """The file of a pass that was dumped last; of one module, where its number is given.
+def latest_dump(files: Iterable[DumpedFile], pattern: re.Pattern[str]) -> DumpedFile | None:
+    """The file of a pass that was dumped last.
 
-    >>> files = [DumpedFile(Path(f"module_{n}.jit_f.after_shardy-xla.txt"), n, 0.0) for n in (1, 2)]
-    >>> newest(files, PROPAGATED).number, newest(files, PROPAGATED, 1).number
-    (2, 1)
+    >>> names = ("module_1.jit_f.after_spmd-partitioning.txt", "module_2.jit_f.before.txt")
+    >>> latest_dump([DumpedFile(Path(name), 1, 0.0) for name in names], PARTITIONED).path.name
+    'module_1.jit_f.after_spmd-partitioning.txt'
     """
-    found = [f for f in files if pattern.search(f.path.name) and number in (None, f.number)]
+    found = [f for f in files if pattern.search(f.path.name)]
     return max(found, key=lambda f: (f.number, f.written), default=None)
 
 
-def stamps(place: Path) -> dict[Path, int]:
+def stamps(root: Path) -> dict[Path, int]:
     """When each text in the folder was written, in nanoseconds.
 
     >>> stamps(Path("/nowhere"))
     {}
     """
     found = {}
-    for folder, _, names in os.walk(place):
+    for folder, _, names in os.walk(root):
         for name in names:
             if name.endswith(".txt"):
                 path = Path(folder, name)
@@ -137,7 +134,7 @@ def stamps(place: Path) -> dict[Path, int]:
 
 
 def read_text(found: DumpedFile | None) -> str | None:
-    """What stands in a file of the dump; None where there is none, or no more.
+    """The text of a dumped file; None where there is none, or it was removed.
 
     >>> read_text(None) is None
     True
@@ -156,30 +153,28 @@ def _is_complete(text: str) -> bool:
 PASSES = "spmd|shardy"
 ONE_DEVICE = "The program is for one device, so there is nothing to partition."
 
-_SAID = 300  # characters of a message of XLA
+_MAX_MESSAGE = 300  # characters
 _TO, _PASSES = "xla_dump_to", "xla_dump_hlo_pass_re"
 
 
 @dataclass(frozen=True, eq=False)
 class Dumped:
-    """A compiled program, and what XLA wrote down on the way.
+    """A compiled program, and what XLA dumped meanwhile.
 
     Attributes:
         compiled: jax's own `Compiled`.
         seconds: how long the whole compile took.
         partitioned_text: the module straight after SPMD partitioning, for one device; or None.
-        propagated_text: the module straight before, with a sharding on every operation; or None.
         partition_s: seconds until the partitioner was done; None where it left no text.
-        reason: why there is no text of the partitioner, in one sentence; `""` where there is one.
+        reason: why there is no text of the partitioner, in one sentence; else `""`.
 
-    >>> Dumped(None, 0.5, None, None, None, ONE_DEVICE).reason
+    >>> Dumped(None, 0.5, None, None, ONE_DEVICE).reason
     'The program is for one device, so there is nothing to partition.'
     """
 
     compiled: Any
     seconds: float
     partitioned_text: str | None
-    propagated_text: str | None
     partition_s: float | None
     reason: str
 
@@ -191,10 +186,8 @@ def compile_with_dump(
 
     Args:
         lowered: jax's own `Lowered`.
-        options: compiler options. Where they, or `XLA_FLAGS`, ask for a dump already, it goes where
-            they say, and is read there.
-        folder: where the dump goes, for who wants to read it meanwhile; its files are left there.
-            Without it they go to a temporary folder, which is removed.
+        options: compiler options. A folder for dumps that they or `XLA_FLAGS` name is used.
+        folder: else the folder for the dump, whose files stay; by default a temporary one.
 
     Raises:
         Exception: whatever the compiler raises.
@@ -208,32 +201,16 @@ def compile_with_dump(
     if partitions == 1:
         return _without(lowered, options, ONE_DEVICE)
     try:
-        with _folder(options, folder) as place:
-            return _compile(lowered, options, place, name)
+        with _folder(options, folder) as path:
+            return _compile(lowered, options, path, name)
     except _NoFolder as error:
-        return _without(lowered, options, f"There is no place for XLA's dump: {error}")
-
-
-def read_partitioned(
-    text: str, axis_names: Sequence[str], axis_sizes: Sequence[int]
-) -> tuple[Collective, ...]:
-    """The collectives that the partitioner put in, in the order of the text.
-
-    Args:
-        text: `Dumped.partitioned_text`.
-        axis_names, axis_sizes: the mesh it was compiled for, in its order.
-
-    >>> line = "  %r = f32[16,32]{1,0} all-reduce(%p), replica_groups={{0,1},{2,3}}, to_apply=%add"
-    >>> read_partitioned(line, ("data", "model"), (2, 2))[0].mesh_axes
-    ('model',)
-    """
-    return read_collectives(text, axis_names, axis_sizes)
+        return _without(lowered, options, f"There is no folder for XLA's dump: {error}")
 
 
 def requested_folder(options: Mapping[str, Any]) -> str | None:
-    """The folder that a person's own options or `XLA_FLAGS` dump to; None where neither does.
+    """The folder that the user's own options or `XLA_FLAGS` dump to; None where neither does.
 
-    >>> asked_folder({"xla_dump_to": "/tmp/mine"})
+    >>> requested_folder({"xla_dump_to": "/tmp/mine"})
     '/tmp/mine'
     """
     return str(options[_TO]) if options.get(_TO) else _flag(_TO)
@@ -248,7 +225,7 @@ def _folder(options: Mapping[str, Any], folder: str | None) -> Iterator[Path]:
     given = requested_folder(options) or folder
     if given is not None:
         if "://" in given or given in ("-", "sponge"):
-            raise _NoFolder(f"{given!r}, where it was asked to go, is no folder.")
+            raise _NoFolder(f"{given!r}, where it was to go, is no folder.")
         yield Path(given)
         return
     try:
@@ -262,45 +239,44 @@ def _folder(options: Mapping[str, Any], folder: str | None) -> Iterator[Path]:
         yield Path(made)
 
 
-def _compile(lowered: Any, options: Mapping[str, Any], place: Path, name: str | None) -> Dumped:
-    asked = {}
+def _compile(lowered: Any, options: Mapping[str, Any], path: Path, name: str | None) -> Dumped:
+    added = {}
     if requested_folder(options) is None:
-        asked[_TO] = str(place)
+        added[_TO] = str(path)
     if not options.get(_PASSES) and _flag(_PASSES) is None:
-        asked[_PASSES] = PASSES
-    dump = DumpFolder(place, stamps(place), name)
+        added[_PASSES] = PASSES
+    dump = DumpFolder(path, stamps(path), name)
     clock, begun = time.time(), time.perf_counter()
     try:
-        compiled = lowered.compile(compiler_options={**options, **asked})
+        compiled = lowered.compile(compiler_options={**options, **added})
     except Exception as error:
-        if not _is_of_the_dump(error, asked, place):
+        if not _is_of_the_dump(error, added, path):
             raise
         words = str(error).strip().splitlines()[0]
-        return _without(lowered, options, f"XLA cannot dump this program: {words[:_SAID]}")
+        return _without(lowered, options, f"XLA cannot dump this program: {words[:_MAX_MESSAGE]}")
     seconds = time.perf_counter() - begun
     files = list(dump.files())
     found = latest_dump(files, PARTITIONED)
     text = read_text(found)
     if found is None or text is None:
-        return Dumped(compiled, seconds, None, None, None, _why_none(dump, options))
+        return Dumped(compiled, seconds, None, None, _why_none(dump, options))
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(found.written - clock, 0.0), seconds)
-    propagated = read_text(latest_dump(files, PROPAGATED, found.number))
-    return Dumped(compiled, seconds, text, propagated, partition_s, "")
+    return Dumped(compiled, seconds, text, partition_s, "")
 
 
 def _without(lowered: Any, options: Mapping[str, Any], reason: str) -> Dumped:
     begun = time.perf_counter()
     compiled = lowered.compile(compiler_options=dict(options) or None)
-    return Dumped(compiled, time.perf_counter() - begun, None, None, None, reason)
+    return Dumped(compiled, time.perf_counter() - begun, None, None, reason)
 
 
-def _is_of_the_dump(error: Exception, asked: Mapping[str, Any], place: Path) -> bool:
-    """Whether a compile failed for what we asked in addition: an option, or a file of the dump."""
-    if _TO not in asked and _PASSES not in asked:
+def _is_of_the_dump(error: Exception, added: Mapping[str, Any], path: Path) -> bool:
+    """Whether a compile failed because of the dump: an option we added, or one of its files."""
+    if _TO not in added and _PASSES not in added:
         return False
     text = str(error)
-    return any(f"'{option}'" in text for option in asked) or (_TO in asked and str(place) in text)
+    return any(f"'{option}'" in text for option in added) or (_TO in added and str(path) in text)
 
 
 def _why_none(dump: DumpFolder, options: Mapping[str, Any]) -> str:
@@ -308,19 +284,19 @@ def _why_none(dump: DumpFolder, options: Mapping[str, Any]) -> str:
     passes = options.get(_PASSES) or _flag(_PASSES)
     if passes:
         return (
-            f"XLA was asked to dump the passes {str(passes)!r} alone, and wrote none of"
+            f"XLA was asked to dump the passes {str(passes)!r} only, and wrote none of"
             f" {PASSES!r}: add these to {_PASSES}."
         )
     if getattr(jax.config, "jax_compilation_cache_dir", None) and not dump.began():
         return (
             "The executable came out of jax's compilation cache on disk, so nothing was"
-            " partitioned. Without jax_compilation_cache_dir it is compiled anew."
+            " partitioned. Without jax_compilation_cache_dir it is compiled again."
         )
-    return f"XLA wrote no text of its partitioner to {dump.place}."
+    return f"XLA wrote no text of its partitioner to {dump.path}."
 
 
 def _module(lowered: Any) -> tuple[str | None, int | None]:
-    """The name of the lowered module and for how many devices it is; None where it does not say."""
+    """The name of the lowered module and its number of devices; None where it does not say."""
     try:
         attributes = lowered.compiler_ir().operation.attributes
         name = str(attributes["sym_name"]).strip('"')

@@ -1,11 +1,11 @@
 """The mesh in context while a program is traced, and the meshes that the program names itself.
 
-Found before jax is asked, since a program that is traced on an abstract mesh has no order of
-devices, and jax would say yes to what it refuses on the real ones.
+A program that is traced on an abstract mesh has no device order, so jax accepts there what it
+refuses on real devices. The checks here find such programs first.
 
-jax compares the two with the kind of device that each is made for: a mesh of axes alone is not
-equal to the same axes on CPUs, and `shard_map(mesh=...)` refuses it. For a plan that difference
-is none, so a program is traced again in the context that its own mesh asks for.
+jax also compares the kind of device that a mesh is made for: a mesh of axes alone is not equal to
+the same axes on CPUs, and `shard_map(mesh=...)` refuses it. That makes no difference to a plan, so
+such a program is traced again with its own mesh in context.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.failures import source_of
-from shardviz.core.backend.jaxprs import inner_jaxprs, named_meshes, plain_jaxpr
+from shardviz.core.backend.jaxprs import device_meshes_in, mesh_of_value, meshes_in
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, plural
 from shardviz.core.hlo.sources import is_user_file, line_in_words
@@ -31,23 +31,23 @@ from shardviz.core.layout.mesh import MeshSpec
 MAX_SHOWN = 16
 
 
-def refuse_other_orders(jaxpr: Any, mesh: MeshSpec) -> None:
+def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
     """Refuses a program that names the devices of its mesh in another order than the mesh.
 
     Raises:
-        ProgramError: with both orders, how they differ, and the line that names the second.
+        ProgramError: with both orders, how they differ, and the source line of the second.
     """
-    for named, equation in named_meshes(jaxpr):
+    for named, equation in device_meshes_in(jaxpr):
         own = mesh.device_ids.ravel().tolist()  # here: most programs name no mesh, however large
         other = [d.id for d in named.devices.flat]
         if other != own and sorted(other) == sorted(own):
             raise ProgramError(
-                _in_words("The program's mesh", own, naming_operation(equation), other)
+                _two_orders("The program's mesh", own, naming_operation(equation), other)
             )
 
 
-def _in_words(first: str, order: list[int], second: str, other: list[int]) -> str:
-    """Both orders, who has which, and what to do."""
+def _two_orders(first: str, order: list[int], second: str, other: list[int]) -> str:
+    """The sentence on two device orders: which mesh has which, and what to do."""
     return (
         f"Two meshes hold the same {plural(len(order), 'device')} in another order. {first}:"
         f" {_shown(order)}; {second}: {_shown(other)}{transposed(order, other)}. A program runs on"
@@ -57,10 +57,10 @@ def _in_words(first: str, order: list[int], second: str, other: list[int]) -> st
 
 
 def naming_operation(equation: Any) -> str:
-    """The operation that names a mesh, and its line where jax kept it.
+    """The operation that names a mesh, with its source line where jax kept one.
 
     >>> import jax
-    >>> who(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
+    >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
     'sin'
     """
     traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
@@ -71,7 +71,7 @@ def naming_operation(equation: Any) -> str:
 
 
 def transposed(order: list[int], other: list[int]) -> str:
-    """How one order becomes the other by a transpose, in words; `""` where it does not.
+    """How a transpose or reversal turns one order into the other, in words; else `""`.
 
     >>> transposed([0, 1, 2, 3, 4, 5], [0, 3, 1, 4, 2, 5])
     ', which is the first order as 2 × 3, transposed'
@@ -89,17 +89,13 @@ def _shown(ids: list[int]) -> str:
     return ", ".join(map(str, ids[:MAX_SHOWN])) + more
 
 
-# No mesh at all: every operation then takes the mesh of what it is given.
+# No mesh at all: every operation then takes the mesh of its operands.
 NO_MESH = AbstractMesh((), ())
-_SAYS = "mesh"
-_PLAIN = (type(None), str, int, tuple, list, dict)  # most parameters, and no meshes
 
 
 @contextlib.contextmanager
-def in_context(mesh: Mesh | AbstractMesh) -> Any:
-    """The context in which a program is traced and lowered: its mesh is the mesh.
-
-    What the person set with `jax.set_mesh` does not count meanwhile.
+def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
+    """Traces and lowers with this mesh in context, in place of what `jax.set_mesh` set.
 
     >>> with in_context(AbstractMesh((4,), ("data",))):
     ...     jax.sharding.get_abstract_mesh().axis_names
@@ -116,13 +112,13 @@ def in_context(mesh: Mesh | AbstractMesh) -> Any:
 
 
 @dataclass
-class RefusedMesh:
-    """The mesh of a program that jax refused beside the one in context; None so far.
+class MeshConflict:
+    """A mesh that a program names and that jax refuses because of the mesh in context.
 
     Attributes:
         context: the mesh in context.
-        named: the mesh that the program names.
-        source: the line of the person's code that does.
+        named: the mesh that the program names; None where jax refused none.
+        source: the line of the user's code that names it.
     """
 
     context: AbstractMesh
@@ -135,36 +131,31 @@ class RefusedMesh:
         return self.named is not None and _axes(self.named) == _axes(self.context)
 
 
-def watched(fn: Callable[..., Any], meeting: RefusedMesh) -> Callable[..., Any]:
-    """The same function, which writes down on which of its meshes jax refused it.
-
-    Args:
-        fn: the function that is traced.
-        meeting: where it is written down.
-    """
+def noting_conflict(fn: Callable[..., Any], conflict: MeshConflict) -> Callable[..., Any]:
+    """The same function; which of its meshes jax refuses is noted in `conflict`."""
 
     @functools.wraps(fn)
-    def told(*args: Any) -> Any:
+    def noting(*args: Any) -> Any:
         try:
             return fn(*args)
         except ValueError as error:
             # Here, since jax takes its own frames out of the error before it hands it on.
-            meeting.named = _named(error, meeting.context)
-            meeting.source = source_of(error)
+            conflict.named = _named(error, conflict.context)
+            conflict.source = source_of(error)
             raise
 
-    return told
+    return noting
 
 
-def refuse_other_axes(meeting: RefusedMesh, mesh: MeshSpec) -> None:
+def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
     """Refuses a program that names a mesh with other axes than its own.
 
     Raises:
         ProgramError: with both meshes, and what differs.
     """
-    if meeting.named is not None and not meeting.same_axes:
-        place = f" at {meeting.source}" if meeting.source else ""
-        words = _two_meshes(f"The function names a mesh of its own{place}", meeting.named, mesh)
+    if conflict.named is not None and not conflict.same_axes:
+        at = f" at {conflict.source}" if conflict.source else ""
+        words = _two_meshes(f"The function names a mesh of its own{at}", conflict.named, mesh)
         raise ProgramError(f"{words} Give both the same mesh.")
 
 
@@ -175,35 +166,24 @@ def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
     devices.
 
     Raises:
-        ProgramError: with both meshes, what differs, and the line that names the second.
+        ProgramError: with both meshes, what differs, and the source line of the second.
     """
-    for named, equation in _meshes(jaxpr):
+    for named, equation in meshes_in(jaxpr):
         if (tuple(named.axis_names), tuple(named.axis_sizes)) != (mesh.axis_names, mesh.axis_sizes):
             words = _two_meshes(
                 f"{naming_operation(equation)} is over a mesh of its own", named, mesh
             )
             raise ProgramError(
-                f"{words} A plan speaks of one mesh: give both the same, or ask sv.compile, which"
-                " tells what XLA makes of two."
+                f"{words} A plan has one mesh: give both the same, or use sv.compile, which"
+                " shows what XLA makes of two."
             )
 
 
-def _two_meshes(opening: str, named: AbstractMesh, mesh: MeshSpec) -> str:
+def _two_meshes(start: str, named: Mesh | AbstractMesh, mesh: MeshSpec) -> str:
     sizes = zip(named.axis_names, named.axis_sizes, strict=True)
     other = ", ".join(f"{name}={size}" for name, size in sizes)
     differs = differing_axes(mesh, named)
-    return f"{opening}, {other}, and the program's mesh is {mesh}. {differs}"
-
-
-def _meshes(jaxpr: Any) -> Iterator[tuple[AbstractMesh, Any]]:
-    """Every mesh that the operations of a program are over, as axes, with the operation."""
-    for equation in plain_jaxpr(jaxpr).eqns:
-        for value in equation.params.values():
-            mesh = None if isinstance(value, _PLAIN) else _mesh_of(value)
-            if mesh is not None and not mesh.empty:
-                yield mesh, equation
-        for inner in inner_jaxprs(equation.params):
-            yield from _meshes(inner)
+    return f"{start}, {other}, and the program's mesh is {mesh}. {differs}"
 
 
 def differing_axes(mesh: MeshSpec, named: Any) -> str:
@@ -216,11 +196,11 @@ def differing_axes(mesh: MeshSpec, named: Any) -> str:
     names, own = tuple(named.axis_names), mesh.axis_names
     if set(names) != set(own):
         sides = (("there", names, own), ("here", own, names))
-        alone = [(where, [a for a in mine if a not in other]) for where, mine, other in sides]
-        words = [f"{listed(axes)} only {where}" for where, axes in alone if axes]
+        extra = [(where, [a for a in mine if a not in other]) for where, mine, other in sides]
+        words = [f"{listed(axes)} only {where}" for where, axes in extra if axes]
         return f"The axes differ: {', '.join(words)}."
     if names != own:
-        return f"The axes stand in another order: {listed(names)} there."
+        return f"The axes are in another order: {listed(names)} there."
     types = [t.name for t in named.axis_types]
     for what, theirs, ours in (
         ("sizes", tuple(named.axis_sizes), mesh.axis_sizes),
@@ -233,26 +213,18 @@ def differing_axes(mesh: MeshSpec, named: Any) -> str:
 
 
 def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
-    """The mesh that the frame in which jax refused had in hand, beside the one in context."""
+    """The other mesh among the local variables of the jax function that raised the error."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    if _SAYS not in str(error) or not frames:
+    if "mesh" not in str(error) or not frames:
         return None
     innermost = frames[-1]
     if not str(innermost.f_globals.get("__name__", "")).startswith("jax."):
         return None
     for value in innermost.f_locals.values():
-        mesh = _mesh_of(value)
+        found = mesh_of_value(value)
+        mesh = None if found is None else found.abstract_mesh
         if mesh is not None and mesh != context and not mesh.empty and not _manual(mesh):
             return mesh
-    return None
-
-
-def _mesh_of(value: Any) -> AbstractMesh | None:
-    for name in ("", "mesh", "sharding"):
-        found = getattr(value, name, None) if name else value
-        found = getattr(found, "mesh", found) if name == "sharding" else found
-        if isinstance(found, (Mesh, AbstractMesh)):
-            return found.abstract_mesh
     return None
 
 

@@ -1,8 +1,9 @@
-"""The unsharded function: the same program on one device, to hold the sharded results against."""
+"""The unsharded function: the same program on one device, compared with the sharded results."""
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,16 +11,15 @@ import jax
 
 from shardviz.core.backend.compile import Executable, Lowered, compile_lowered, lower
 from shardviz.core.backend.devices import (
-    bytes_in_words,
     capacity_of,
     mesh_of,
-    needed_bytes,
     refusal,
+    run_bytes,
 )
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.inputs import Inputs
 from shardviz.core.backend.numeric_checks import moved_results, step_of, values_check
-from shardviz.core.format import listed
+from shardviz.core.format import bytes_text, listed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
@@ -33,31 +33,31 @@ def checks(
     lowered: Lowered,
     executable: Executable,
     devices: Sequence[Any],
-    given: Inputs,
+    inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    """One Check an output, or one that says why there is nothing to compare with.
+    """One Check per output, or one that says why there is nothing to compare with.
 
     Args:
         program: what ran.
-        lowered, executable: what was made of it.
+        lowered, executable: the program as it was lowered and compiled.
         devices: where it ran.
-        given: the values it was given, or made-up ones.
-        results: what came out.
+        inputs: the values it ran with.
+        results: its outputs.
     """
     if not results:
         return ()
-    if reason := _reason_against(program, lowered, devices):
+    if reason := _why_not_comparable(program, lowered, devices):
         return (Check(_TITLE, None, reason),)
-    alone = unsharded(program)
+    single = unsharded(program)
     try:
-        return _compared(alone, lowered, executable, devices, given, results)
-    except Exception as error:  # noqa: BLE001  a function may be made for many devices alone
+        return _compared(single, lowered, executable, devices, inputs, results)
+    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
         return (Check(_TITLE, None, f"It does not run on one device. {in_words(error)}"),)
 
 
 def unsharded(program: Program) -> Program:
-    """The program on a mesh of the same axes, all of size 1: whatever is split stays whole.
+    """The program on a mesh of the same axes, all of size 1: nothing is split.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -72,7 +72,7 @@ def unsharded(program: Program) -> Program:
     return program.replace(mesh=ones, arrays=arrays, out_specs=None, options=options)
 
 
-def _reason_against(program: Program, lowered: Lowered, devices: Sequence[Any]) -> str | None:
+def _why_not_comparable(program: Program, lowered: Lowered, devices: Sequence[Any]) -> str | None:
     if program.mesh.size == 1:
         return "The mesh has one device: what ran is the unsharded function."
     if lowered.effects:
@@ -80,35 +80,35 @@ def _reason_against(program: Program, lowered: Lowered, devices: Sequence[Any]) 
             f"Not compared: the program has effects ({listed(lowered.effects)}), and a second run"
             " would repeat them."
         )
-    whole = sum(a.bytes for a in program.arrays) + sum(
-        o.dtype.itemsize * _size(o.shape) for o in lowered.traced.outputs
+    size = sum(a.bytes for a in program.arrays) + sum(
+        o.dtype.itemsize * math.prod(o.shape) for o in lowered.traced.outputs
     )
-    return _too_big(Memory(arguments=whole), devices)
+    return _too_big(Memory(arguments=size), devices)
 
 
 def _compared(
-    alone: Program,
+    program: Program,
     lowered: Lowered,
     executable: Executable,
     devices: Sequence[Any],
-    given: Inputs,
+    inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    mesh = mesh_of(devices[:1], alone.mesh)
+    mesh = mesh_of(devices[:1], program.mesh)
 
     def make() -> Executable:
-        return compile_lowered(lower(alone, mesh), alone.mesh)
+        return compile_lowered(lower(program, mesh), program.mesh)
 
     # Kept with the executable: the same text is the same function.
     single = executable.reference(make) if lowered.cacheable else make()
     if reason := _too_big(single.memory, devices):
         return (Check(_TITLE, None, reason),)
-    inputs = given.whole(mesh)
-    expected = jax.block_until_ready(single.stage(*inputs))
-    dtypes = [i.dtype for i in inputs if not jax.numpy.issubdtype(i.dtype, jax.dtypes.prng_key)]
+    arguments = inputs.place_unsharded(mesh)
+    expected = jax.block_until_ready(single.stage(*arguments))
+    dtypes = [i.dtype for i in arguments if not jax.numpy.issubdtype(i.dtype, jax.dtypes.prng_key)]
     platform = devices[0].platform
     moved = functools.cache(
-        lambda: moved_results(single.stage, inputs, step_of(lowered.text, platform))
+        lambda: moved_results(single.stage, arguments, step_of(lowered.text, platform))
     )
     found = tuple(
         values_check(
@@ -125,7 +125,7 @@ def _compared(
 
 
 def _undecided(check: Check) -> Check:
-    """Inside `shard_map` a function sees its place in the mesh, and may rightly differ on one."""
+    """Inside `shard_map` a function sees its device coordinates, and may differ on one device."""
     if check.ok is not False:
         return check
     detail = (
@@ -140,13 +140,6 @@ def _too_big(memory: Memory, devices: Sequence[Any]) -> str | None:
     if refusal(memory, capacity, 1) is None:
         return None
     return (
-        f"Not compared: on one device it needs {bytes_in_words(needed_bytes(memory))}, and"
-        f" {bytes_in_words(capacity.free or 0)} are free."
+        f"Not compared: on one device it needs {bytes_text(run_bytes(memory))}, and"
+        f" {bytes_text(capacity.free or 0)} are free."
     )
-
-
-def _size(shape: tuple[int, ...]) -> int:
-    size = 1
-    for n in shape:
-        size *= n
-    return size

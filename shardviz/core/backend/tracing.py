@@ -1,4 +1,4 @@
-"""trace() -> Traced: the user's function, seen by jax with the shardings that were asked for.
+"""trace() -> Traced: the user's function, seen by jax with the shardings that were requested.
 
 Programs are traced flat: leaves in, leaves out. So an executable can serve every program with the
 same text, whatever trees its arguments and results form.
@@ -22,11 +22,11 @@ from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.jax_effects import effect_names
 from shardviz.core.backend.program_meshes import (
     NO_MESH,
-    RefusedMesh,
+    MeshConflict,
     in_context,
+    noting_conflict,
     refuse_other_axes,
-    refuse_other_orders,
-    watched,
+    refuse_other_device_order,
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.layout import lay_out
@@ -76,33 +76,36 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
-    meeting = RefusedMesh(mesh.abstract_mesh)
+    conflict = MeshConflict(mesh.abstract_mesh)
     try:
-        return _traced(program, mesh, mesh, meeting)
+        return _traced(program, mesh, mesh, conflict)
     except ValueError:
-        refuse_other_axes(meeting, program.mesh)
-        if meeting.named is None:
+        refuse_other_axes(conflict, program.mesh)
+        if conflict.named is None:
             raise
     # The function names the same axes for another kind of device: its own mesh is as good.
-    own = meeting.named
+    own = conflict.named
     again = own if isinstance(mesh, AbstractMesh) else mesh
-    meeting = RefusedMesh(own)
+    conflict = MeshConflict(own)
     try:
-        return _traced(program, again, own, meeting)
+        return _traced(program, again, own, conflict)
     except ValueError:
-        if meeting.named is None:
+        if conflict.named is None:
             raise
-    return _traced(program, again, NO_MESH, meeting)  # it names several, as jax allows without one
+    return _traced(program, again, NO_MESH, conflict)  # it names several, as jax allows without one
 
 
 def _traced(
-    program: Program, mesh: Mesh | AbstractMesh, context: Mesh | AbstractMesh, meeting: RefusedMesh
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    context: Mesh | AbstractMesh,
+    conflict: MeshConflict,
 ) -> Traced:
     """A program traced on a mesh, in the context of one."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = _Results(program)
-    flat = watched(_flat(program, results), meeting)
+    flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
     with in_context(context):
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
@@ -112,7 +115,7 @@ def _traced(
             outs = tuple(s if s is None else NamedSharding(mesh, s.to_jax()) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
             stage = jitted.trace(*arguments)
-    refuse_other_orders(stage.jaxpr, program.mesh)
+    refuse_other_device_order(stage.jaxpr, program.mesh)
     outputs = tuple(
         Output(name, tuple(info.shape), info.dtype)
         for name, info in zip(results.names, jax.tree.leaves(stage.out_info), strict=True)
@@ -123,7 +126,7 @@ def _traced(
 
 
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
-    """One ShapeDtypeStruct an array, sharded over `mesh` as was asked.
+    """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
 
     Raises:
         ProgramError: naming the first array that cannot be laid out.
@@ -143,7 +146,7 @@ def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.Sh
 
 
 def placed_spec(spec: Spec) -> Spec:
-    """The spec an argument is placed with: a dimension left to the compiler stays whole there."""
+    """The spec an argument is placed with: a dimension left to the compiler is not split."""
     return Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
 
 

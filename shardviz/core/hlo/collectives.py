@@ -1,6 +1,6 @@
-"""Collectives in the text of a compiled module. Pure: text in, values out; knows no jax.
+"""read_collectives(): the collectives in the text of a compiled module.
 
-A line filter finds the few lines with a collective; only these, and the lines that name them, are
+A pattern finds the few lines with a collective; only these, and the lines that name them, are
 read. Text of jax 0.10 and 0.12 for CPU, GPU and TPU is kept in `tests/program/hlo`.
 """
 
@@ -82,7 +82,7 @@ def _find(text: str) -> list[_Found]:
         start = text.rfind("\n", 0, match.start()) + 1
         head = HEAD.match(text, start, match.start() + 1)
         if head is None or '"' in (shape := text[head.end() : match.start()]):
-            continue  # the word stands in some string, not where the operation does
+            continue  # the word is inside a string
         end = text.find("\n", match.end())
         line = text[start : end if end >= 0 else len(text)]
         shape = _COMMENT.sub("", shape)
@@ -106,8 +106,11 @@ class _CollectiveReader:
         self.replicas: dict[tuple[str, str], Replicas] = {}
 
     def each_once(self, found: list[_Found]) -> list[_Found]:
-        """TPU's compiler cuts a collective into pieces and fuses each with some other work; the
-        pieces bear one channel and one chain. The first of them stands for all."""
+        """The collectives without repetitions.
+
+        TPU's compiler splits a collective into parts that share a channel and a chain, and fuses
+        each with other work. Only the first part is kept.
+        """
         seen: set[tuple[str, ...]] = set()
         result = []
         for one in found:
@@ -118,8 +121,10 @@ class _CollectiveReader:
         return self._of_all_slices(result) if self.slices else result
 
     def _of_all_slices(self, found: list[_Found]) -> list[_Found]:
-        """A permutation that the compiler wrote for each slice by itself stands once; where it
-        moves nothing inside of any, the send between slices is all there is of it."""
+        """Joins permutations that the compiler wrote once per slice.
+
+        One that moves nothing inside a slice is dropped: the send between slices is all of it.
+        """
         result, first = [], {}
         for one in found:
             branch = branch_of(self.module, self.module.computation_at(one.start))
@@ -144,10 +149,10 @@ class _CollectiveReader:
     def _host(self, computation: str) -> str:
         """The computation that calls a fusion."""
         for _ in range(4):
-            sites = [c for c in self.module.calls.get(computation, []) if c.attribute == "calls"]
-            if not sites:
+            calls = [c for c in self.module.calls.get(computation, []) if c.attribute == "calls"]
+            if not calls:
                 break
-            computation = self.module.computation_at(sites[0].start)
+            computation = self.module.computation_at(calls[0].start)
         return computation
 
     def collective(self, found: _Found) -> Collective:
@@ -160,25 +165,25 @@ class _CollectiveReader:
             kind = "reduce-scatter"
         elif kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
-        turns = self.loops.turns(computation)
-        remade = self.rematerialised.why(found.start) if kind == "all-gather" else ""
-        place = instruction_source(self.module, self.sources, found.start, kind, computation)
+        runs = self.loops.count(computation)
+        cause = self.rematerialised.why(found.start) if kind == "all-gather" else ""
+        source = instruction_source(self.module, self.sources, found.start, kind, computation)
         return Collective(
             kind=kind,
             mesh_axes=replicas.axes,
             bytes_per_device=size,
-            op=place.op,
-            source=place.source,
+            op=source.op,
+            source=source.source,
             groups=replicas.groups,
             is_async=self.is_async(found, computation),
-            in_loop=turns.in_loop,
+            in_loop=runs.in_loop,
             name=found.name,
             shape=without_layout(shape),
-            trips=turns.trips,
-            stack=place.stack,
+            trips=runs.trips,
+            stack=source.stack,
             group_size=replicas.size,
-            cause=remade,
-            rematerialises=bool(remade),
+            cause=cause,
+            rematerialises=bool(cause),
         )
 
     def replicas_of(self, found: _Found) -> Replicas:
@@ -194,7 +199,7 @@ class _CollectiveReader:
         return self.replicas[key]
 
     def crossing(self, found: Crossing) -> Collective:
-        """A collective between slices, which the hosts carry out."""
+        """A collective between slices, which the hosts execute."""
         computation = self.module.computation_at(found.start)
         groups = self.slices.crossing(found.target) if self.slices else ()
         paired = found.kind == "collective-permute"
@@ -203,36 +208,38 @@ class _CollectiveReader:
         size = shape_bytes(found.shape)
         if found.kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
-        turns = self.loops.turns(computation)
+        runs = self.loops.count(computation)
         at = found.sends if sums else found.start
-        place = instruction_source(self.module, self.sources, at, found.kind, computation)
+        source = instruction_source(self.module, self.sources, at, found.kind, computation)
         return Collective(
             kind=found.kind,
             mesh_axes=replicas.axes,
             bytes_per_device=size,
-            op=place.op,
-            source=place.source,
+            op=source.op,
+            source=source.source,
             groups=replicas.groups,
             is_async=True,
-            in_loop=turns.in_loop,
+            in_loop=runs.in_loop,
             name=found.name,
             shape=without_layout(found.shape),
-            trips=turns.trips,
-            stack=place.stack,
+            trips=runs.trips,
+            stack=source.stack,
             group_size=replicas.size,
             between_slices=True,
         )
 
     def is_async(self, found: _Found, computation: str) -> bool:
-        """Whether other work can run meanwhile. GPU's compiler makes pairs of all collectives and
-        marks those that are waited for at once."""
+        """Whether other work can run meanwhile.
+
+        GPU's compiler makes every collective a start and a done, and marks the synchronous ones.
+        """
         if found.started:
             return _NOT_ASYNC not in found.line
         return self._wrappers.get(computation, False) or "chain_id=" in found.line
 
     @cached_property
     def _wrappers(self) -> dict[str, bool]:
-        """Computation that a generic `async-start` wraps, to whether it is asynchronous."""
+        """Whether each computation that a generic `async-start` wraps is asynchronous."""
         if " async-start(" not in self.module.text:
             return {}
         return {

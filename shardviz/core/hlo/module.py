@@ -1,11 +1,11 @@
-"""The text of a compiled module by line: computations, instructions, shapes, loops.
+"""The text of a compiled module: its computations, instructions, shapes and loops.
 
-Nothing is parsed in full. Positions in the text stand for instructions, and only the lines that
-somebody asks for are read. Pure.
+The text is not parsed in full: an instruction is the position of its line, and only lines that are
+needed are read.
 
-XLA writes the turns on a loop where it knows them (`known_trip_count`), which it works out after
-partitioning. Before that, and where a compiler keeps none, they follow from the loop itself where
-it is plain: a number that starts at a constant, grows by a constant and is held against a constant.
+XLA writes the trip count of a loop where it knows it (`known_trip_count`), which it finds after
+partitioning. Elsewhere it is computed from the loop itself where that is simple: a number that
+starts at a constant, grows by a constant and is compared with a constant.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ def shape_bytes(shape: str) -> int:
 
 
 def element_count(dims: str) -> int:
-    """How many numbers a shape of these dimensions holds; a bound `<=10` counts in full.
+    """How many elements a shape of these dimensions has; a bound `<=10` counts in full.
 
-    >>> count("8, 16"), count("<=10"), count("")
+    >>> element_count("8, 16"), element_count("<=10"), element_count("")
     (128, 10, 1)
     """
     return math.prod(int(d.strip().lstrip("<=")) for d in dims.split(",") if d.strip())
@@ -68,7 +68,7 @@ _OPCODE = re.compile(r" ([a-z][\w\-]*)\(")
 
 
 class ComputationCall(NamedTuple):
-    """One place where a computation is named by an instruction.
+    """One call of a computation: an instruction that names it.
 
     Attributes:
         attribute: `body`, `condition`, `calls`, `to_apply`, `branch` …
@@ -106,7 +106,7 @@ class Module:
         return starts, names
 
     def computation_at(self, position: int) -> str:
-        """The computation that a position of the text stands in, or `""`."""
+        """The computation around a position of the text, or `""`."""
         starts, names = self._heads
         at = bisect_right(starts, position) - 1
         return names[at] if at >= 0 else ""
@@ -119,7 +119,7 @@ class Module:
 
     @cached_property
     def starts(self) -> dict[str, int]:
-        """Computation to where its head stands."""
+        """Computation to the position of its first line."""
         starts, names = self._heads
         return dict(zip(names, starts, strict=True))
 
@@ -142,12 +142,12 @@ class Module:
         return self.text.rfind("\n", 0, position) + 1
 
     def line_at(self, start: int) -> str:
-        """The line that starts there."""
+        """The line that starts at a position."""
         end = self.text.find("\n", start)
         return self.text[start : end if end >= 0 else len(self.text)]
 
     def definition(self, name: str, position: int) -> str:
-        """The line that makes `name` in the computation around a position, or `""`."""
+        """The line that defines `name` in the computation around a position, or `""`."""
         begin, end = self.span_at(position)
         at = self.text.find(f"%{name} = ", begin, end)
         return self.line_at(self.line_start(at)) if at >= 0 else ""
@@ -161,14 +161,14 @@ class Module:
         return self.line_at(at + 1) if at >= 0 else ""
 
     def users(self, start: int, limit: int = 2) -> list[int]:
-        """Where the first lines start that read what the line at `start` makes."""
+        """The positions of the first lines that read the result of the line at `start`."""
         head = HEAD.match(self.text, start)
         if head is None:
             return []
         return self.mentions(head[1], head.end(), self.span_at(start)[1], limit)
 
     def mentions(self, name: str, begin: int, end: int, limit: int = 2) -> list[int]:
-        """Where the first lines start that name something, between two positions."""
+        """The positions of the first lines that contain a name, between two positions."""
         starts: list[int] = []
         at = self.text.find(name, begin, end)
         while at >= 0 and len(starts) < limit:
@@ -204,7 +204,7 @@ def operands(line: str) -> list[Operand]:
 
 
 def _closing(line: str, begin: int) -> int:
-    """Where the parenthesis closes that was opened before `begin`."""
+    """The position of the parenthesis that closes the one before `begin`."""
     at = line.find(")", begin)
     while at >= 0 and line.count("(", begin, at) > line.count(")", begin, at):
         at = line.find(")", at + 1)
@@ -226,7 +226,7 @@ class ExecutionCount(NamedTuple):
 
     Attributes:
         in_loop: whether it is reached from a loop.
-        trips: how often it runs; None where a loop does not say.
+        trips: how often it runs; None where the trip count of a loop is not known.
     """
 
     in_loop: bool
@@ -234,7 +234,7 @@ class ExecutionCount(NamedTuple):
 
 
 class Loops:
-    """The loops of a module, worked out where somebody asks."""
+    """How often the computations of a module run."""
 
     def __init__(self, module: Module) -> None:
         self._module = module
@@ -242,39 +242,39 @@ class Loops:
         self._while_trips: dict[int, int | None] = {}
         self._any = " while(" in module.text
 
-    def turns(self, computation: str) -> ExecutionCount:
+    def count(self, computation: str) -> ExecutionCount:
         """How often a computation runs.
 
-        >>> Loops(Module("")).turns("main")
-        Turns(in_loop=False, trips=1)
+        >>> Loops(Module("")).count("main")
+        ExecutionCount(in_loop=False, trips=1)
         """
         if not self._any:
             return ExecutionCount(False, 1)
         if computation not in self._known:
-            self._known[computation] = ExecutionCount(False, 1)  # what calls itself ends here
+            self._known[computation] = ExecutionCount(False, 1)  # ends a recursion
             self._known[computation] = self._from_calls(computation)
         return self._known[computation]
 
     def _from_calls(self, computation: str) -> ExecutionCount:
-        sites = _distinct(self._module.calls.get(computation, []))
-        if not sites:
+        calls = _distinct(self._module.calls.get(computation, []))
+        if not calls:
             return ExecutionCount(False, 1)
-        each = [self._of_call(site) for site in sites]
+        each = [self._of_call(call) for call in calls]
         if not any(t.in_loop for t in each):
             return ExecutionCount(False, 1)
         trips = [t.trips for t in each]
         total = None if None in trips else sum(t or 0 for t in trips)
         return ExecutionCount(True, total)
 
-    def _of_call(self, site: ComputationCall) -> ExecutionCount:
-        caller = self.turns(self._module.computation_at(site.start))
-        if site.attribute not in ("body", "condition"):
+    def _of_call(self, call: ComputationCall) -> ExecutionCount:
+        caller = self.count(self._module.computation_at(call.start))
+        if call.attribute not in ("body", "condition"):
             return caller
-        trips = self._trips(site.start)
+        trips = self._trips(call.start)
         if trips is None or caller.trips is None:
             return ExecutionCount(True, None)
-        # The condition is asked once more, to end the loop.
-        return ExecutionCount(True, caller.trips * (trips + (site.attribute == "condition")))
+        # The condition runs once more, which ends the loop.
+        return ExecutionCount(True, caller.trips * (trips + (call.attribute == "condition")))
 
     def _trips(self, start: int) -> int | None:
         if start not in self._while_trips:
@@ -284,7 +284,7 @@ class Loops:
         return self._while_trips[start]
 
     def _counted(self, line: str, start: int) -> int | None:
-        """The turns of a plain loop: `for (i = first; i < last; i += step)`."""
+        """The trip count of a simple loop: `for (i = first; i < last; i += step)`."""
         parts = dict(_WHILE.findall(line))
         root = self._module.root(parts.get("condition", ""))
         direction = _DIRECTION.search(root)
@@ -301,11 +301,11 @@ class Loops:
             step = self._step(index, parts.get("body", ""))
             first, last = self._initial(index, start), self._value(bound, at, start)
             if step and first is not None and last is not None:
-                return _turns_between(first, last, step, way)
+                return _trip_count(first, last, step, way)
         return None
 
     def _traced(self, operand: Operand, at: int, depth: int = 0) -> tuple[str, int] | None:
-        """`("constant", value)`, or `("element", index)` of what the computation is given."""
+        """`("constant", value)`, or `("element", index)` of the computation's parameter."""
         line = self._module.definition(operand.name, at)
         kind, reads = opcode(line), operands(line)
         if depth > _DEEPEST or not kind:
@@ -319,8 +319,8 @@ class Loops:
             return self._traced(reads[operand.element], at, depth + 1)
         if kind == "get-tuple-element" and reads:
             index = _INDEX.search(line)
-            whole = Operand(reads[0].name, int(index[1])) if index else reads[0]
-            return self._traced(whole, at, depth + 1)
+            source = Operand(reads[0].name, int(index[1])) if index else reads[0]
+            return self._traced(source, at, depth + 1)
         if kind in _SAME and len(reads) == 1:
             element = operand.element if reads[0].element is None else reads[0].element
             inner = Operand(reads[0].name, element)
@@ -328,7 +328,7 @@ class Loops:
         return None
 
     def _step(self, index: tuple[str, int] | None, body: str) -> int | None:
-        """By how much each turn adds to an element, where it is a constant."""
+        """By how much an iteration increases an element, where that is constant."""
         line = self._element(index, body)
         if opcode(line) != "add":
             return None
@@ -337,7 +337,7 @@ class Loops:
         return steps[0] if index in found and len(steps) == 1 else None
 
     def _element(self, index: tuple[str, int] | None, body: str) -> str:
-        """The line that makes one element of what a body hands on."""
+        """The line that computes one element of the result of a loop body."""
         root = self._module.root(body)
         reads = operands(root) if opcode(root) == "tuple" else []
         if index is None or index[0] != "element" or index[1] >= len(reads):
@@ -345,19 +345,19 @@ class Loops:
         return self._module.definition(reads[index[1]].name, self._module.starts[body])
 
     def _initial(self, index: tuple[str, int] | None, start: int, depth: int = 0) -> int | None:
-        """What an element is before the first turn of the loop at `start`."""
+        """The value of an element before the loop at `start`."""
         if index is None or index[0] != "element":
             return None
-        given = operands(self._module.line_at(start))
-        if len(given) != 1:
+        initial = operands(self._module.line_at(start))
+        if len(initial) != 1:
             return None
-        found = self._traced(Operand(given[0].name, index[1]), start)
+        found = self._traced(Operand(initial[0].name, index[1]), start)
         return self._outside(found, start, depth)
 
     def _value(
         self, found: tuple[str, int] | None, at: int, start: int, depth: int = 0
     ) -> int | None:
-        """A constant, or an element that the loop at `start` hands on as it was given."""
+        """The value of a constant, or of an element that the loop at `start` does not change."""
         if found is None or found[0] == "constant" or depth > _DEEPEST:
             return found[1] if found and found[0] == "constant" else None
         body = dict(_WHILE.findall(self._module.line_at(start))).get("body", "")
@@ -365,21 +365,21 @@ class Loops:
         reads = operands(root) if opcode(root) == "tuple" else []
         if found[1] >= len(reads):
             return None
-        handed = self._traced(reads[found[1]], self._module.starts[body])
-        return self._initial(found, start, depth + 1) if handed == found else None
+        passed_on = self._traced(reads[found[1]], self._module.starts[body])
+        return self._initial(found, start, depth + 1) if passed_on == found else None
 
     def _outside(self, found: tuple[str, int] | None, start: int, depth: int) -> int | None:
         if found is None or found[0] == "constant":
             return found[1] if found else None
         caller = self._module.computation_at(start)
-        sites = [c for c in self._module.calls.get(caller, []) if c.attribute == "body"]
-        return self._value(found, start, sites[0].start, depth + 1) if len(sites) == 1 else None
+        calls = [c for c in self._module.calls.get(caller, []) if c.attribute == "body"]
+        return self._value(found, start, calls[0].start, depth + 1) if len(calls) == 1 else None
 
 
-def _turns_between(first: int, last: int, step: int, way: str) -> int | None:
-    """How many turns until the condition no longer holds; None for loops that do not end so.
+def _trip_count(first: int, last: int, step: int, way: str) -> int | None:
+    """How many iterations until the condition is false; None for loops that do not end so.
 
-    >>> [_turns_between(*case) for case in ((0, 6, 1, "LT"), (0, 6, 4, "LE"), (5, 0, -1, "GE"))]
+    >>> [_trip_count(*case) for case in ((0, 6, 1, "LT"), (0, 6, 4, "LE"), (5, 0, -1, "GE"))]
     [6, 2, 6]
     """
     gap = last - first
@@ -392,7 +392,7 @@ def _turns_between(first: int, last: int, step: int, way: str) -> int | None:
     return max(0, -(-gap // step))
 
 
-def _distinct(sites: list[ComputationCall]) -> list[ComputationCall]:
-    """Every call once: an asynchronous one names its computation at its start, updates and done."""
-    wrapped = [s for s in sites if s.attribute == "calls"]
-    return wrapped[:1] + [s for s in sites if s.attribute != "calls"]
+def _distinct(calls: list[ComputationCall]) -> list[ComputationCall]:
+    """Every call once: an asynchronous one names its computation in its start, update and done."""
+    wrapped = [s for s in calls if s.attribute == "calls"]
+    return wrapped[:1] + [s for s in calls if s.attribute != "calls"]

@@ -1,13 +1,13 @@
-"""Full rematerialisations: arrays that are made whole on every device only to be cut anew. Pure.
+"""Full rematerialisations: arrays that every device gathers in full only to split them again.
 
-Where XLA's partitioner knows no better way from one sharding to another, it warns of an
-"involuntary full rematerialization" (`spmd_partitioner.cc`): it gathers the whole array on every
-device, and each device cuts out its new part. The warning goes to the log; in the text it leaves an
-all-gather whose result is cut right away by the number of the device.
+Where XLA's partitioner finds no better way from one sharding to another, it warns of an
+"involuntary full rematerialization" (`spmd_partitioner.cc`): it gathers the full array on every
+device, and each device slices its new shard out of it. The warning goes to the log; in the text it
+leaves an all-gather whose result is sliced right away by the number of the device.
 
-Straight after the partitioner that is exact: a constraint that asks for the whole array stands as a
-copy between gather and cut. In a final program such copies are gone; there only a gather and a cut
-of one operation are told, and `comparison.inherited` adds what the partitioner's text says.
+Right after the partitioner that is exact: where the user asks for the full array, there is a copy
+between gather and slice. A final program has no such copies; there only a gather and a slice of one
+operation count, and `comparison.inherited` adds what the partitioner's text shows.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CALLS = re.compile(r"\bcalls=%([\w.\-]+)")
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _SHAPE = re.compile(r" = ([^ ]+) ")
-# What may stand between the gather and the cut without doing anything to the numbers.
+# Operations that may be between the gather and the slice: they change no element.
 _PASSING = frozenset(("all-gather-done", "get-tuple-element", "pad", "slice"))
 _RESHAPING = frozenset(("bitcast", "reshape", "transpose"))
 _LAID_OUT = frozenset(("bitcast", "convert", "copy"))  # where copies no longer mark constraints
@@ -34,7 +34,7 @@ class Rematerialization:
         self._module = module
         self._stacked = False
         self._any = "partition-id(" in module.text or "replica-id(" in module.text
-        # A final program: its copies are its own, and a constraint has left no trace but its name.
+        # In a final program copies no longer mark the constraints of the user.
         self._final = "is_scheduled=true" in module.text[: module.text.find("\n") + 1]
 
     def why(self, start: int) -> str:
@@ -44,19 +44,19 @@ class Rematerialization:
         if not line or self._written_by_hand(line):
             return ""
         self._stacked = self._adds_dimension(line, start)
-        place = self._cut(start, 0)
-        cut = self._module.line_at(place) if place is not None else ""
-        if place is None or (self._final and _name(cut) != _name(line)):
-            return ""  # somebody may have asked for the whole array
-        whole = self._module.definition(operands(cut)[0].name, place)
-        sizes = zip(_dims(whole), _dims(cut), strict=True)
+        found = self._find_slice(start, 0)
+        part = self._module.line_at(found) if found is not None else ""
+        if found is None or (self._final and _name(part) != _name(line)):
+            return ""  # the user may want the full array
+        full = self._module.definition(operands(part)[0].name, found)
+        sizes = zip(_dims(full), _dims(part), strict=True)
         if any(int(w) % int(p) for w, p in sizes):
             return ""  # parts that overlap: neighbours' rows for a window that slides
-        return _in_words(_shape(whole), _shape(cut))
+        return _in_words(_shape(full), _shape(part))
 
     def _adds_dimension(self, line: str, start: int) -> bool:
-        """Whether it gathers along a dimension of its own, as TPU's compiler does where several
-        dimensions are split; then the whole array is put together by reshapes."""
+        """Whether it gathers along a new dimension, as TPU's compiler does where several dimensions
+        are split; reshapes then make the full array."""
         reads = operands(line)
         made = self._module.definition(reads[0].name, start) if reads else ""
         shape = _SHAPE.search(made)
@@ -67,63 +67,63 @@ class Rematerialization:
             return False
         return _name(line).rpartition("/")[2].startswith("all_gather")
 
-    def _cut(self, start: int, depth: int) -> int | None:
-        """Where a reader of a value cuts its part out of it by the number of the device."""
+    def _find_slice(self, start: int, depth: int) -> int | None:
+        """The position of a slice of a value that depends on the number of the device."""
         line = self._module.line_at(start)
         name = line.partition(" = ")[0].split()[-1].lstrip("%")
-        for place in self._module.users(start, limit=16) if depth < _DEEPEST else ():
-            found = self._read_by(place, name, depth)
+        for user in self._module.users(start, limit=16) if depth < _DEEPEST else ():
+            found = self._read_by(user, name, depth)
             if found is not None:
                 return found
         return None
 
-    def _read_by(self, place: int, name: str, depth: int) -> int | None:
-        line = self._module.line_at(place)
+    def _read_by(self, start: int, name: str, depth: int) -> int | None:
+        line = self._module.line_at(start)
         kind, reads = opcode(line), operands(line)
         numbers = [i for i, o in enumerate(reads) if o.name == name]
         if not numbers:
             return None
         if kind == "dynamic-slice" and numbers[0] == 0:
-            return place if any(self._by_device(o, place, 0) for o in reads[1:]) else None
+            return start if any(self._by_device(o, start, 0) for o in reads[1:]) else None
         passes = kind in _PASSING or kind.startswith("all-gather")
         passes = passes or (self._stacked and kind in _RESHAPING)
-        if passes or (self._final and kind in _LAID_OUT and self._as_it_was(line, reads[0], place)):
-            return self._cut(place, depth + 1)
-        return self._cut_in_fusion(line, numbers[0], depth) if kind == "fusion" else None
+        if passes or (self._final and kind in _LAID_OUT and self._as_it_was(line, reads[0], start)):
+            return self._find_slice(start, depth + 1)
+        return self._slice_in_fusion(line, numbers[0], depth) if kind == "fusion" else None
 
-    def _as_it_was(self, line: str, operand: Operand, place: int) -> bool:
-        """Whether a copy keeps the sizes of all dimensions."""
-        before = self._module.definition(operand.name, place)
+    def _as_it_was(self, line: str, operand: Operand, start: int) -> bool:
+        """Whether a copy keeps the size of every dimension."""
+        before = self._module.definition(operand.name, start)
         return [d for d in _dims(before) if d != "1"] == [d for d in _dims(line) if d != "1"]
 
-    def _cut_in_fusion(self, line: str, number: int, depth: int) -> int | None:
+    def _slice_in_fusion(self, line: str, number: int, depth: int) -> int | None:
         called = _CALLS.search(line)
         head = self._module.starts.get(called[1]) if called else None
         if head is None:
             return None
         begin, end = self._module.span_at(head)
         at = self._module.text.find(f" parameter({number})", begin, end)
-        return self._cut(self._module.line_start(at), depth + 1) if at >= 0 else None
+        return self._find_slice(self._module.line_start(at), depth + 1) if at >= 0 else None
 
-    def _by_device(self, operand: Operand, place: int, depth: int) -> bool:
+    def _by_device(self, operand: Operand, start: int, depth: int) -> bool:
         """Whether a value depends on the number of the device."""
-        line = self._module.definition(operand.name, place)
+        line = self._module.definition(operand.name, start)
         kind = opcode(line)
         if kind in ("partition-id", "replica-id"):
             return True
         if depth > _DEEPEST or not kind or kind == "constant":
             return False
         if kind == "parameter":
-            return self._given_by_device(line, place, depth)
+            return self._parameter_by_device(line, start, depth)
         called = _CALLS.search(line) if kind == "fusion" else None
         if called and self._mentions_device(called[1]):
             return True
-        return any(self._by_device(o, place, depth + 1) for o in operands(line))
+        return any(self._by_device(o, start, depth + 1) for o in operands(line))
 
-    def _given_by_device(self, line: str, place: int, depth: int) -> bool:
-        """Whether a fusion is given the number of the device, or something that depends on it."""
+    def _parameter_by_device(self, line: str, start: int, depth: int) -> bool:
+        """Whether the argument of a fusion depends on the number of the device."""
         number = _PARAMETER.search(line)
-        computation = self._module.computation_at(place)
+        computation = self._module.computation_at(start)
         for call in self._module.calls.get(computation, [])[:1]:
             reads = operands(self._module.line_at(call.start))
             if call.attribute == "calls" and number and int(number[1]) < len(reads):
@@ -153,8 +153,8 @@ def _shape(line: str) -> str:
     return without_layout(found[1]) if found else ""
 
 
-def _in_words(whole: str, part: str) -> str:
+def _in_words(full: str, part: str) -> str:
     return (
         "The partitioner knew no way in small steps from one sharding to the other: every device"
-        f" makes all of {whole} to keep {part} of it."
+        f" makes all of {full} to keep {part} of it."
     )

@@ -5,7 +5,7 @@ assignment, which is the mesh in row-major order:
 
     {{0,1},{2,3}}                        every group
     {}                                   one group of all
-    [2,4]<=[4,2]T(1,0)                   an iota of 8, reshaped to 4 x 2, transposed, cut 2 x 4
+    [2,4]<=[4,2]T(1,0)                   an iota of 8, reshaped to 4 x 2, transposed, split 2 x 4
     mesh['a'=4,'b'=2] {'b'}              axes of a mesh, perhaps with device ids and sub-axes
 
 The notations are those of `xla/hlo/ir/replica_group.cc` and `mesh_and_axis.cc`.
@@ -56,12 +56,12 @@ def read_replicas(
     devices: int | None = None,
     spread: Callable[[Groups], Groups] = _as_they_are,
 ) -> Replicas:
-    """Groups, mesh axes and size of what stands behind `replica_groups=`.
+    """The groups, mesh axes and group size that `replica_groups=` gives.
 
     Args:
         text: the groups, in any notation.
-        paired: whether it is the pairs of a permutation; its size is that of the axes it moves
-            along.
+        paired: whether these are the pairs of a permutation, whose size is that of the axes it
+            moves along.
         names, sizes: the axes of the mesh.
         devices: how many devices the text counts; those of the mesh where not given.
         spread: makes groups of these devices groups of mesh positions.
@@ -75,7 +75,7 @@ def read_replicas(
     return replicas_of(spread(groups), paired, names, sizes)
 
 
-@lru_cache(maxsize=64)  # what the partitioner wrote mostly stands in the compiled text, too
+@lru_cache(maxsize=64)  # the compiled text mostly repeats the partitioner's groups
 def _read(
     text: str, paired: bool, names: tuple[str, ...], sizes: tuple[int, ...], devices: int
 ) -> Replicas:
@@ -105,7 +105,7 @@ def replicas_of(
 
 
 def read_groups(text: str, devices: int) -> Groups:
-    """The groups in what stands behind `replica_groups=`; `()` where it cannot be read.
+    """The groups that `replica_groups=` gives; `()` where they cannot be read.
 
     >>> read_groups("[2,4]<=[4,2]T(1,0)", 8)
     ((0, 2, 4, 6), (1, 3, 5, 7))
@@ -228,8 +228,8 @@ def _split(ids: np.ndarray, sizes: dict[str, int], refs: list[tuple[str, str, st
     at: dict[tuple[str, int], int] = {}
     for name, size in sizes.items():
         bounds = [(int(p), int(p) * int(s)) for r, p, s in refs if r == name and p]
-        cuts = sorted({1, size, *itertools.chain(*bounds)})
-        for low, high in itertools.pairwise(cuts):
+        edges = sorted({1, size, *itertools.chain(*bounds)})
+        for low, high in itertools.pairwise(edges):
             if high % low:
                 return ()
             at[name, low] = len(lengths)
@@ -237,7 +237,7 @@ def _split(ids: np.ndarray, sizes: dict[str, int], refs: list[tuple[str, str, st
     chosen: list[int] = []
     for name, pre, size in refs:
         low, high = (int(pre), int(pre) * int(size)) if pre else (1, sizes.get(name, 0))
-        parts = sorted(i for (n, cut), i in at.items() if n == name and low <= cut < high)
+        parts = sorted(i for (n, edge), i in at.items() if n == name and low <= edge < high)
         chosen.extend(parts)
     rest = [i for i in range(len(lengths)) if i not in chosen]
     across = math.prod(lengths[i] for i in chosen)

@@ -1,15 +1,15 @@
-"""Several slices of TPUs in a compiled text, which is that of one slice. Pure.
+"""Collectives between several slices of TPUs, in a compiled text that is the same for each slice.
 
-TPU's compiler makes one program for every slice: its groups count the devices of one slice, in the
-order of the mesh. What crosses slices it hands to the hosts, as a `send` and a `recv` that name
-slices and devices in one of three ways:
+The groups in such a text count the devices of one slice, in the order of the mesh. What crosses
+slices is left to the hosts, as a `send` and a `recv` that name slices and devices in one of three
+ways:
 
     "{1,2}x{0:3}"                    slices 1 and 2, and each device from the first to the last
     {{100000,200003},{100001,…}}     groups of device ids
     {{100000->200000},{…}}           pairs of device ids
 
-What a permutation moves inside of slices differs from slice to slice: it stands in the branches of
-a conditional, one a slice.
+What a permutation moves inside slices differs from slice to slice: it is in the branches of a
+conditional, one per slice.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _KINDS = {
 
 
 class Crossing(NamedTuple):
-    """A collective between slices, as it stands in the text.
+    """A collective between slices, as the text gives it.
 
     Attributes:
         kind: as a collective is called.
         name: of the `recv`.
         shape: of what is received, as XLA writes it.
-        target: the devices that take part, in one of the three ways.
-        start: where the line of the `recv` starts.
-        sends: where the line of its `send` starts.
+        target: the participating devices, written in one of the three ways.
+        start: the position of the line of the `recv`.
+        sends: the position of the line of its `send`.
     """
 
     kind: str
@@ -64,7 +64,7 @@ class Crossing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Slices:
-    """Which devices of a mesh stand in which slice.
+    """Which devices of a mesh are in which slice.
 
     Attributes:
         positions: int64 `[slices, devices]`: the flat mesh positions of each slice, in order.
@@ -80,7 +80,7 @@ class Slices:
         return self.positions.shape[1]
 
     def spread(self, groups: Groups, only: int | None = None) -> Groups:
-        """Groups in one slice as groups of the whole mesh, slice by slice.
+        """Groups in one slice as groups of the mesh, slice by slice.
 
         Args:
             groups: groups or pairs of devices, counted in their slice.
@@ -100,8 +100,8 @@ class Slices:
         """The groups, or pairs, of mesh positions that a crossing names; `()` if unreadable."""
         product = _PRODUCT.fullmatch(target)
         if product is not None:
-            slices, places = _numbers(product[1]), _numbers(product[2])
-            ids = [[FIRST_ID * number + place for number in slices] for place in places]
+            slices, devices = _numbers(product[1]), _numbers(product[2])
+            ids = [[FIRST_ID * number + device for number in slices] for device in devices]
         else:
             parts = target.replace("->", ",").strip("{}").split("},{")
             ids = [_numbers(part) for part in parts]
@@ -111,7 +111,7 @@ class Slices:
 
 
 def slices_of(text: str, device_ids: Sequence[int]) -> Slices | None:
-    """The slices that a module's mesh lies on; None where its text is that of all devices.
+    """The slices of a module's mesh; None where the text is that of all devices.
 
     Args:
         text: the module's text.
@@ -134,7 +134,7 @@ def slices_of(text: str, device_ids: Sequence[int]) -> Slices | None:
 
 
 def branch_of(module: Module, computation: str) -> tuple[int, int] | None:
-    """The conditional that runs a computation in one slice alone, and the number of that slice.
+    """The conditional that runs a computation in one slice only, and the number of that slice.
 
     None for any other computation.
     """
@@ -167,21 +167,21 @@ def find_crossings(text: str) -> list[Crossing]:
         if head is None or kind is None or kind[1] not in _KINDS:
             continue
         target = _TARGET.search(line)
-        place = (target[1] or target[2]) if target else ""
+        devices = (target[1] or target[2]) if target else ""
         shape = line[head.end() : match.start() - start]
         shape = shape.strip().removeprefix("(").partition(", u32[]")[0]
         found.append(
-            Crossing(_KINDS[kind[1]], head[2], shape, place, start, _sends(text, line, start))
+            Crossing(_KINDS[kind[1]], head[2], shape, devices, start, _sends(text, line, start))
         )
     return found
 
 
 def _sends(text: str, line: str, start: int) -> int:
-    """Where the `send` of a `recv` stands: the one that meets it under the same name."""
-    meeting = _RENDEZVOUS.search(line)
-    if meeting is None:
+    """The position of the `send` of a `recv`: the one with the same rendezvous name."""
+    rendezvous = _RENDEZVOUS.search(line)
+    if rendezvous is None:
         return start
-    for match in re.finditer(re.escape(meeting[0]), text):
+    for match in re.finditer(re.escape(rendezvous[0]), text):
         begin = text.rfind("\n", 0, match.start()) + 1
         if " send(" in text[begin : match.start()]:
             return begin

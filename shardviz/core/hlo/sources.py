@@ -25,28 +25,28 @@ _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?
 _FRAME_ID = re.compile(r"stack_frame_id=(\d+)")
 _DIRECT = re.compile(r'source_file="([^"]*)"(?: source_line=(\d+))?')
 
-_PLACE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
+_SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 
 _OWN = str(Path(__file__).parents[2]) + os.sep
 _GALLERY = _OWN + "gallery" + os.sep
-_NOT_THEIRS = ("site-packages", "dist-packages", "/lib/python3", "\\lib\\python3", "<frozen")
+_NOT_USER = ("site-packages", "dist-packages", "/lib/python3", "\\lib\\python3", "<frozen")
 
 
 def is_user_file(path: str) -> bool:
-    """Whether a person wrote this file here: no installed package, and not this one.
+    """Whether a file is the user's own code: in no installed package and not in this one.
 
     >>> is_user_file("/home/me/model.py"), is_user_file("/venv/lib/site-packages/jax/core.py")
     (True, False)
     """
     if path.startswith(_OWN):
         return path.startswith(_GALLERY)
-    return not any(part in path for part in _NOT_THEIRS)
+    return not any(part in path for part in _NOT_USER)
 
 
 def line_in_words(path: str, line: int | str) -> str:
     """`model.py:12`; a notebook's cell is called `cell`.
 
-    >>> place_in_words("/home/me/model.py", 12), place_in_words("/tmp/ipykernel_7/31.py", 3)
+    >>> line_in_words("/home/me/model.py", 12), line_in_words("/tmp/ipykernel_7/31.py", 3)
     ('model.py:12', 'cell:3')
     """
     in_cell = "ipykernel_" in path or path.startswith("<ipython-input")
@@ -56,9 +56,9 @@ def line_in_words(path: str, line: int | str) -> str:
 def source_lines(text: str) -> list[tuple[str, str]]:
     """File and line of the user's code in a lowered module, in the order of the text.
 
-    Without the calls that are running now: they asked for the module, and are no part of what it
-    computes. Compiled in one cell and run from the next, a program has the same lines. A function
-    written inside of such a call stands at another column, and stays.
+    Lines of the calls that are running now are left out: they are where the program is compiled or
+    run from, which differs from cell to cell, and no part of it. A function that is written inside
+    such a call is at another column, so it stays.
 
     Args:
         text: StableHLO with its locations.
@@ -66,22 +66,22 @@ def source_lines(text: str) -> list[tuple[str, str]]:
     >>> source_lines('#loc1 = loc("/home/me/model.py":12:4 to :9)')
     [('/home/me/model.py', '12')]
     """
-    frame, asking = sys._getframe(), set()
+    frame, running = sys._getframe(), set()
     while frame is not None:
-        asking.add((frame.f_code.co_filename, *_running(frame)))
+        running.add((frame.f_code.co_filename, *_running(frame)))
         frame = frame.f_back
-    return [p[:2] for p in _PLACE.findall(text) if p not in asking and is_user_file(p[0])]
+    return [p[:2] for p in _SOURCE_LINE.findall(text) if p not in running and is_user_file(p[0])]
 
 
 def _running(frame: FrameType) -> tuple[str, str]:
     """Line and column of what a frame is at, as jax writes them."""
-    places = frame.f_code.co_positions()  # one for each two bytes of code
-    line, _, column, _ = next(itertools.islice(places, frame.f_lasti // 2, None))
+    positions = frame.f_code.co_positions()  # one for each two bytes of code
+    line, _, column, _ = next(itertools.islice(positions, frame.f_lasti // 2, None))
     return str(line or 0), str(column or 0)
 
 
 class Sources:
-    """The source tables of one module's text; read when first asked."""
+    """The source tables of one module's text, read once when needed."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -104,9 +104,9 @@ class Sources:
 
     def _of_frame(self, frame: int) -> tuple[str, ...]:
         if frame not in self._stacks:
-            theirs = (line_in_words(*f) for f in self.stack(frame) if is_user_file(f[0]))
-            # Several calls on one line are one place to a reader.
-            self._stacks[frame] = tuple(place for place, _ in itertools.groupby(theirs))
+            user_lines = (line_in_words(*f) for f in self.stack(frame) if is_user_file(f[0]))
+            # Several calls on one line are shown once.
+            self._stacks[frame] = tuple(line for line, _ in itertools.groupby(user_lines))
         return self._stacks[frame]
 
     def stack(self, frame: int) -> Iterator[tuple[str, int]]:
@@ -142,11 +142,11 @@ class Sources:
 
 
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
-_FURTHEST = 4  # further away it would be somebody else's line
+_MAX_STEPS = 4  # instructions further away come from other lines
 
 
 class InstructionSource(NamedTuple):
-    """Where an instruction comes from.
+    """The source of an instruction: its operation in jax and the user's line.
 
     Attributes:
         op: as jax names it, `jit(f)/dot_general`.
@@ -162,18 +162,18 @@ class InstructionSource(NamedTuple):
 def instruction_source(
     module: Module, sources: Sources, start: int, kind: str, computation: str
 ) -> InstructionSource:
-    """Where the collective comes from that stands at `start`.
+    """The source of the collective at `start`.
 
-    Where the compiler wrote nothing on it, it is the nearest instruction that says: the one that
-    calls its fusion; for a sum the one that made its operand; else the one that reads its result.
+    Where the compiler gives none, that of the nearest instruction which has one: the call of its
+    fusion; for a sum the instruction that made its operand; else the one that reads its result.
     """
     own = _read(module, sources, start)
     if own.source and "/" in own.op:
         return own
     at = [start]
     at += [c.start for c in module.calls.get(computation, []) if c.attribute == "calls"][:2]
-    for _ in range(_FURTHEST):
-        for near in (_read(module, sources, place) for place in at):
+    for _ in range(_MAX_STEPS):
+        for near in (_read(module, sources, start) for start in at):
             if near.source:
                 op = own.op if "/" in own.op else near.op
                 return own._replace(op=op) if own.source else near._replace(op=op)

@@ -1,4 +1,4 @@
-"""ExecutableCache: what was compiled, by fingerprint. Knows no jax."""
+"""ExecutableCache: compiled programs by fingerprint, and the one instance that shardviz keeps."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from shardviz.core.format import plural, shown
 
 @dataclass(frozen=True)
 class CacheRow:
-    """What is known of one thing that a cache holds.
+    """One entry of a cache.
 
     Attributes:
-        key: what it is kept under.
-        value: the thing itself.
-        label: what it was called by the one who made it.
-        seconds: how long making it took.
-        hits: how often it was found, by those who waited too.
+        key: its key.
+        value: what was made.
+        label: the name it was made under.
+        seconds: how long it took to make.
+        hits: how often it was found, by waiting threads too.
         waited: the names of the threads that waited while it was made.
 
     >>> CacheRow("a", "made", "matmul", 0.5, 2).hits
@@ -59,7 +59,7 @@ class ExecutableCache:
         size: how many it holds before the least recently used one is dropped.
         hits: how often something was found.
         misses: how often something had to be made.
-        waited: how often a thread waited for another one that was making what it asked for.
+        waited: how often a thread waited for another one that was making the same.
 
     Raises:
         ProgramError: for a size below 1.
@@ -77,12 +77,12 @@ class ExecutableCache:
         self.size = size
         self.hits = self.misses = self.waited = 0
         self._entries: OrderedDict[Hashable, _Kept] = OrderedDict()
-        self._newest: _Kept | None = None
+        self._last_used: _Kept | None = None
         self._making: dict[Hashable, _Making] = {}
         self._lock = threading.Lock()
 
     def find(self, key: Hashable) -> Any:
-        """What is kept under `key`, or None; never waits and never makes."""
+        """The value of `key`, or None; never waits and never makes."""
         with self._lock:
             kept = self._entries.get(key)
             if kept is None:
@@ -90,10 +90,10 @@ class ExecutableCache:
             return self._found(key, kept)
 
     def get_or_make(self, key: Hashable, make: Callable[[], Any], label: str = "") -> Any:
-        """What is kept under `key`; made first where it is not there, and called `label`.
+        """The value of `key`; made first where there is none, under the name `label`.
 
-        However many threads ask at once, one makes it and the others wait. Where making fails, the
-        error is raised to the thread that tried, nothing is kept, and the next one tries anew.
+        Of several threads that need it at once, one makes it and the others wait. On failure the
+        error is raised to the thread that tried, nothing is kept, and the next one tries again.
         """
         while True:
             with self._lock:
@@ -113,9 +113,9 @@ class ExecutableCache:
     def _found(self, key: Hashable, kept: _Kept) -> Any:
         self.hits += 1
         kept.hits += 1
-        if kept is not self._newest:  # spares hashing the key once more
+        if kept is not self._last_used:  # spares hashing the key once more
             self._entries.move_to_end(key)
-            self._newest = kept
+            self._last_used = kept
         return kept.value
 
     def _make(self, key: Hashable, make: Callable[[], Any], label: str, mine: _Making) -> Any:
@@ -124,8 +124,8 @@ class ExecutableCache:
             value = make()
             seconds = time.perf_counter() - begun
             with self._lock:
-                self._newest = _Kept(value, label, seconds, mine.waited)
-                self._entries[key] = self._newest
+                self._last_used = _Kept(value, label, seconds, mine.waited)
+                self._entries[key] = self._last_used
                 while len(self._entries) > self.size:
                     self._entries.popitem(last=False)
             return value
@@ -142,7 +142,7 @@ class ExecutableCache:
 
     @property
     def rows(self) -> tuple[CacheRow, ...]:
-        """What is kept, with all that is known of it, the least recently used one first."""
+        """The entries, the least recently used one first."""
         with self._lock:
             return tuple(
                 CacheRow(key, kept.value, kept.label, kept.seconds, kept.hits, tuple(kept.waited))
@@ -150,10 +150,10 @@ class ExecutableCache:
             )
 
     def clear(self) -> None:
-        """Forgets every executable and starts counting anew."""
+        """Drops every executable and sets the counts to 0."""
         with self._lock:
             self._entries.clear()
-            self._newest = None
+            self._last_used = None
             self.hits = self.misses = self.waited = 0
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What became of collectives from one stage to the next, in one sentence. Pure data."""
+"""compare(): what became of the collectives of one stage in the next, with a sentence for each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from shardviz.core.format import bytes_text, shown, suggestion
 from shardviz.core.program.matching import Match, elements, match
 from shardviz.core.program.report import Collective
 
-# Who speaks on a stage: how its collectives came to be.
+# Where the collectives of a stage come from.
 _SAYS = {
     "propagated": "Shardy planned",
     "partitioned": "the partitioner made",
@@ -25,14 +25,14 @@ _GONE = {
 }
 _WHY = {
     "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
-    "all-gather > collective-permute": "each part is used while the next one travels",
+    "all-gather > collective-permute": "each part is used while the next one is sent",
     "all-gather > all-to-all": "only the parts that change hands are sent",
     "all-gather > all-reduce": "each device adds its part to zeros",
     "all-reduce > all-gather": "the parts are gathered first and summed on every device",
     "all-reduce > reduce-scatter, all-gather": "a sum in two steps, with work in between",
     "reduce-scatter > all-reduce": "every device gets the whole sum and keeps its part",
     "all-to-all > all-gather": "every device gets all parts, and keeps what it needs",
-    "all-to-all > collective-permute": "the parts are handed round one by one",
+    "all-to-all > collective-permute": "the parts are sent round one by one",
 }
 
 
@@ -52,9 +52,8 @@ def phrase(collectives: Sequence[Collective]) -> str:
 def _alike(kind: str, axes: tuple[str, ...], some: Sequence[Collective]) -> str:
     size = bytes_text(sum(c.bytes_per_device for c in some))
     if len(some) == 1:
-        return (
-            f"{'an' if kind[0] in 'aeio' else 'a'} {kind} of {size}{_over(axes)}{_turns(some[0])}"
-        )
+        article = "an" if kind[0] in "aeio" else "a"
+        return f"{article} {kind} of {size}{_over(axes)}{_loop_words(some[0])}"
     return f"{len(some)} {kind}s of {size} in all{_over(axes)}"
 
 
@@ -62,7 +61,7 @@ def _over(axes: tuple[str, ...]) -> str:
     return f" over {_and(list(axes))}" if axes else ""
 
 
-def _turns(c: Collective) -> str:
+def _loop_words(c: Collective) -> str:
     if not c.in_loop:
         return ""
     return " in a loop" if c.trips is None else f" in a loop, {c.trips} times"
@@ -84,15 +83,15 @@ def sentence(
     before: Sequence[Collective],
     after: Sequence[Collective],
     names: tuple[str, str],
-    twin: bool = False,
+    duplicate: bool = False,
 ) -> str:
     """What became of `before`, and why where that is known.
 
     Args:
-        kind: a kind of `stages.Change`.
+        kind: one of CHANGES.
         before, after: the collectives on each side.
         names: the names of the two stages.
-        twin: whether an equal collective is still there, for one that is gone.
+        duplicate: whether an equal collective is still there, for one that is gone.
     """
     what, at = phrase(before or after), _at(before) or _at(after)
     if kind in ("kept", "made asynchronous"):
@@ -105,7 +104,7 @@ def sentence(
         return _split(before[0], after, what + at)
     if kind == "removed":
         gone = _GONE.get(names[1], f"{names[1]} has none")
-        why = "an equal one does its work too" if twin else gone
+        why = "an equal one does its work too" if duplicate else gone
         return f"Gone: {what}{at}; {why}."
     if kind == "added":
         return f"New: {what}{at}. {after[0].cause or _remade(after)}".rstrip()
@@ -140,7 +139,7 @@ def _combined(before: Sequence[Collective], after: Collective, at: str) -> str:
 
 
 def _hoisted(before: Collective, after: Collective, at: str) -> str:
-    often = "each turn" if before.trips is None else f"{before.trips} times"
+    often = "each iteration" if before.trips is None else f"{before.trips} times"
     what = phrase([after])
     return f"Moved out of its loop: {what}{at} runs once instead of {often}." + (
         " It runs asynchronously." if _begins([before], [after]) else ""
@@ -155,7 +154,7 @@ def _split(before: Collective, after: Sequence[Collective], what: str) -> str:
         )
     copies = {(c.mesh_axes, c.bytes_per_device) for c in after}
     if copies == {(before.mesh_axes, before.bytes_per_device)}:
-        return f"Unrolled: {what} stands {len(after)} times, since its loop was unrolled."
+        return f"Unrolled: {what} is there {len(after)} times, since its loop was unrolled."
     return f"Split: {what} became {phrase(after)}."
 
 
@@ -191,7 +190,7 @@ def _begins(before: Sequence[Collective], after: Sequence[Collective]) -> bool:
 def _remade(after: Sequence[Collective]) -> str:
     if any(c.rematerialises for c in after):
         return (
-            "It is a full rematerialisation: every device makes the whole array and cuts it anew."
+            "It is a full rematerialisation: every device makes the full array and splits it again."
         )
     return ""
 
@@ -219,7 +218,7 @@ class CollectiveChange:
         words: the same in one sentence, with the reason where it is known.
 
     >>> c = Collective("all-reduce", ("data",), 1024, source="block.py:31")
-    >>> print(Change("kept", (c,), (c,), "Kept: an all-reduce of 1 KiB over data."))
+    >>> print(CollectiveChange("kept", (c,), (c,), "Kept: an all-reduce of 1 KiB over data."))
     Kept: an all-reduce of 1 KiB over data.
     """
 
@@ -244,7 +243,7 @@ class Comparison(Displayed):
     Attributes:
         before: the name of the earlier stage.
         after: the name of the later stage.
-        changes: every collective of both sides in exactly one Change.
+        changes: every collective of both sides in exactly one CollectiveChange.
         notes: what else changed, in sentences.
 
     >>> c = Collective("all-reduce", ("data",), 1024)
@@ -343,7 +342,7 @@ def compare(
 
 
 def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tuple[Collective, ...]:
-    """The collectives of a later stage, with what only the earlier one tells of them.
+    """The collectives of a later stage, with what is known only of the earlier one.
 
     Whether a gather rematerialises can be seen in the partitioner's text, and in the final one not
     always. What a collective became inherits the cause, the value of the plan that it is for, and
@@ -367,13 +366,13 @@ def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tupl
 
 
 def _with(new: Collective, old: Sequence[Collective]) -> Collective:
-    told = [c for c in old if c.rematerialises] or [c for c in old if c.cause]
-    cause = new.cause or (told[0].cause if told else "")
+    explained = [c for c in old if c.rematerialises] or [c for c in old if c.cause]
+    cause = new.cause or (explained[0].cause if explained else "")
     values = {c.value for c in old if c.value}
-    placed = [c for c in old if c.source] if not new.source else []
-    if placed:
-        op = new.op if "/" in new.op else placed[0].op
-        new = replace(new, op=op, source=placed[0].source, stack=placed[0].stack)
+    located = [c for c in old if c.source] if not new.source else []
+    if located:
+        op = new.op if "/" in new.op else located[0].op
+        new = replace(new, op=op, source=located[0].source, stack=located[0].stack)
     return replace(
         new,
         cause=cause,
@@ -402,8 +401,8 @@ def _change(
 ) -> CollectiveChange:
     old = tuple(before[i] for i in found.before)
     new = tuple(after[j] for j in found.after)
-    twin = found.kind == "removed" and any(_equal(old[0], c) for c in there)
-    return CollectiveChange(found.kind, old, new, sentence(found.kind, old, new, names, twin))
+    duplicate = found.kind == "removed" and any(_equal(old[0], c) for c in there)
+    return CollectiveChange(found.kind, old, new, sentence(found.kind, old, new, names, duplicate))
 
 
 def _equal(one: Collective, other: Collective) -> bool:

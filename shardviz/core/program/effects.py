@@ -1,4 +1,4 @@
-"""Effects: what was predicted of a program's effects, and the order in which they happened."""
+"""Effects: what is predicted of a program's effects, and the order in which they happened."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Event:
     """One time that an effect happened.
 
     Attributes:
-        number: its place in the order in which the host saw the events, from 0.
+        number: its position among the events as the host saw them, from 0.
         name: the effect in words, or `"pure_callback"` for a host call that is no effect.
         what: the text that was printed from, or the name of the function that was called.
-        stands: where in the program, such as `"top level"` or `"shard_map > scan"`.
+        nesting: the loops and calls around it, such as `"top level"` or `"shard_map > scan"`.
         ordered: whether jax keeps its order.
-        device: the id of the device it happened for; None where that cannot be told.
-        values: what it was given, as short text.
+        device: the id of the device it happened for; None where that is not known.
+        values: its arguments, as short text.
 
     >>> print(Event(0, "debug callback", "{x}", "scan", False, 3, "1.0"))
     device 3: debug callback '{x}' (scan) of 1.0
@@ -31,7 +31,7 @@ class Event:
     number: int
     name: str
     what: str
-    stands: str
+    nesting: str
     ordered: bool
     device: int | None
     values: str
@@ -39,7 +39,7 @@ class Event:
     def __str__(self) -> str:
         who = "some device" if self.device is None else f"device {self.device}"
         of = f" of {self.values}" if self.values else ""
-        return f"{who}: {self.name} {self.what!r} ({self.stands}){of}"
+        return f"{who}: {self.name} {self.what!r} ({self.nesting}){of}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -67,14 +67,14 @@ class Observed(Displayed):
         return {i: tuple(e for e in self.events if e.device == i) for i in ids}
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dict an event, ready for JSON."""
+        """One plain dict per event, ready for JSON."""
         return [
             {
                 "number": e.number,
                 "device": e.device,
                 "name": e.name,
                 "what": e.what,
-                "stands": e.stands,
+                "nesting": e.nesting,
                 "ordered": e.ordered,
                 "values": e.values,
             }
@@ -113,10 +113,9 @@ class EffectUse:
         kind: the name of jax's class.
         ordered: whether it keeps the order of the program.
         shardable: whether a program with it may run on several devices.
-        allowed: where jax lets it stand: of `control flow`, `remat`, `custom derivatives` and
+        allowed: where jax allows it: of `control flow`, `remat`, `custom derivatives` and
             `lowering`; None where jax does not say.
-        stands: where it stands in the program, outermost first: `"top level"`, `"scan"`,
-            `"shard_map > cond"`.
+        nesting: the loops and calls around its operations: `"top level"`, `"shard_map > cond"`.
         calls: how many operations of the program have it.
         note: one sentence on what to expect of it.
 
@@ -129,7 +128,7 @@ class EffectUse:
     ordered: bool
     shardable: bool
     allowed: tuple[str, ...] | None = None
-    stands: tuple[str, ...] = ()
+    nesting: tuple[str, ...] = ()
     calls: int = 0
     note: str = ""
 
@@ -139,21 +138,21 @@ class EffectToken:
     """One token of a lowered module.
 
     Attributes:
-        place: `"in"` or `"out"`.
+        direction: `"in"` or `"out"`.
         index: which argument or result it is.
         sharding: its sharding as the module writes it; `""` where it writes none, and every device
             holds it.
 
-    >>> print(Token("in", 0))
+    >>> print(EffectToken("in", 0))
     token in 0: on every device
     """
 
-    place: str
+    direction: str
     index: int
     sharding: str = ""
 
     def __str__(self) -> str:
-        return f"token {self.place} {self.index}: {self.sharding or 'on every device'}"
+        return f"token {self.direction} {self.index}: {self.sharding or 'on every device'}"
 
 
 @dataclass(frozen=True)
@@ -162,14 +161,14 @@ class HostCall:
 
     Attributes:
         operation: jax's name of the operation, such as `"pure_callback"`.
-        stands: where it stands, as for an EffectUse.
+        nesting: the loops and calls around it, as for an Event.
 
-    >>> HostCall("pure_callback", "scan").stands
+    >>> HostCall("pure_callback", "scan").nesting
     'scan'
     """
 
     operation: str
-    stands: str
+    nesting: str
 
 
 @dataclass(frozen=True)
@@ -193,8 +192,8 @@ class Refusal:
 
 
 _HOST_ONLY = (
-    "Its results come from the host alone, since it uses none of its arguments, and jax cannot say"
-    " where such results lie on several devices. Use an argument, or give out_specs."
+    "Its results come from the host only, since it uses none of its arguments, and jax cannot say"
+    " how such results are placed on several devices. Use an argument, or give out_specs."
 )
 
 
@@ -204,14 +203,14 @@ class Effects(Displayed):
 
     Attributes:
         program: its name.
-        uses: one EffectUse a kind of effect.
+        uses: one EffectUse per kind of effect.
         host_calls: calls of the host that are no effects.
         tokens: the tokens that the lowered module takes and returns; None where it was not lowered.
         lowered_for: how many devices it was lowered for, to read the tokens.
         mesh_size: how many devices its mesh has; None where no mesh was given.
         fixed: how many devices the function itself names; None where it names none.
-        host_only: whether its results come from the host alone, no argument being used: jax
-            cannot say where such results lie on a mesh of several devices.
+        host_only: whether its results come from the host only, no argument being used: jax cannot
+            say how these are placed on a mesh of several devices.
         refused: why it may not run on any number of devices; None where it may.
         note: what could not be found out; `""` where everything could.
 
@@ -271,17 +270,15 @@ class Effects(Displayed):
         return True, f"It may run on {count}: {self._reason(devices)}"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One plain dict an effect and host call, ready for JSON: what a table shows."""
+        """One plain dict per effect and host call, ready for JSON."""
         rows: list[dict[str, Any]] = [
             {
                 "name": use.name,
                 "kind": use.kind,
                 "ordered": use.ordered,
                 "shardable": use.shardable,
-                "where": "not known"
-                if use.allowed is None
-                else ", ".join(use.allowed) or "nowhere",
-                "stands": list(use.stands),
+                "where": _where(use.allowed),
+                "nesting": list(use.nesting),
                 "calls": use.calls,
                 "note": use.note,
             }
@@ -290,7 +287,7 @@ class Effects(Displayed):
         for call in self.host_calls:
             rows.append({
                 "name": call.operation, "kind": "", "ordered": False, "shardable": True,
-                "where": "everywhere", "stands": [call.stands], "calls": 1,
+                "where": "everywhere", "nesting": [call.nesting], "calls": 1,
                 "note": "No effect: jax may drop it, repeat it or move it.",
             })  # fmt: skip
         return rows
@@ -303,11 +300,11 @@ class Effects(Displayed):
         for use in self.uses:
             lines += _use_lines(use)
         lines += [
-            f"{call.operation} ({call.stands}): no effect; jax may drop it, repeat it or move it."
+            f"{call.operation} ({call.nesting}): no effect; jax may drop it, repeat it or move it."
             for call in self.host_calls
         ]
         if self.tokens is not None:
-            taken = [t for t in self.tokens if t.place == "in"]
+            taken = [t for t in self.tokens if t.direction == "in"]
             back = len(self.tokens) - len(taken)
             lines.append(
                 f"Lowered for {plural(self.lowered_for, 'device')}, it takes"
@@ -352,7 +349,7 @@ def single_device_words(name: str, devices: int) -> str:
 
 def _use_lines(use: EffectUse) -> list[str]:
     how = "ordered" if use.ordered else "unordered"
-    where = f" ({'; '.join(use.stands)})" if use.stands else ""
+    where = f" ({'; '.join(use.nesting)})" if use.nesting else ""
     lines = [f"{use.name}, {use.kind}: {how}; {plural(use.calls, 'operation')}{where}"]
     if use.allowed is not None:
         lines.append(f"  allowed in: {', '.join(use.allowed) or 'nothing'}")

@@ -1,9 +1,9 @@
-"""Which collectives of one stage are which of the next: pairs first, then what became of the rest.
+"""match(): which collectives of one stage became which of the next.
 
 A collective has no name that survives the compiler. What survives is what it does and where it
-comes from: kind, mesh axes, bytes, whether it stands in a loop, the operation and source line. The
+comes from: kind, mesh axes, bytes, whether it is in a loop, the operation and source line. The
 steps below ask for all of it first and for less and less afterwards, and each takes its matches
-out, so that every collective is matched once. Pure data.
+out, so that every collective is matched once.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Match(NamedTuple):
     """Collectives that belong together, by their positions on each side.
 
     Attributes:
-        kind: what became of them, a kind of `stages.Change`.
+        kind: what became of them, one of `comparison.CHANGES`.
         before, after: positions in the two sequences.
     """
 
@@ -154,24 +154,24 @@ class _Sides:
             for k, d in reversed(free.items()):
                 axes = {*across.mesh_axes, *d.mesh_axes} == {*c.mesh_axes}
                 size = across.group_size * d.group_size == c.group_size > across.group_size
-                whole = d.bytes_per_device >= c.bytes_per_device  # padded to tiles
-                if k < j and d.kind in _SUMS and not d.between_slices and axes and size and whole:
+                full = d.bytes_per_device >= c.bytes_per_device  # padded to tiles
+                if k < j and d.kind in _SUMS and not d.between_slices and axes and size and full:
                     return [k, j, *_gathered(free, j, d)]
         return []
 
     def unrolled(self) -> None:
-        """One in a loop became several, whose turns sum up to its own."""
+        """One in a loop became several, whose execution counts sum up to its own."""
         key = lambda c: (c.kind, c.mesh_axes, c.bytes_per_device, c.op, c.source)  # noqa: E731
         waiting = _grouped(self.after, key)
         for i, c in list(self.before.items()):
             copies = waiting.get(key(c), [])
-            turns = sum(self.after[j].trips or 0 for j in copies)
-            if len(copies) > 1 and c.in_loop and c.trips == turns:
+            trips = sum(self.after[j].trips or 0 for j in copies)
+            if len(copies) > 1 and c.in_loop and c.trips == trips:
                 self.take("split", [i], copies)
                 waiting[key(c)] = []
 
     def hoisted(self, key: Key) -> None:
-        """What stood in a loop stands before or behind it, for one turn or for all at once."""
+        """One in a loop became one outside of it, for one iteration or for all at once."""
         for i, c in list(self.before.items()):
             if not c.in_loop:
                 continue
@@ -184,8 +184,8 @@ class _Sides:
 
     def retyped(self, key: Key) -> None:
         """About the same numbers, which are sent in another type."""
-        whole = lambda c: (c.kind, c.mesh_axes, c.in_loop, elements(c) or c, key(c))  # noqa: E731
-        self.pair(whole, "replaced")
+        same = lambda c: (c.kind, c.mesh_axes, c.in_loop, elements(c) or c, key(c))  # noqa: E731
+        self.pair(same, "replaced")
 
     def combined(self) -> None:
         """Several of one kind became one about all their arrays: as a tuple, or laid end to end."""
@@ -194,29 +194,31 @@ class _Sides:
             if len(chosen) > 1:
                 self.take("combined", chosen, [j])
 
-    def _end_to_end(self, whole: Collective) -> list[int]:
-        """Neighbours whose bytes sum up to those of `whole`, where it is flat."""
+    def _end_to_end(self, combined: Collective) -> list[int]:
+        """Neighbours whose bytes sum up to those of `combined`, where it is flat."""
         free = [
-            i for i, c in self.before.items() if _alike(c, whole) and c.in_loop == whole.in_loop
+            i
+            for i, c in self.before.items()
+            if _alike(c, combined) and c.in_loop == combined.in_loop
         ]
-        if len(_dims(whole)) != 1 or "," in _dims(whole)[0]:
+        if len(_dims(combined)) != 1 or "," in _dims(combined)[0]:
             return []
         sizes = [self.before[i].bytes_per_device for i in free]
         for first in range(len(free)):
             total = list(itertools.accumulate(sizes[first:]))
-            if whole.bytes_per_device in total:
-                return free[first : first + total.index(whole.bytes_per_device) + 1]
+            if combined.bytes_per_device in total:
+                return free[first : first + total.index(combined.bytes_per_device) + 1]
         return []
 
-    def _of_parts(self, whole: Collective) -> list[int]:
+    def _of_parts(self, combined: Collective) -> list[int]:
         """For every part one that is about as much; by its number of elements where the type
-        changed. Those in the same place as `whole`, in or out of a loop, come first."""
-        free = [i for i, c in self.before.items() if _alike(c, whole)]
-        free.sort(key=lambda i: self.before[i].in_loop != whole.in_loop)
-        whole_elements = elements(whole) or 1
+        changed. Those in a loop as `combined`, or outside as it, come first."""
+        free = [i for i, c in self.before.items() if _alike(c, combined)]
+        free.sort(key=lambda i: self.before[i].in_loop != combined.in_loop)
+        combined_elements = elements(combined) or 1
         chosen: list[int] = []
-        for size in sizes_of_parts(whole):
-            count = size * whole_elements // max(1, whole.bytes_per_device)
+        for size in sizes_of_parts(combined):
+            count = size * combined_elements // max(1, combined.bytes_per_device)
             fits = [i for i in free if self.before[i].bytes_per_device == size]
             fits = fits or [i for i in free if elements(self.before[i]) == count]
             if fits:
@@ -228,15 +230,15 @@ class _Sides:
         """One became several of its kind: its arrays one by one, or one mesh axis at a time."""
         waiting = _grouped(self.after, lambda c: (c.kind, c.op))
         for i, c in list(self.before.items()):
-            pieces = [j for j in waiting.get((c.kind, c.op), []) if j in self.after]
-            if len(pieces) < 2:
+            parts = [j for j in waiting.get((c.kind, c.op), []) if j in self.after]
+            if len(parts) < 2:
                 continue
-            new = [self.after[j] for j in pieces]
+            new = [self.after[j] for j in parts]
             along = {d.mesh_axes for d in new} == {c.mesh_axes}
             by_size = along and sum(d.bytes_per_device for d in new) == c.bytes_per_device
             axes = [a for d in new for a in d.mesh_axes]
             if by_size or (len(c.mesh_axes) > 1 and sorted(axes) == sorted(c.mesh_axes)):
-                self.take("split", [i], pieces)
+                self.take("split", [i], parts)
 
     def merged(self) -> None:
         """Sums of the same numbers over one axis after the other became one sum over all."""
@@ -262,11 +264,11 @@ class _Sides:
                         break
 
     def replaced(self, key: Key) -> None:
-        """What is left at one place on both sides: the one stands for the other."""
+        """What is left with the same key on both sides: one replaced the other."""
         before, after = _grouped(self.before, key), _grouped(self.after, key)
-        for place, old in before.items():
-            if place is not None and place in after:
-                self.take("replaced", old, after[place])
+        for shared, old in before.items():
+            if shared is not None and shared in after:
+                self.take("replaced", old, after[shared])
 
     def rest(self) -> list[Match]:
         removed = [Match("removed", (i,), ()) for i in self.before]
@@ -283,9 +285,9 @@ def _gathered(free: dict[int, Collective], behind: int, scattered: Collective) -
     return []
 
 
-def _alike(c: Collective, whole: Collective) -> bool:
-    return (c.kind, c.mesh_axes) == (whole.kind, whole.mesh_axes) and (
-        c.in_loop or not whole.in_loop
+def _alike(c: Collective, combined: Collective) -> bool:
+    return (c.kind, c.mesh_axes) == (combined.kind, combined.mesh_axes) and (
+        c.in_loop or not combined.in_loop
     )
 
 

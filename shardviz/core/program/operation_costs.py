@@ -1,6 +1,6 @@
-"""op_costs(plan): arithmetic and bytes of every operation of a plan, on each device.
+"""op_costs(): arithmetic and bytes of every operation of a plan, on each device.
 
-Counted from shapes, specs and sharding rules alone, so it costs no compile. XLA fuses operations
+Counted from shapes, specs and sharding rules only, without a compile. XLA fuses operations
 afterwards: the bytes are those of a program in which every operation reads and writes memory.
 """
 
@@ -16,7 +16,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, group_size, local_shape
 from shardviz.core.program.sharding_rule import ShardingRule
 
-# They move or name what is there already, or are only a frame around other operations.
+# They only move or name values, or contain other operations.
 _FREE = frozenset(
     (
         "constant",
@@ -38,9 +38,9 @@ _FREE = frozenset(
     )
 )
 _PRODUCTS = ("dot_general", "dot", "convolution")
-# They touch a part of their first operand only: as many bytes as they give.
+# They read a part of their first operand only: as many bytes as their result has.
 _READ_A_PART = ("slice", "dynamic_slice", "gather")
-# They change a part of their first operand where it stands; what goes there is this operand.
+# They write a part of their first operand in place; this operand holds what is written.
 _WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
 
 
@@ -73,7 +73,7 @@ class OpCost:
 
     @property
     def total_flops(self) -> float | None:
-        """Over all trips; a loop of unknown length counts once."""
+        """Over all executions; a loop of unknown length counts once."""
         return None if self.flops is None else self.flops * (self.trips or 1)
 
     @property

@@ -1,4 +1,4 @@
-"""Program: a function, the arrays it takes, and how they are asked to be split. Frozen."""
+"""Program: a function, the arrays it takes, and the layouts requested for them."""
 
 from __future__ import annotations
 
@@ -36,18 +36,17 @@ class Program(Displayed):
 
     Attributes:
         fn: the function. It is called with the arrays in the form `tree` gives them.
-        arrays: one ArraySpec a leaf of the arguments, in order.
+        arrays: one ArraySpec per leaf of the arguments, in order.
         mesh: the mesh it is laid out on.
         rules: the axis rules, or None.
-        dialect: who reads them.
+        dialect: how the rules are applied.
         tree: how the arrays form the positional arguments (a jax PyTreeDef of the tuple of
             arguments); None where each array is one argument.
         out_specs: Specs in a pytree prefix of what `fn` returns, as jax.jit's `out_shardings`; None
-            in place of one, or of all, lets the compiler choose.
+            for one, or for all, lets the compiler choose.
         options: compiler options, by name; `donate` holds the positions of donated arguments.
-        name: what pictures call it.
-        notes: what a person should know about how it was put together; plans and reports begin
-            with them.
+        name: the name shown for it.
+        notes: what the user should know about how it was made; plans and reports begin with them.
 
     Raises:
         ProgramError: if the parts do not fit together.
@@ -80,7 +79,7 @@ class Program(Displayed):
             )
 
     def replace(self, **changes: Any) -> Program:
-        """A copy with some parts changed, checked anew.
+        """A copy with some parts changed, checked again.
 
         >>> from shardviz.core.layout.mesh import make_mesh
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
@@ -98,12 +97,12 @@ class Program(Displayed):
 
     @cached_property
     def requests(self) -> tuple[Request, ...]:
-        """What was asked for every array: the first stage. No jax is called."""
+        """The layout requested for every array: the first stage. Calls no jax."""
         return requests(self.arrays, self.mesh, self.rules, self.dialect)
 
     @property
     def problems(self) -> tuple[str, ...]:
-        """What keeps the program from being laid out, one sentence an array."""
+        """What keeps the program from being laid out, one sentence per array."""
         return tuple(f"{r.array.name}: {r.problem}" for r in self.requests if r.problem)
 
     def __repr__(self) -> str:
@@ -111,7 +110,7 @@ class Program(Displayed):
 
 
 def differences(old: Program, new: Program) -> tuple[str, ...]:
-    """What `new` has that `old` had not, one phrase each; empty where nothing differs.
+    """What differs between two programs, one phrase each.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -126,9 +125,9 @@ def differences(old: Program, new: Program) -> tuple[str, ...]:
         changed = str(old.mesh) != str(new.mesh)
         words = f"{old.mesh} became {new.mesh}" if changed else "other devices, hosts or axis types"
         found.append(f"mesh: {words}")
-    before = {asked.array.name: asked for asked in old.requests}
-    for asked in new.requests:
-        found += _array_differences(before.pop(asked.array.name, None), asked)
+    before = {request.array.name: request for request in old.requests}
+    for request in new.requests:
+        found += _array_differences(before.pop(request.array.name, None), request)
     found += [f"{name}: is gone" for name in before]
     if old.out_specs != new.out_specs:
         found.append("the specs of the outputs")

@@ -1,4 +1,4 @@
-"""Report and its parts: what one compile or run did. Pure data; knows no jax."""
+"""Report and its parts: what one compile or run did."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ class Collective:
         kind: one of COLLECTIVE_KINDS.
         mesh_axes: the mesh axes it runs over; `()` where the groups match no set of axes.
         bytes_per_device: the bytes of its result on each device (of its operand, for a
-            reduce-scatter): what the operation is about, not what the wires carry.
+            reduce-scatter); not the bytes that links carry.
         op: where it comes from, as jax names it: `jit(f)/dot_general`.
         source: file and line, `block.py:31`, or `""` where the compiler kept none.
         groups: the replica groups, as tuples of flat mesh positions; `()` where unknown.
-        is_async: whether other work can run meanwhile: it was split into a start and a done, and
-            is no pair that GPU's compiler marks as waited for at once (`is_sync`).
-        in_loop: whether it stands inside a loop body.
+        is_async: whether other work can run meanwhile: it is a start and a done, and not a pair
+            that GPU's compiler marks as waited for at once (`is_sync`).
+        in_loop: whether it is inside a loop body.
         name: the instruction's name in the compiled text.
         shape: the result's type and shape, such as `f32[8,128]`.
-        trips: how often its loops run it, where the compiler knows; 1 outside of loops.
+        trips: how often its loops run it; 1 outside of loops, None where that is not known.
         stack: every frame of the user's code that led to it, innermost first.
         group_size: how many devices take part in each group; 0 where unknown.
         value: the name of the plan's value that causes it; `""` where that is not known.
         cause: why it is there, in one sentence; `""` where that is not known.
-        rematerialises: whether it belongs to a full rematerialisation: the partitioner knew no
-            better way than to make the whole array on every device and cut it anew.
+        rematerialises: whether it belongs to a full rematerialisation: the partitioner
+            found no better way than to make the full array on every device and split it again.
         between_slices: whether it is the part of a collective that goes from slice to slice over
             the data-center network, which TPU's compiler writes as a send and a receive.
 
@@ -97,23 +97,23 @@ class Collective:
         return rounds * self.bytes_per_device * (size - 1) // size
 
     @property
-    def turns(self) -> int:
-        """How often it runs; once where nobody knows."""
+    def execution_count(self) -> int:
+        """How often it runs; 1 where that is not known."""
         return 1 if self.trips is None else self.trips
 
     @property
     def bytes_in_all(self) -> int:
-        """Its bytes on each device over all turns."""
-        return self.bytes_per_device * self.turns
+        """Its bytes on each device over all executions."""
+        return self.bytes_per_device * self.execution_count
 
     @property
     def sent_in_all(self) -> int:
-        """The bytes that each device sends over all turns; 0 where the group is unknown."""
-        return (self.sent_bytes or 0) * self.turns
+        """The bytes that each device sends over all executions; 0 where the group is unknown."""
+        return (self.sent_bytes or 0) * self.execution_count
 
     @property
     def words(self) -> str:
-        """What, how much, over which axes, for which value and from where, in a line.
+        """Kind, bytes, mesh axes, value and source line, in one line.
 
         >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
         'all-gather of 512 B × 4 over data for dot (f.py:3)'
@@ -129,8 +129,8 @@ class Collective:
         often = "?" if self.trips is None else f"{self.trips:,}"
         return bytes_text(self.bytes_per_device) + (f" × {often}" if self.trips != 1 else "")
 
-    def moved(self) -> Collective:
-        """The same collective without its places: the code stands on other lines by now."""
+    def without_source(self) -> Collective:
+        """The same collective without source lines, for code that is on other lines by now."""
         return replace(self, source="", stack=())
 
     def __repr__(self) -> str:
@@ -143,14 +143,14 @@ class Collective:
 
 @dataclass(frozen=True)
 class Check:
-    """One prediction held against what happened.
+    """One prediction, compared with what happened.
 
     Attributes:
-        name: what was checked, such as `"x: boxes of 8 shards"`.
+        name: what was checked, such as `"x: indices of 8 shards"`.
         ok: True, False, or None where it could not be checked.
         detail: one sentence with the evidence or the reason.
 
-    >>> Check("x: boxes of 8 shards", True, "Every shard is where the layout puts it.").ok
+    >>> Check("x: indices of 8 shards", True, "Every shard is where the layout puts it.").ok
     True
     """
 
@@ -189,8 +189,8 @@ class Memory:
     Attributes:
         arguments: what the arguments take.
         outputs: what the outputs take.
-        temporaries: what the program takes in between.
-        aliased: outputs that stand where a donated argument stood; counted in both.
+        temporaries: what intermediate values take.
+        aliased: outputs that take the memory of a donated argument; counted in both.
         generated_code: the code itself, where it lives on the device.
         capacity: what the device had free when the report was made; of simulated devices, their
             even share of the host's.
@@ -230,22 +230,22 @@ class Report(Displayed):
         runs_s: seconds of every repeat.
         outputs: the outputs, in the form the function returns them; None for a compile.
         in_layouts, out_layouts: name to Layout, as compiled.
-        partitioned: collectives straight after XLA's partitioner; None where not asked for.
+        partitioned: collectives right after XLA's partitioner; None where it left no text.
         collectives: collectives in the final program; None before it is compiled.
         memory: bytes on each device.
         cost: the compiler's cost analysis: name to number (`flops`, `bytes accessed`), with the
             body of a loop counted once.
         loops: how many loops the compiled program has.
         effects: the effects of the program, by name.
-        checks: predictions held against what happened.
+        checks: predictions, compared with what happened.
         error: None, or the Failure that ended it.
         stale: whether the program was edited since.
-        partition_s: seconds until XLA's partitioner had answered; None where it was not asked.
+        partition_s: seconds until XLA's partitioner was done; None where it left no text.
         roofline: the least time each part can take on the target's chips; None where the chips'
             figures are not known.
-        notes: what a person should know about the target, such as a mesh that its torus refuses.
-        mesh: the program's mesh with the devices that it was really laid over, in mesh order; None
-            before the target's devices were chosen.
+        notes: what the user should know about the target, such as a mesh that its torus refuses.
+        mesh: the program's mesh with the devices it was compiled for; None before these were
+            chosen.
     """
 
     program: str
@@ -276,7 +276,7 @@ class Report(Displayed):
 
     @property
     def ok(self) -> bool:
-        """Whether it went through and no check failed.
+        """Whether there was no error and no check failed.
 
         >>> Report("f", "cpu × 8").ok
         True
@@ -293,40 +293,20 @@ class Report(Displayed):
         return f"Report({self.program}{where}: {state})"
 
 
-_ROUNDING = 0.005
-
-
-def needed(memory: Memory) -> int | None:
+def needed_bytes(memory: Memory) -> int | None:
     """Bytes that the program takes on each device; None where the compiler said nothing.
 
     Arguments, outputs and temporaries, and the code where it lives on the device; an output that
-    stands where a donated argument stood counts once.
+    takes the memory of a donated argument counts once.
 
-    >>> needed(Memory(arguments=100, outputs=40, temporaries=5, aliased=40)), needed(Memory())
-    (105, None)
+    >>> needed_bytes(Memory(arguments=100, outputs=40, temporaries=5, aliased=40))
+    105
+    >>> needed_bytes(Memory()) is None
+    True
     """
-    given = [n for n in _parts(memory).values() if n is not None]
-    return sum(given) - (memory.aliased or 0) if given else None
-
-
-def capacity_words(memory: Memory) -> str:
-    """What is needed on each device, whether it fits, and what takes the most; `""` where the
-    compiler said nothing.
-
-    >>> gib = 1 << 30
-    >>> capacity_words(Memory(arguments=20 * gib, temporaries=28 * gib, capacity=16 * gib))
-    'It needs 48 GiB on each device and a device has 16 GiB: 3 times over. Most of it, 28 GiB, is \
-temporaries.'
-    """
-    total = needed(memory)
-    if total is None:
-        return ""
-    words = f"It needs {bytes_text(total)} on each device{_against(total, memory.capacity)}"
-    if total:
-        words += f" Most of it, {_largest(memory)}."
-    if beside := host_bytes(memory):
-        words += f" Beside that, {bytes_text(beside)} a device lie in the memory of the host."
-    return words
+    parts = (memory.arguments, memory.outputs, memory.temporaries, memory.generated_code)
+    known = [part for part in parts if part is not None]
+    return sum(known) - (memory.aliased or 0) if known else None
 
 
 def host_bytes(memory: Memory) -> int:
@@ -337,36 +317,3 @@ def host_bytes(memory: Memory) -> int:
     """
     parts = (memory.host_arguments, memory.host_outputs, memory.host_temporaries)
     return sum(part or 0 for part in parts)
-
-
-def _against(total: int, capacity: int | None) -> str:
-    if capacity is None:
-        return "; how much a device has is not known."
-    has = f" and a device has {bytes_text(capacity)}"
-    if total > capacity:
-        if not capacity:
-            return f"{has}: it does not fit."
-        times = total / capacity
-        # 1.00 times over would read as if it fitted.
-        return f"{has}: {max(times, 1 + _ROUNDING * 2):.3g} times over."
-    return f"{has}: it fits, and takes {_percent(total, capacity)} of it."
-
-
-def _percent(total: int, capacity: int) -> str:
-    share = 100 * total / max(capacity, 1)
-    return "less than 1 %" if share < 1 else f"{share:.0f} %"
-
-
-def _largest(memory: Memory) -> str:
-    parts = {word: size or 0 for word, size in _parts(memory).items()}
-    word = max(parts, key=lambda w: parts[w])
-    return f"{bytes_text(parts[word])}, is {word}"
-
-
-def _parts(memory: Memory) -> dict[str, int | None]:
-    return {
-        "arguments": memory.arguments,
-        "outputs": memory.outputs,
-        "temporaries": memory.temporaries,
-        "code": memory.generated_code,
-    }

@@ -1,4 +1,4 @@
-"""Bound and Roofline: the least times of a program's parts, as pure data; knows no jax."""
+"""roofline(): the least time that each part of a program can take on some chips."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.report import Collective, Memory, Report
+from shardviz.core.program.report import Collective, Report, needed_bytes
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Bound:
         seconds: the least seconds, over all trips; None where a figure is not known.
         bound: what bounds it: `"FLOP/s"`, `"HBM"`, `"ICI"`, `"NVLink"`, `"network"`, `""`.
         amount: operations or bytes, once.
-        trips: how often it runs; None where nobody knows, and then it counts once.
+        trips: how often it runs; None where that is not known, and then it counts once.
         source: the user's file and line.
         note: why there is no time, or what else to know.
 
@@ -99,7 +99,7 @@ class Roofline(Displayed):
 
     @property
     def seconds(self) -> float | None:
-        """The least seconds of the whole, if arithmetic, memory and collectives overlap."""
+        """The least seconds of the program, if arithmetic, memory and collectives overlap."""
         parts = [s for s in (self.compute_s, self.memory_s, self.collective_s) if s is not None]
         return max(parts) if parts else None
 
@@ -127,7 +127,7 @@ class Roofline(Displayed):
 
     @property
     def words(self) -> str:
-        """The whole in one or two sentences."""
+        """A summary in one or two sentences."""
         return _words(self)
 
     def __repr__(self) -> str:
@@ -169,9 +169,9 @@ def roofline(
 
     Args:
         report: what a compile gave: collectives, cost, memory.
-        where: the topology it is for, or its text; a Chip where nothing is known of its place.
-        mesh: the mesh it was compiled for, with the devices where they really stand. Without one,
-            or with a Chip alone, collectives go at the rate of all links of a chip at once.
+        where: the topology it is for, or its text; a Chip where the topology is not known.
+        mesh: the mesh it was compiled for, with the real ids of its devices. Without one, or with
+            a Chip only, collectives go at the rate of all links of a chip at once.
         plan: the propagated stage, for times of single operations.
 
     Raises:
@@ -190,10 +190,10 @@ def roofline(
     ops = op_costs(plan) if plan is not None else ()
     found = report.collectives if report.collectives is not None else report.partitioned
     rows = [*_totals(report, chip, ops)]
-    moves = [_priced(c, chip, placed, mesh) for c in found or ()]
+    moves = [_collective_bound(c, chip, placed, mesh) for c in found or ()]
     rows += sorted(moves, key=lambda row: -(row.seconds or 0.0))
     timed = sorted((_op_bound(op, chip) for op in ops), key=lambda row: -(row.seconds or 0.0))
-    needed = _needed(report.memory)
+    needed = needed_bytes(report.memory)
     capacity = report.memory.capacity or chip.device_bytes
     notes = _notes(report, chip, rows, placed is None or mesh is None, bool(ops))
     name = str(topology) if placed else chip.name
@@ -228,15 +228,15 @@ def collective_link_use(
 
     Args:
         collective: of a Report or a Plan.
-        mesh: the mesh of the program, with the devices where they really stand.
-        topology: where they stand.
+        mesh: the mesh of the program, with the real ids of its devices.
+        topology: the topology of these devices.
 
     Raises:
         TargetError: where the mesh does not fit the topology, or no route of its kind is known.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> gather = Collective("all-gather", ("x",), 1 << 20)
-    >>> collective_links(gather, make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")).used
+    >>> collective_link_use(gather, make_mesh(y=4, x=4), Topology.parse("tpu:v5e:4x4")).used
     12
     """
     if not collective.groups:
@@ -246,7 +246,7 @@ def collective_link_use(
     return _link_use(collective.kind, collective.groups, collective.mesh_axes, mesh, topology)
 
 
-@lru_cache(maxsize=32)  # many collectives, and one edit after another, take the same way
+@lru_cache(maxsize=32)  # many collectives, and edits one after another, take the same route
 def _link_use(
     kind: str,
     given: tuple[tuple[int, ...], ...],
@@ -265,7 +265,7 @@ def collective_name(collective: Collective) -> str:
     return f"{collective.kind} over {over}" if over else collective.kind
 
 
-def _priced(
+def _collective_bound(
     collective: Collective,
     chip: Chip,
     topology: Topology | None,
@@ -284,7 +284,7 @@ def _priced(
     if collective.kind == "ragged-all-to-all":
         return replace(row, note="What a ragged exchange sends is known only when it runs.")
     if topology is None or mesh is None:
-        times = _anywhere(collective, chip)
+        times = _without_topology(collective, chip)
     else:
         links = collective_link_use(collective, mesh, topology)
         if links is None:
@@ -293,11 +293,11 @@ def _priced(
     if None in times.values():
         return replace(row, note=f"The rate of these links is not published for {chip.title}.")
     name = max(times, key=lambda kind: times[kind] or 0.0, default="")
-    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * collective.turns)
+    return replace(row, bound=name, seconds=(times.get(name) or 0.0) * collective.execution_count)
 
 
-def _anywhere(collective: Collective, chip: Chip) -> dict[str, float | None]:
-    """Of a chip in no known place: all its links at once, which nothing can beat."""
+def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | None]:
+    """Without a topology: all links of a chip at once, the most there can be."""
     sent = collective.sent_bytes
     name = "ICI" if chip.axes else "NVLink"
     if sent is None or chip.link_bandwidth is None:
@@ -332,7 +332,7 @@ def _moved(report: Report, ops: tuple[OpCost, ...]) -> tuple[float | None, str]:
         planned = sum(op.bytes * (op.trips or 1) for op in products)
         return planned or None, "What products read and write, counted on the plan."
     again = sum(op.bytes * ((op.trips or 1) - 1) for op in products) if report.loops else 0
-    words = "XLA counts the body of a loop once: products of further turns are added."
+    words = "XLA counts the body of a loop once: products of further iterations are added."
     return moved + again, words if again else ""
 
 
@@ -361,13 +361,6 @@ def _op_bound(op: OpCost, chip: Chip) -> Bound:
     return Bound(op.name, "op", seconds * (op.trips or 1), bound, amount, op.trips, op.source)
 
 
-def _needed(memory: Memory) -> int | None:
-    parts = (memory.arguments, memory.outputs, memory.temporaries, memory.generated_code)
-    if all(p is None for p in parts):
-        return None
-    return sum(p or 0 for p in parts) - (memory.aliased or 0)
-
-
 def _notes(
     report: Report, chip: Chip, rows: list[Bound], anywhere: bool, planned: bool
 ) -> tuple[str, ...]:
@@ -378,13 +371,13 @@ def _notes(
     moves = [r for r in rows if r.part == "collective"]
     if moves and anywhere:
         notes.append(
-            "Where the devices stand is not known: collectives go at the rate of all links of a"
-            " chip at once."
+            "The coordinates of the devices are not known: collectives go at the rate of all links"
+            " of a chip at once."
         )
     if not planned and report.loops:
         notes.append(
-            "XLA's cost analysis counts the body of a loop once:"
-            " sv.stages(program, target).roofline counts each time it runs."
+            "XLA's cost analysis counts the body of a loop once; the roofline of"
+            " sv.stages(program, target) counts every iteration."
         )
     unknown = sum(r.trips is None for r in moves)
     if unknown:

@@ -1,9 +1,9 @@
-"""The four stages of a program side by side, and what changed between two. Pure data; no jax.
+"""The four stages of a program side by side, and what changed between two of them.
 
-requested     what was written: the layouts of the arguments
-propagated    what Shardy made of it: a Plan, whose collectives are an estimate
-partitioned   what XLA's partitioner put in
-compiled      what runs
+requested     the layouts of the arguments, as requested
+propagated    what Shardy made of them: a Plan, whose collectives are an estimate
+partitioned   the collectives that XLA's partitioner added
+compiled      the program that runs
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Stages(Displayed):
 
     @property
     def requested(self) -> Stage:
-        """What was asked for."""
+        """The layouts that were requested."""
         problems = self.program.problems
         words = problems[0] if problems else ""
         arrays = plural(len(self.program.arrays), "array")
@@ -172,7 +172,7 @@ class Stages(Displayed):
         split = sum(1 for op in made if op.spec.axes)
         return (
             f"{split:,} of {plural(len(made), 'value')} that the program makes got axes:"
-            " plan.why(value) tells where each came from.",
+            " plan.why(value) says where each came from.",
         )
 
     @property

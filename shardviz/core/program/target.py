@@ -1,4 +1,4 @@
-"""Target: devices that a program can be compiled for; pure data, which knows no jax."""
+"""Target: devices that a program can be compiled for."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ class Target(Displayed):
 
     Attributes:
         kind: `"attached"`, `"cpu"` for simulated CPU devices, or `"described"`.
-        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` where jax has yet to look.
-        count: how many devices; None where jax has yet to count them.
-        text: of a described target, how it is written: `"tpu:v5e:4x4"`.
-        worker: whether the devices stand in the worker and not in this kernel.
+        platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` before jax has looked.
+        count: how many devices; None before jax has looked.
+        text: the text of a described target, `"tpu:v5e:4x4"`; else `""`.
+        worker: whether the devices are those of a worker process and not of this kernel.
         missing: what has to be installed first, in one sentence; `""` for nothing.
 
     >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
@@ -60,7 +60,7 @@ class Target(Displayed):
 
 
 class Targets(tuple[Target, ...], Displayed):
-    """Targets to choose from, as a tuple that shows itself as a table.
+    """Targets to choose from: a tuple that is displayed as a table.
 
     >>> Targets([Target("cpu", "cpu", 8)])
     Targets(cpu:8)

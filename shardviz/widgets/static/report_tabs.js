@@ -151,7 +151,7 @@ function effectsTab(effects, act) {
     const titles = ["effect", "ordered", "on many devices", "allowed in", "used in", ""];
     const yes = (/** @type {boolean} */ value) => (value ? "yes" : "no");
     const cells = rows.map((e) =>
-      tableRow([e.name, yes(e.ordered), yes(e.shardable), e.where, e.stands.join(", "), e.note]),
+      tableRow([e.name, yes(e.ordered), yes(e.shardable), e.where, e.nesting.join(", "), e.note]),
     );
     parts.push(table(titles, cells));
   } else parts.push(mutedNote("It has no effects: it only computes."));

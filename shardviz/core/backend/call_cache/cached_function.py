@@ -1,8 +1,4 @@
-"""Errors that are raised more than once: to every thread that waited, and to later calls.
-
-One exception object raised in many threads would grow a traceback of them all, and keep alive the
-arrays in their frames. So each thread gets a twin of its own: same type, same words.
-"""
+"""CachedFunction: a function that compiles once per signature, and says why a call compiled."""
 
 from __future__ import annotations
 
@@ -46,16 +42,19 @@ def note_compile(error: Exception, call: str) -> None:
 
 
 def copy_error(error: Exception) -> Exception:
-    """A twin of an error without its traceback, fit to be kept or raised in another thread.
+    """A copy of an error without its traceback, to be kept or raised in another thread.
+
+    One exception object raised in many threads would collect the tracebacks of all of them, and
+    keep alive the arrays in their frames.
 
     >>> first = KeyError("x")
-    >>> twin = again(first)
+    >>> twin = copy_error(first)
     >>> twin is first, type(twin) is type(first), str(twin) == str(first)
     (False, True, True)
     """
     kind = type(error)
     try:
-        # Not by calling the class: jax's errors are made from a tracer and keep the words alone.
+        # Not by calling the class: jax's errors are made from a tracer and keep the message only.
         twin = kind.__new__(kind, *error.args)
         twin.args = error.args
         twin.__dict__.update(error.__dict__)
@@ -279,7 +278,7 @@ class CachedFunction:
         return self if instance is None else types.MethodType(self, instance)
 
     def _look_up(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """The walk of every call that is no flat list of arrays, or is new."""
+        """Runs a call that is new, or whose arguments are not a flat list of arrays."""
         if reason := why_not():
             return self._fall_back(reason, args, kwargs)
         context = self._contexts.current()
@@ -294,7 +293,7 @@ class CachedFunction:
             made = self._note_miss(key, signature_of(call, context, self._parameters))
             try:
                 self._compile(made, args, kwargs)
-            except Exception as error:  # noqa: BLE001  kept, and raised to all who asked
+            except Exception as error:  # noqa: BLE001  kept, and raised to all callers
                 note_compile(error, f"{self.name}{made.signature}")
                 first.append(error)
                 made.error = copy_error(error)
@@ -405,7 +404,7 @@ class CachedFunction:
         return [{k: list(v) if isinstance(v, tuple) else v for k, v in r.items()} for r in rows]
 
     def clear(self) -> None:
-        """Forgets executables, failures and counts: the next call compiles anew."""
+        """Forgets executables, failures and counts: the next call compiles again."""
         self._cache.clear()
         with self._lock:
             self._forget()
@@ -448,7 +447,7 @@ def _entry(row: CacheRow) -> CallEntry:
 
 
 def _other_layouts(run: Any, call: SplitCall) -> bool:
-    """Whether an array lies in memory otherwise than the executable wants it."""
+    """Whether an array has another memory layout than the executable needs."""
     formats = jax.tree.leaves(run.input_formats)
     arrays: list[Any] = jax.tree.leaves((call.args, call.kwargs))
     if len(formats) != len(arrays):

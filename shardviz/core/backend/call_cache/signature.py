@@ -1,8 +1,8 @@
 """The signature of a call: all that decides what is compiled for it, its surroundings included.
 
 jax keys its own caches on its trace context, which is private. It is read here and nowhere else;
-where a version of jax has moved it away, the public settings that are known to matter stand in,
-and a call inside another transformation is then told by its tracers alone.
+where a version of jax has none there, the public settings that are known to matter replace it, and
+a call inside another transformation is then recognised by its tracers only.
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def _names() -> tuple[str, ...]:
     try:
         return tuple(_trace_context_names()) if _PRIVATE else ()
     except NotImplementedError:
-        return ()  # an older jaxlib does not tell them
+        return ()  # an older jaxlib does not give them
 
 
 def _name(setting: str) -> str:
@@ -187,7 +187,7 @@ class LeafSignature:
     """One array among the arguments of a call.
 
     Attributes:
-        name: where it stands, such as `params['w']`.
+        name: its path in the arguments, such as `params['w']`.
         aval: jax's own type of it: shape, dtype, weak type.
         sharding: its sharding where it is committed to one, or None where jax may place it.
 
@@ -208,7 +208,7 @@ class LeafSignature:
 
 @dataclass(frozen=True)
 class Signature:
-    """What a call is looked up by, and what tells two calls apart in words.
+    """What a call is looked up by, with what describes it in words.
 
     Attributes:
         tree: jax's tree definition of the arguments, static ones left out.
@@ -232,7 +232,7 @@ class SplitCall(NamedTuple):
 
     Attributes:
         args, kwargs: what an executable takes.
-        positions: where each of `args` stood.
+        positions: the original position of each of `args`.
         statics: name and value of each static argument, by name.
     """
 
@@ -302,7 +302,7 @@ def signature_key(call: SplitCall, context: Context) -> Hashable:
     leaves, tree = _flatten((call.args, call.kwargs))
     keys = [part for leaf in leaves for part in _leaf_key(leaf)]
     flat = len(leaves) == len(call.args) and all(map(operator.is_, leaves, call.args))
-    # Without a tree to tell apart: the key that `CachedFunction` makes in its fast path.
+    # Without a tree: the key that `CachedFunction` makes in its fast path.
     if flat and not call.kwargs and not statics:
         return (context, *keys)
     return (context, tree, statics, *keys)
@@ -329,13 +329,13 @@ def sharding_text(sharding: Any) -> str:
     "P('data',) over data=4, model=2"
     """
     memory = getattr(sharding, "memory_kind", None)
-    place = f" in {memory}" if memory not in (None, "device") else ""
+    where = f" in {memory}" if memory not in (None, "device") else ""
     if isinstance(sharding, NamedSharding):
         spec = str(sharding.spec).removeprefix("PartitionSpec")
-        return f"P{spec.removeprefix('P')} over {mesh_text(sharding.mesh)}{place}"
+        return f"P{spec.removeprefix('P')} over {mesh_text(sharding.mesh)}{where}"
     if isinstance(sharding, SingleDeviceSharding):
         (device,) = sharding.device_set
-        return f"on {device}{place}"
+        return f"on {device}{where}"
     return str(sharding)
 
 

@@ -1,7 +1,7 @@
-"""observed_order(): runs a program and writes down every effect as it happens.
+"""observed_order(): runs a program and records every effect as it happens.
 
 The traced program is rewritten: each operation that calls the host is replaced by one that first
-notes the call, with the place in the mesh it comes from, and then does what it did before.
+records the call, with the device coordinates it comes from, and then does what it did before.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.jax_effects import effect_word, is_ordered_effect
-from shardviz.core.backend.jaxprs import TOP, plain_jaxpr
+from shardviz.core.backend.jaxprs import TOP_LEVEL, nested_in, plain_jaxpr
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import trace
 from shardviz.core.backend.worker.run import run_program
@@ -31,13 +31,12 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.target import Target
 
 _CALLS = ("debug_print", "debug_callback", "io_callback", "pure_callback")
-_HIDDEN = ("jit", "pjit", "closed_call")
 
 
 def observed_order(program: Program, *values: Any, target: Target | str | None = None) -> Observed:
-    """Runs a program and tells in which order its effects happened, on each device.
+    """Runs a program and records in which order its effects happened, on each device.
 
-    Prints are noted in place of being printed; other callbacks are noted and called.
+    Prints are recorded instead of printed; other callbacks are recorded and called.
 
     Args:
         program: what to run.
@@ -45,7 +44,7 @@ def observed_order(program: Program, *values: Any, target: Target | str | None =
         target: where to run it, as for `run_program`.
 
     Raises:
-        ProgramError: for what is no Program at all. A run that fails is told in `.report`.
+        ProgramError: for what is no Program. The error of a run that fails is in `.report`.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -64,16 +63,16 @@ def observed_order(program: Program, *values: Any, target: Target | str | None =
     try:
         mesh = device_mesh(program.mesh, choose(target, program.mesh.size))
         traced = trace(program, mesh)
-        given = value_leaves(program, values)
+        leaves = value_leaves(program, values)
     except Exception:  # noqa: BLE001  the run below fails in the same way, and says so in words
         return Observed(program.name, (), _run(program, values, target))
     jaxpr = _rewritten(traced.stage.jaxpr, record, _Position())
     options = {k: v for k, v in program.options.items() if k != "donate"}
     fn = jaxpr_as_fun(jaxpr)
-    watched = program.replace(
+    recorded = program.replace(
         fn=lambda *leaves: tuple(fn(*leaves)), tree=None, options=options, name=program.name
     )
-    report = _run(watched, () if given is None else tuple(given), target, record.listen)
+    report = _run(recorded, () if leaves is None else tuple(leaves), target, record.listen)
     if report.error is None and report.outputs is not None:
         outputs = traced.out_tree.unflatten(jax.tree.leaves(report.outputs))
         report = report.replace(outputs=outputs)
@@ -91,14 +90,14 @@ def _run(
 
 @dataclass(frozen=True)
 class _Position:
-    """Where an operation stands: the loops around it, and the mesh axes that are manual there."""
+    """Where an operation is: the loops and calls around it, and its manual mesh axes."""
 
     around: tuple[str, ...] = ()
     manual: Mapping[str, int] = field(default_factory=dict)
 
     def inside(self, equation: Any) -> _Position:
         name = equation.primitive.name
-        around = self.around if name in _HIDDEN else (*self.around, name)
+        around = nested_in(self.around, name)
         if name != "shard_map":
             return _Position(around, self.manual)
         sizes = dict(equation.params["mesh"].shape)
@@ -116,29 +115,31 @@ class _Record:
         self._lock = threading.Lock()
 
     def listen(self, stage: str) -> None:
-        """Notes events of the run alone: checks call the function once more."""
+        """Records events of the stage `run` only: the checks call the function once more."""
         self._running = stage == "run"
 
     def note(self, call: _Call, index: Sequence[Any], values: Sequence[Any]) -> None:
-        """Writes down that a call happened at this place in the mesh."""
+        """Records a call with the device coordinates it came from."""
         if not self._running:
             return
-        device, said = self._device(call, index), ", ".join(map(_short, values))
+        device, text = self._device(call, index), ", ".join(map(_short, values))
         with self._lock:
             number = len(self.events)
             self.events.append(
-                Event(number, call.name, call.what, call.stands, call.ordered, device, said)
+                Event(number, call.name, call.what, call.nesting, call.ordered, device, text)
             )
 
     def _device(self, call: _Call, index: Sequence[Any]) -> int | None:
         if not call.manual:
             # Outside shard_map a callback is called once, on the first device of the mesh.
             return None if call.elsewhere else int(self.mesh.device_ids.flat[0])
-        at = dict(zip(call.manual, (int(np.asarray(i)) for i in index), strict=True))
-        if any(a not in at and n > 1 for a, n in self.mesh.shape.items()):
-            return None  # axes left to the compiler: nobody says which device along them
+        coordinates = dict(zip(call.manual, (int(np.asarray(i)) for i in index), strict=True))
+        if any(a not in coordinates and n > 1 for a, n in self.mesh.shape.items()):
+            return None  # on axes left to the compiler, the coordinate is not known
         try:
-            return int(self.mesh.device_ids[tuple(at.get(a, 0) for a in self.mesh.axis_names)])
+            return int(
+                self.mesh.device_ids[tuple(coordinates.get(a, 0) for a in self.mesh.axis_names)]
+            )
         except IndexError:
             return None  # the function named a mesh of its own
 
@@ -148,7 +149,7 @@ class _Call:
     """One operation that calls the host."""
 
     equation: Any
-    place: _Position
+    position: _Position
 
     @property
     def params(self) -> Mapping[str, Any]:
@@ -168,16 +169,16 @@ class _Call:
         return any(is_ordered_effect(e) for e in self.equation.effects)
 
     @property
-    def stands(self) -> str:
-        return " > ".join(self.place.around) or TOP
+    def nesting(self) -> str:
+        return " > ".join(self.position.around) or TOP_LEVEL
 
     @property
     def manual(self) -> tuple[str, ...]:
-        return tuple(self.place.manual)
+        return tuple(self.position.manual)
 
     @property
     def elsewhere(self) -> bool:
-        """Whether it was told to happen elsewhere than on the first device."""
+        """Whether it is set to happen elsewhere than on the first device."""
         return bool(self.params.get("partitioned")) or self.params.get("sharding") is not None
 
     @property
@@ -188,7 +189,7 @@ class _Call:
 
 
 def _called(callback: Any) -> Any:
-    """The person's function inside what jax wraps around it."""
+    """The user's function inside jax's wrappers."""
     code = getattr(callback, "__code__", None)
     cells = dict(zip(code.co_freevars, callback.__closure__ or (), strict=True)) if code else {}
     inner = cells["callback"].cell_contents if "callback" in cells else callback
@@ -199,36 +200,36 @@ def _short(value: Any) -> str:
     return shown(np.asarray(value).tolist(), 40)
 
 
-def _rewritten(jaxpr: Any, record: _Record, place: _Position) -> Any:
-    """The same program, noting every call of the host."""
+def _rewritten(jaxpr: Any, record: _Record, position: _Position) -> Any:
+    """The same program, which records every call of the host."""
     body = plain_jaxpr(jaxpr)
-    equations = [new for e in body.eqns for new in _equations(e, record, place)]
+    equations = [new for e in body.eqns for new in _equations(e, record, position)]
     changed = body.replace(eqns=equations)
     # Older jax keeps a jaxpr and its constants in a pair, newer in one.
     return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
 
 
-def _equations(equation: Any, record: _Record, place: _Position) -> list[Any]:
+def _equations(equation: Any, record: _Record, position: _Position) -> list[Any]:
     if equation.primitive.name in _CALLS:
-        return _noting(_Call(equation, place), record)
-    inside = place.inside(equation)
+        return _recording(_Call(equation, position), record)
+    inside = position.inside(equation)
     params = {k: _in_params(v, record, inside) for k, v in equation.params.items()}
     return [equation.replace(params=params)]
 
 
-def _in_params(value: Any, record: _Record, place: _Position) -> Any:
+def _in_params(value: Any, record: _Record, position: _Position) -> Any:
     if hasattr(value, "eqns"):
-        return _rewritten(value, record, place)
+        return _rewritten(value, record, position)
     if type(value) in (tuple, list):
-        return type(value)(_in_params(v, record, place) for v in value)
+        return type(value)(_in_params(v, record, position) for v in value)
     return value
 
 
-def _noting(call: _Call, record: _Record) -> list[Any]:
-    """The operations that stand in for a call: the place in the mesh, then the call itself."""
+def _recording(call: _Call, record: _Record) -> list[Any]:
+    """The operations that replace a call: the device coordinates, then the recorded call."""
     equation = call.equation
     structs = [jax.ShapeDtypeStruct(v.aval.shape, v.aval.dtype) for v in equation.invars]
-    axes = list(call.place.manual.items())
+    axes = list(call.position.manual.items())
     made = jax.make_jaxpr(_replacement(call, record), axis_env=axes)(*structs)
     body = plain_jaxpr(made)
     known = dict(zip(map(id, body.invars), equation.invars, strict=True))
@@ -241,20 +242,20 @@ def _noting(call: _Call, record: _Record) -> list[Any]:
 def _replacement(call: _Call, record: _Record) -> Callable[..., Any]:
     count, params = len(call.manual), call.params
 
-    def noted(*given: Any) -> Any:
-        record.note(call, given[:count], given[count:])
-        return None if call.kind == "debug_print" else params["callback"](*given[count:])
+    def recorded(*values: Any) -> Any:
+        record.note(call, values[:count], values[count:])
+        return None if call.kind == "debug_print" else params["callback"](*values[count:])
 
-    def stand_in(*operands: Any) -> Any:
-        given = (*(jax.lax.axis_index(a) for a in call.manual), *operands)
+    def replaced(*operands: Any) -> Any:
+        values = (*(jax.lax.axis_index(a) for a in call.manual), *operands)
         if call.kind in ("debug_print", "debug_callback"):
             partitioned = {"partitioned": True} if params.get("partitioned") else {}
-            jax.debug.callback(noted, *given, ordered=call.ordered, **partitioned)
+            jax.debug.callback(recorded, *values, ordered=call.ordered, **partitioned)
             return ()
         shapes = [jax.ShapeDtypeStruct(a.shape, a.dtype) for a in params["result_avals"]]
         sharding = params.get("sharding")
         if call.kind == "io_callback":
-            return io_callback(noted, shapes, *given, ordered=call.ordered, sharding=sharding)
-        return jax.pure_callback(noted, shapes, *given, sharding=sharding)
+            return io_callback(recorded, shapes, *values, ordered=call.ordered, sharding=sharding)
+        return jax.pure_callback(recorded, shapes, *values, sharding=sharding)
 
-    return stand_in
+    return replaced

@@ -1,4 +1,4 @@
-"""The tokens of a lowered module, read from its text; knows no jax."""
+"""predict(): the effects of a program before it runs, and on how many devices it may run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.arguments import program_arrays
-from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.devices import (
     LEAST_SIMULATED,
@@ -33,17 +33,17 @@ from shardviz.core.backend.jax_effects import (
     without_sets,
 )
 from shardviz.core.backend.jaxprs import (
-    EffectOperation,
-    effect_operations,
-    from_host,
-    named_devices,
+    JaxprOperation,
+    named_device_count,
     names_shardings,
+    operations,
+    results_from_host,
 )
 from shardviz.core.backend.program_meshes import in_context
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import trace
-from shardviz.core.backend.worker.export import abstract_mesh, must_run_here
+from shardviz.core.backend.worker.export import must_run_here
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
@@ -83,17 +83,17 @@ def takes_arrays(text: str) -> bool:
     return any("%arg" in p and not _TOKEN.search(p.partition("{")[0]) for p in _parts(taken))
 
 
-def _tokens(place: str, listed: str) -> list[EffectToken]:
+def _tokens(direction: str, listed: str) -> list[EffectToken]:
     tokens = []
     for index, part in enumerate(_parts(listed)):
         if _TOKEN.search(part.partition("{")[0]):
             said = _SHARDING.search(part)
-            tokens.append(EffectToken(place, index, (said[1] or said[2]) if said else ""))
+            tokens.append(EffectToken(direction, index, (said[1] or said[2]) if said else ""))
     return tokens
 
 
 def _parts(listed: str) -> list[str]:
-    """The text split at the commas that stand in no bracket."""
+    """The text split at the commas outside of brackets."""
     parts, depth, start = [], 0, 0
     for i, letter in enumerate(listed):
         depth += (letter in "({[<") - (letter in ")}]>")
@@ -130,7 +130,7 @@ def predict(thing: Any, *args: Any) -> Effects:
         if args:
             raise ProgramError(
                 "A program brings its arguments; got"
-                f" {len(args)} more. Give sv.effects the program alone."
+                f" {len(args)} more. Give sv.effects the program only."
             )
         return _of_program(thing)
     if not callable(thing):
@@ -156,17 +156,17 @@ def _of_program(program: Program) -> Effects:
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         return replace(known, refused=Refusal("trace", in_our_words(error)))
     known = _read(known, traced.stage.jaxpr)
-    lone = program.out_specs is None and _from_host_alone(traced.stage.jaxpr)
+    host_results = program.out_specs is None and _from_host_only(traced.stage.jaxpr)
     count = program.mesh.size
     refused = refusal_on(single_device_effects(traced.stage.jaxpr.effects), count)
     if refused is None and isinstance(mesh, Mesh):
-        return _with_tokens(known, lambda: _lower(traced.stage, mesh), count, lone)
-    # Not lowered on this mesh: jax refuses, or lacks its devices. One device tells the tokens.
-    alone = unsharded(program)
-    with contextlib.suppress(Exception):  # a function may be made for many devices alone
-        one = _mesh_to_trace_on(alone)
-        stage = trace(alone, one).stage
-        return _with_tokens(known, lambda: _lower(stage, one), 1, lone)
+        return _with_tokens(known, lambda: _lower(traced.stage, mesh), count, host_results)
+    # jax cannot lower it on this mesh. Lowered for one device, it has the same tokens.
+    single = unsharded(program)
+    with contextlib.suppress(Exception):  # a function may be made for many devices only
+        one = _mesh_to_trace_on(single)
+        stage = trace(single, one).stage
+        return _with_tokens(known, lambda: _lower(stage, one), 1, host_results)
     return known
 
 
@@ -184,7 +184,7 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
         stage = jax.jit(fresh).trace(*args)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         return replace(known, refused=Refusal("trace", in_our_words(error)))
-    known = replace(_read(known, stage.jaxpr), fixed=named_devices(stage.jaxpr))
+    known = replace(_read(known, stage.jaxpr), fixed=named_device_count(stage.jaxpr))
     count = known.fixed or 1
     if refusal_on(single_device_effects(stage.jaxpr.effects), count):
         return known
@@ -192,38 +192,35 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
 
 
 def _read(known: Effects, jaxpr: Any) -> Effects:
-    found = list(effect_operations(jaxpr))
+    # A loop or call has the effects of what it calls: those are counted where they happen.
+    found = [operation for operation in operations(jaxpr) if not operation.inner]
     by_kind: dict[str, list[Any]] = {}
     for effect in jaxpr.effects:
         by_kind.setdefault(type(effect).__name__, []).append(effect)
     uses = [_use(effects[0], found) for effects in by_kind.values()]
-    calls = tuple(
-        HostCall(s.equation.primitive.name, s.stands)
-        for s in found
-        if s.equation.primitive.name in _HOST_CALLS
-    )
+    calls = tuple(HostCall(o.name, o.nesting) for o in found if o.name in _HOST_CALLS)
     uses.sort(key=lambda use: use.name)
     return replace(known, uses=tuple(uses), host_calls=calls, note=without_sets())
 
 
-def _use(effect: Any, found: Iterable[EffectOperation]) -> EffectUse:
+def _use(effect: Any, found: Iterable[JaxprOperation]) -> EffectUse:
     kind = type(effect).__name__
-    here = [s for s in found if any(_same(e, effect) for e in s.equation.effects)]
+    having = [o for o in found if any(_same(e, effect) for e in o.equation.effects)]
     return EffectUse(
         effect_word(effect),
         kind,
         ordered := is_ordered_effect(effect),
         shardable := is_shardable(effect),
         None if effect_sets() is None else allowed_constructs(effect),
-        tuple(dict.fromkeys(s.stands for s in here)),
-        len(here),
+        tuple(dict.fromkeys(o.nesting for o in having)),
+        len(having),
         _note(kind, ordered, shardable),
     )
 
 
 def _same(one: Any, effect: Any) -> bool:
     names = {type(one).__name__, type(effect).__name__}
-    # A ref made inside has one effect for the whole and others for each read and write.
+    # A ref that is made inside has one effect itself and others for each read and write.
     return len(names) == 1 or names <= set(_REFS)
 
 
@@ -240,18 +237,18 @@ def _note(kind: str, ordered: bool, shardable: bool) -> str:
     )
 
 
-def _from_host_alone(jaxpr: Any) -> bool:
-    return from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
+def _from_host_only(jaxpr: Any) -> bool:
+    return results_from_host(jaxpr, _RETURNING) and not names_shardings(jaxpr)
 
 
 def _with_tokens(
-    known: Effects, lowering: Callable[[], Any], count: int, lone: bool = False
+    known: Effects, lowering: Callable[[], Any], count: int, host_results: bool = False
 ) -> Effects:
     try:
         text = lowering().as_text()
     except Exception as error:  # noqa: BLE001  a lowering rule may raise anything
         return replace(known, refused=Refusal("lower", in_our_words(error)))
-    host_only = lone and not takes_arrays(text)
+    host_only = host_results and not takes_arrays(text)
     return replace(known, tokens=read_tokens(text), lowered_for=count, host_only=host_only)
 
 
@@ -272,7 +269,7 @@ def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
 
 
 def _runs_elsewhere(program: Program) -> bool:
-    """Whether the devices of a program will be another process's, so none are asked for here."""
+    """Whether a program will run in a worker, so that jax need not simulate devices here."""
     if (
         program.mesh.size <= LEAST_SIMULATED
         or backend_started()

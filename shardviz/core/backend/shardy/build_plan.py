@@ -14,8 +14,9 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, AxisType, Mesh
+from jax.sharding import AxisType, Mesh
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.devices import LEAST_SIMULATED, ask_for_cpus, chosen_cpus
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jax_effects import refusal_on, single_device_effects
@@ -204,16 +205,6 @@ class LoweredProgram:
     module: Any
     seconds: float
     note: str = ""
-
-
-def abstract_mesh(mesh: MeshSpec) -> AbstractMesh:
-    """The jax mesh to plan on: axes without devices, also where the mesh names devices.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> abstract_mesh(make_mesh(data=4)).size
-    4
-    """
-    return AbstractMesh(mesh.axis_sizes, mesh.axis_names, axis_types=_types(mesh))
 
 
 def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:

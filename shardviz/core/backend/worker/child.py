@@ -1,8 +1,8 @@
-"""What runs in the worker process: it unpacks a parcel, compiles it, runs it where there are
-devices, and gives back a Report without any jax in it.
+"""What runs in the worker process: compiles an exported program and runs it where it has devices.
 
-The process has its own jax settings (its devices, its plugins), chosen by the environment it was
-started with. It only ever sees bytes, names and numbers.
+It answers with a Report that holds nothing of jax. The process has its own jax settings (its
+devices, its plugins), chosen by the environment it was started with, and is sent bytes, names and
+numbers only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from shardviz.core.backend.compile import Executable, Lowered, compile_lowered
 from shardviz.core.backend.described_devices import compile_only_mesh
 from shardviz.core.backend.execute import Execution
 from shardviz.core.backend.failures import in_words
-from shardviz.core.backend.numeric_checks import partial_sums
+from shardviz.core.backend.layout_checks import partial_sums
 from shardviz.core.backend.targets import device_mesh
 from shardviz.core.backend.tracing import Traced
 from shardviz.core.backend.worker.export import ExportedProgram
@@ -42,18 +42,20 @@ STAGE, LOG, DUMP, PID = "stage", "log", "dump", "pid"
 _ORPHANED = 70  # exit code of a worker whose kernel is gone
 _WRAPPER = re.compile(r'jit\([^()"]*\)/call_exported(?:/|(?="))')
 _CACHE = ExecutableCache(size=32)
-_TURNS: dict[str, int] = {}
-# What the last compile made. To free it takes milliseconds, for which no answer should wait.
+# Key to how often the kernel asked for a new compile of it.
+_RECOMPILES: dict[str, int] = {}
+# What the last compile made, freed at the next call: that takes milliseconds, which would delay
+# the answer.
 _LAST: list[tuple[Lowered, Executable]] = []
 
 
 @dataclass(frozen=True, eq=False)
 class Value:
-    """An array on its way between processes.
+    """An array as it is sent between processes.
 
     Attributes:
-        data: its elements; of random keys their words; None where jax gives none out.
-        keys: the implementation behind random keys; `""` for any other array.
+        data: its elements; of random keys their words; None for partial sums.
+        keys: the implementation of random keys; `""` for any other array.
         why: why there are no elements; `""` where there are.
     """
 
@@ -64,13 +66,13 @@ class Value:
 
 @dataclass(frozen=True, eq=False)
 class WorkerAnswer:
-    """What the worker gives back.
+    """What the worker sends back.
 
     Attributes:
         report: what was done, without outputs.
         values: the outputs, leaf by leaf; None for a compile.
         compile_checks: the checks that were made before it ran.
-        read_s: seconds since the compiler was done: to read what it wrote, and make the report.
+        read_s: seconds to read what the compiler wrote and to make the report.
     """
 
     report: Report
@@ -80,7 +82,7 @@ class WorkerAnswer:
 
 
 def begin(folder: str, kernel: int) -> None:
-    """Called once in a new worker: its chatter goes to a file, and it ends with its kernel.
+    """Called once in a new worker: its output goes to a file, and it ends when its kernel ends.
 
     Args:
         folder: the worker's own folder.
@@ -93,9 +95,9 @@ def begin(folder: str, kernel: int) -> None:
         os.dup2(log, stream)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the kernel, which ends us
     (Path(folder) / PID).write_text(str(os.getpid()))
-    _be_the_first_to_go()
-    _stay_when_big()
-    threading.Thread(target=_end_with, args=(kernel,), daemon=True).start()
+    _prefer_for_oom_kill()
+    _disable_memory_restarts()
+    threading.Thread(target=_exit_with, args=(kernel,), daemon=True).start()
 
 
 def ready() -> str:
@@ -104,114 +106,114 @@ def ready() -> str:
     return jax.__version__
 
 
-def compile_exported(parcel: ExportedProgram, new: bool, folder: str) -> WorkerAnswer:
-    """Compiles a program that came in a parcel.
+def compile_exported(exported: ExportedProgram, new: bool, folder: str) -> WorkerAnswer:
+    """Compiles an exported program.
 
     Args:
-        parcel: the program.
-        new: whether it is compiled even where it is known here.
-        folder: where stages and the dump go, for the kernel to look at meanwhile.
+        exported: the program.
+        new: whether to compile it even where it is in the cache here.
+        folder: where the stage and the dump are written, for the kernel to read meanwhile.
     """
-    walk = _WorkerExecution(parcel, folder)
-    walk.follow(lambda: walk.compile_on(walk.jax_mesh(), _cache(parcel, new)))
-    return walk.answer(None)
+    execution = _WorkerExecution(exported, folder)
+    execution.follow(lambda: execution.compile_on(execution.jax_mesh(), _cache(exported, new)))
+    return execution.answer(None)
 
 
 def run_exported(
-    parcel: ExportedProgram, values: Sequence[Value] | None, repeat: int, new: bool, folder: str
+    exported: ExportedProgram, values: Sequence[Value] | None, repeat: int, new: bool, folder: str
 ) -> WorkerAnswer:
-    """Compiles and runs a program that came in a parcel.
+    """Compiles and runs an exported program.
 
     Args:
-        parcel: the program.
+        exported: the program.
         values: its arguments; None for examples.
         repeat: how often to execute it.
-        new, folder: as for `compile_parcel`.
+        new, folder: as for `compile_exported`.
     """
-    walk = _WorkerExecution(parcel, folder)
-    cache = _cache(parcel, new)
-    walk.follow(lambda: walk.run_on(walk.jax_mesh(), leaves(values), repeat, cache))
-    return walk.answer(walk.report.outputs)
+    execution = _WorkerExecution(exported, folder)
+    cache = _cache(exported, new)
+    execution.follow(lambda: execution.run_on(execution.jax_mesh(), leaves(values), repeat, cache))
+    return execution.answer(execution.report.outputs)
 
 
 class _WorkerExecution(Execution):
-    """A walk with a program that travelled."""
+    """The execution of an exported program."""
 
-    def __init__(self, parcel: ExportedProgram, folder: str) -> None:
+    def __init__(self, exported: ExportedProgram, folder: str) -> None:
         _LAST.clear()
-        self.parcel, self.folder = parcel, Path(folder)
-        jax.config.update("jax_enable_x64", parcel.x64)
-        super().__init__(_program(parcel, folder), self._write_stage, None)
+        self.exported, self.folder = exported, Path(folder)
+        jax.config.update("jax_enable_x64", exported.x64)
+        super().__init__(_program(exported, folder), self._write_stage, None)
         self._checks: tuple[Check, ...] = ()
-        self._done = 0.0
+        self._compiled_at = 0.0
 
     def jax_mesh(self) -> Mesh:
-        """The mesh of this process's devices that the parcel is for."""
+        """The mesh of this process's devices that the program is for."""
         self.enter("target")
-        parcel = self.parcel
-        if parcel.target:
-            mesh, notes = compile_only_mesh(parcel.mesh, parcel.target)
+        exported = self.exported
+        if exported.target:
+            mesh, notes = compile_only_mesh(exported.mesh, exported.target)
             self.note(notes=notes)
             return mesh
-        return device_mesh(parcel.mesh, Target("cpu", "cpu", jax.device_count("cpu")))
+        return device_mesh(exported.mesh, Target("cpu", "cpu", jax.device_count("cpu")))
 
     def traced(self) -> Traced:
-        """The program, traced on the mesh; its outputs have the names they have at home."""
+        """The program, traced on the mesh; its outputs have the names that the kernel gave them."""
         traced = super().traced()
-        named = zip(traced.outputs, self.parcel.outputs, strict=True)
+        named = zip(traced.outputs, self.exported.outputs, strict=True)
         return replace(traced, outputs=tuple(replace(o, name=name) for o, name in named))
 
     def lowered(self, traced: Traced) -> Lowered:
-        """The program, lowered; only the kernel can tell its lines from those that asked for it."""
-        return replace(super().lowered(traced), sources=self.parcel.sources)
+        """The program, lowered; the digest of its source lines is the kernel's."""
+        return replace(super().lowered(traced), sources=self.exported.sources)
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
-        """What the kernel found: what travelled has no jaxpr any more."""
-        return self.parcel.positive
+        """The positions that the kernel found: an exported program has no jaxpr."""
+        return self.exported.positive
 
     def key(self, lowered: Lowered) -> str:
         """The kernel's own fingerprint, and how often it asked for a new compile."""
-        return f"{self.parcel.key}/{_TURNS.get(self.parcel.key, 0)}"
+        return f"{self.exported.key}/{_RECOMPILES.get(self.exported.key, 0)}"
 
     def compiled(self, lowered: Lowered) -> Executable:
-        """Compiles, and reads what came out, with operations named as they are at home."""
+        """Compiles, and reads the result, with operations named as in the kernel."""
         begun = time.perf_counter()
         found = compile_lowered(lowered, self.program.mesh, without_export_call)
-        self._done = begun + found.compile_s
+        self._compiled_at = begun + found.compile_s
         _LAST.append((lowered, found))
         return found
 
-    def note_least_times(self) -> None:
-        """Leaves the roofline to the kernel, which knows where described devices stand."""
+    def note_roofline(self) -> None:
+        """Leaves the roofline to the kernel, which knows where described devices are."""
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
-        """Adds what the compiler says."""
+        """Adds what the compiler says, and keeps the checks made so far."""
         super().note_executable(lowered, executable)
         self._checks = self.report.checks
 
-    def bytes_there(self) -> int | None:
-        """The memory of a described device is the chip's."""
-        return super().bytes_there() if self.parcel.capacity is None else self.parcel.capacity
+    def capacity(self) -> int | None:
+        """Bytes of memory on each device; of a described device, those of its chip."""
+        return super().capacity() if self.exported.capacity is None else self.exported.capacity
 
     def answer(self, outputs: Any) -> WorkerAnswer:
-        """What goes back."""
+        """What is sent back."""
         values = None
         if outputs is not None and self.report.error is None:
             values = tuple(value_of(leaf) for leaf in jax.tree.leaves(outputs))
-        read_s = time.perf_counter() - self._done
+        read_s = time.perf_counter() - self._compiled_at
         return WorkerAnswer(
             self.report.replace(outputs=None, in_layouts={}), values, self._checks, read_s
         )
 
     def _write_stage(self, stage: str) -> None:
         # Renamed into place, so that the kernel never reads half a word.
-        draft = self.folder / f"{STAGE}.new"
-        draft.write_text(stage)
-        draft.replace(self.folder / STAGE)
+        written = self.folder / f"{STAGE}.new"
+        written.write_text(stage)
+        written.replace(self.folder / STAGE)
 
 
 def value_of(leaf: Any) -> Value:
-    """An array as it travels.
+    """An array, ready to be sent.
 
     >>> value_of(np.arange(3)).data
     array([0, 1, 2])
@@ -226,7 +228,7 @@ def value_of(leaf: Any) -> Value:
 
 
 def leaves(values: Sequence[Value] | None) -> list[Any] | None:
-    """The arrays that travelled, as numpy or as random keys; None for none.
+    """The arrays that were sent, as numpy arrays or random keys; None for none.
 
     >>> leaves([Value(np.arange(3))])
     [array([0, 1, 2])]
@@ -240,53 +242,53 @@ def leaves(values: Sequence[Value] | None) -> list[Any] | None:
 
 
 def without_export_call(text: str) -> str:
-    """A module's text without the call that unpacked the program in the names of operations.
+    """A module's text with operations named as if the program had not been exported.
 
-    >>> at_home('op_name="jit(f)/call_exported/jit(f)/transpose(jvp())/dot_general"')
+    >>> without_export_call('op_name="jit(f)/call_exported/jit(f)/transpose(jvp())/dot_general"')
     'op_name="jit(f)/transpose(jvp())/dot_general"'
     """
     return _WRAPPER.sub("", text)
 
 
-def _cache(parcel: ExportedProgram, new: bool) -> ExecutableCache:
-    """Executables for runs; of described devices none is kept, as nothing runs there."""
-    if new:  # what is kept under the number before falls out by itself
-        _TURNS[parcel.key] = _TURNS.get(parcel.key, 0) + 1
-    return ExecutableCache(size=1) if parcel.target else _CACHE
+def _cache(exported: ExportedProgram, new: bool) -> ExecutableCache:
+    """The cache for runs; of described devices nothing is kept, since nothing runs there."""
+    if new:  # the entry under the last number is dropped in time
+        _RECOMPILES[exported.key] = _RECOMPILES.get(exported.key, 0) + 1
+    return ExecutableCache(size=1) if exported.target else _CACHE
 
 
-def _program(parcel: ExportedProgram, folder: str) -> Program:
-    options = dict(parcel.options)
-    if parcel.mesh.size > 1:
+def _program(exported: ExportedProgram, folder: str) -> Program:
+    options = dict(exported.options)
+    if exported.mesh.size > 1:
         options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
     return Program(
-        _unpacked(parcel),
-        parcel.arrays,
-        parcel.mesh,
-        out_specs=parcel.out_specs,
+        _function_of(exported),
+        exported.arrays,
+        exported.mesh,
+        out_specs=exported.out_specs,
         options=options,
-        name=parcel.name,
+        name=exported.name,
     )
 
 
-def _unpacked(parcel: ExportedProgram) -> Callable[..., Any]:
-    """The function in a parcel: the sharded one, or the unsharded one on a mesh of one device."""
-    module = _module(parcel.module)
+def _function_of(exported: ExportedProgram) -> Callable[..., Any]:
+    """The exported function; on a mesh of one device, the unsharded one."""
+    module = _module(exported.module)
 
-    def travelled(*arguments: Any) -> Any:
-        here = module
-        if parcel.mesh.size > 1 and jax.sharding.get_abstract_mesh().size == 1:
-            if parcel.alone is None:
+    def call(*arguments: Any) -> Any:
+        chosen = module
+        if exported.mesh.size > 1 and jax.sharding.get_abstract_mesh().size == 1:
+            if exported.unsharded is None:
                 raise ProgramError("The function could not be traced for one device.")
-            here = _module(parcel.alone)
-        return here.call(*arguments)
+            chosen = _module(exported.unsharded)
+        return chosen.call(*arguments)
 
-    travelled.__name__ = travelled.__qualname__ = module.fun_name
-    return travelled
+    call.__name__ = call.__qualname__ = module.fun_name
+    return call
 
 
-def _be_the_first_to_go() -> None:
-    """Where memory runs out, the system ends this process before the kernel."""
+def _prefer_for_oom_kill() -> None:
+    """Makes the system end this process before the kernel where memory runs out."""
     with contextlib.suppress(OSError):  # not Linux, or not allowed: the kernel still watches
         Path("/proc/self/oom_score_adj").write_text("1000")
 
@@ -294,15 +296,15 @@ def _be_the_first_to_go() -> None:
 def _module(serialised: bytes) -> Any:
     try:
         return jax.export.deserialize(bytearray(serialised))
-    except Exception as error:  # what is not whole can break the reader anywhere
+    except Exception as error:  # damaged data can fail anywhere in the reader
         raise ProgramError(
-            "The program did not arrive whole in the worker, or was exported by another jax:"
+            "The program arrived damaged in the worker, or was exported by another jax:"
             f" {in_words(error)}. Compile it once more; restart the kernel if jax was just updated."
         ) from error
 
 
-def _stay_when_big() -> None:
-    """loky replaces workers that have grown by 300 MB, which a compiler does; its caches would go.
+def _disable_memory_restarts() -> None:
+    """Keeps loky from replacing workers that grew by 300 MB, as compiling does, with their caches.
 
     The switch is private to loky; where it is gone, workers are replaced now and then.
     """
@@ -310,7 +312,7 @@ def _stay_when_big() -> None:
         process_executor._USE_PSUTIL = False
 
 
-def _end_with(kernel: int) -> None:
+def _exit_with(kernel: int) -> None:
     while os.getppid() == kernel:
         time.sleep(0.25)
     os._exit(_ORPHANED)

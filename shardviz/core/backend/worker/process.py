@@ -1,7 +1,7 @@
-"""Worker processes: started when first needed, kept warm, watched, and how each ended.
+"""Worker processes: started when first needed, kept for later calls, limited, and how they ended.
 
-loky starts it, talks to it and notices when it dies; here it is given its settings, held to its
-limits and ended at once where somebody asks.
+loky starts a worker, sends it calls and notices when it dies. Here it gets its settings, and is
+ended where it exceeds a limit or the call is cancelled.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _SIGNALS = {
     "SIGSEGV": "crashed: a fault in memory, inside the compiler or a library",
     "SIGTERM": "asked to end from outside",
 }
-_CHATTER = re.compile(r"^(?:WARNING: All log messages|[IW]\d{4} |\s*@|\*\*\*|\s*$)")
+_NOISE = re.compile(r"^(?:WARNING: All log messages|[IW]\d{4} |\s*@|\*\*\*|\s*$)")
 
 
 class WorkerError(TargetError):
@@ -50,11 +50,11 @@ def exit_error(exit_code: int | None, stage: str, log: Path | None = None) -> Wo
     """The error for a worker that ended by itself.
 
     Args:
-        exit_code: as Python has it: negative for a signal; None where nobody knows.
-        stage: the stage it was in; `""` where it was in none.
-        log: where what it printed went.
+        exit_code: as Python has it: negative for a signal; None where it is not known.
+        stage: the stage it was in; `""` for none.
+        log: the file with its output.
 
-    >>> print(ended(-6, "compile"))
+    >>> print(exit_error(-6, "compile"))
     The worker process ended in the stage 'compile': aborted: the compiler or runtime met a state...
     """
     where = f" in the stage {stage!r}" if stage else ""
@@ -69,7 +69,7 @@ def exit_error(exit_code: int | None, stage: str, log: Path | None = None) -> Wo
 def timeout_error(seconds: float, stage: str) -> WorkerError:
     """The error for a worker that was ended because it took too long.
 
-    >>> print(too_long(60, "run"))
+    >>> print(timeout_error(60, "run"))
     The worker process was ended after 60 s in the stage 'run': that is the limit. ...
     """
     return WorkerError(
@@ -81,7 +81,7 @@ def timeout_error(seconds: float, stage: str) -> WorkerError:
 def memory_error(held: int, limit: int | None, stage: str) -> WorkerError:
     """The error for a worker that was ended because it held too much memory.
 
-    >>> print(too_much(3 << 30, 2 << 30, "compile"))
+    >>> print(memory_error(3 << 30, 2 << 30, "compile"))
     The worker process was ended in the stage 'compile': it held 3 GiB and may hold 2 GiB. ...
     """
     why = (
@@ -115,19 +115,19 @@ def exit_in_words(code: int | None) -> str:
 
 
 def last_lines(log: Path | None) -> str:
-    """The last lines that a worker printed, on one line; without what compilers always print."""
+    """The last lines that a worker printed, joined, without what compilers always print."""
     try:
         text = "" if log is None else log.read_bytes()[-_MOST_READ:].decode(errors="replace")
     except OSError:
         return ""
-    lines = [line.strip() for line in text.splitlines() if not _CHATTER.match(line)]
+    lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
     words = " / ".join(lines[-LAST_LINES:])
     return "".join(c if c.isprintable() else "?" for c in words)[-400:]
 
 
 START, WORK = "worker", "compile"
 _EXIT_CODE = re.compile(r"\((-?\d+)\)")
-_LOOKS = 8  # the memory is looked at in every so many polls
+_POLLS_PER_CHECK = 8  # the memory is checked in every eighth poll
 
 
 class Process:
@@ -137,8 +137,8 @@ class Process:
         settings: what kind of worker it is.
 
     Attributes:
-        limits: how far the next call may go.
-        stage: what it does at the moment; `""` where it waits.
+        limits: those of the next call.
+        stage: the stage it is in; `""` while it waits for a call.
         alive: whether calls can be sent to it.
     """
 
@@ -148,7 +148,7 @@ class Process:
         self.lock = threading.Lock()  # one call at a time: an end ends the call of nobody else
         self.used = time.monotonic()
         self._folder = Path(tempfile.mkdtemp(prefix="shardviz-worker-", dir=dump_root()))
-        self._started = self._bound = False
+        self._started = self._registered = False
         self._executor = ProcessPoolExecutor(
             max_workers=1,
             context=get_context("loky"),
@@ -171,16 +171,16 @@ class Process:
         *arguments: Any,
         poll: Callable[[], None] = lambda: None,
         progress: Callable[[str], None] = lambda stage: None,
-        look: Callable[[Path], None] = lambda folder: None,
+        poll_folder: Callable[[Path], None] = lambda folder: None,
     ) -> Any:
-        """What the function gives in the worker, which takes a folder as its last argument.
+        """Calls a function in the worker, with a folder as its last argument.
 
         Args:
             function: something that the worker can import by name.
             *arguments: plain data.
-            poll: asked all the time; what it raises ends the worker at once.
+            poll: called repeatedly; what it raises ends the worker at once.
             progress: called with the name of every stage as it begins.
-            look: called with the folder of the call, again and again.
+            poll_folder: called repeatedly with the folder of the call.
 
         Raises:
             WorkerError: where the worker ends before it answers, or reaches a limit.
@@ -198,7 +198,7 @@ class Process:
                 function,
                 (*arguments, str(folder)),
                 self.limits.seconds,
-                lambda: (self._follow(folder, progress), look(folder), poll()),
+                lambda: (self._follow(folder, progress), poll_folder(folder), poll()),
                 WORK,
             )
         finally:
@@ -206,19 +206,19 @@ class Process:
             shutil.rmtree(folder, ignore_errors=True)
 
     def end(self) -> None:
-        """Ends the worker at once, whatever it does."""
+        """Ends the worker at once."""
         self.alive = False
         self._executor.shutdown(wait=True, kill_workers=True)
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _end_with_the_kernel(self) -> None:
+    def _end_at_exit(self) -> None:
         # loky waits for its workers before atexit, and one that hangs would keep the kernel from
         # ending. These callbacks run last in, first out: after loky's, which came with `submit`.
-        if not self._bound:
+        if not self._registered:
             me = weakref.ref(self)
             register = getattr(threading, "_register_atexit", atexit.register)
             register(lambda: (process := me()) and process.end())
-            self._bound = True
+            self._registered = True
 
     def _wait_for(
         self,
@@ -231,7 +231,7 @@ class Process:
         self.stage = stage
         try:
             future = self._executor.submit(function, *arguments)
-            self._end_with_the_kernel()
+            self._end_at_exit()
             self._watch(future, seconds, poll)
             return future.result()
         except BrokenProcessPool as error:
@@ -245,18 +245,18 @@ class Process:
 
     def _watch(self, future: Future, seconds: float | None, poll: Callable[[], Any]) -> None:
         """Waits, and ends the worker where a limit is reached or `poll` raises."""
-        begun, turn = time.monotonic(), 0
+        begun, polls = time.monotonic(), 0
         while not wait([future], timeout=self.limits.poll).done:
             try:
                 poll()
             except BaseException:
                 self.end()
                 raise
-            turn += 1
+            polls += 1
             if seconds is not None and time.monotonic() - begun > seconds:
                 raise timeout_error(seconds, self.stage)
-            if turn % _LOOKS == 0:
-                self._weigh()
+            if polls % _POLLS_PER_CHECK == 0:
+                self._check_memory()
 
     def _follow(self, folder: Path, progress: Callable[[str], None]) -> None:
         try:
@@ -267,7 +267,7 @@ class Process:
             self.stage = stage
             progress(stage)
 
-    def _weigh(self) -> None:
+    def _check_memory(self) -> None:
         held = memory_of(self.pid)
         if held is None:
             return
@@ -279,7 +279,7 @@ class Process:
 
 
 def memory_of(pid: int | None) -> int | None:
-    """Bytes of memory that a process holds; None where the system does not say.
+    """Bytes of memory that a process uses; None where the system does not say.
 
     >>> memory_of(None)
     """
@@ -297,7 +297,7 @@ class Pool:
     """Worker processes by kind; safe to use from any thread.
 
     Attributes:
-        limits: how far a call may go; where none are set, those of the environment at the time.
+        limits: those of each call; None to read them from the environment at each call.
 
     >>> Pool().pids
     ()
@@ -315,12 +315,12 @@ class Pool:
         *arguments: Any,
         poll: Callable[[], None] = lambda: None,
         progress: Callable[[str], None] = lambda stage: None,
-        look: Callable[[Path], None] = lambda folder: None,
+        poll_folder: Callable[[Path], None] = lambda folder: None,
     ) -> Any:
-        """What the function gives in the worker of that kind; as `Process.call`.
+        """Calls a function in the worker of that kind; as `Process.call`.
 
-        Calls to one worker wait for each other, and a call that is given up while it waits leaves
-        the worker alone.
+        Calls to one worker wait for each other. A call that is cancelled while it waits does not
+        end the worker.
         """
         while True:
             limits = self.limits or Limits.of(os.environ)
@@ -329,13 +329,13 @@ class Pool:
                 poll()
             try:
                 process.limits = limits
-                if process.alive:  # whoever had it before may have ended it
+                if process.alive:  # the call before may have ended it
                     return process.call(
-                        function, *arguments, poll=poll, progress=progress, look=look
+                        function, *arguments, poll=poll, progress=progress, poll_folder=poll_folder
                     )
             finally:
                 process.lock.release()
-                self._forget_the_dead()
+                self._remove_ended()
 
     @property
     def pids(self) -> tuple[int, ...]:
@@ -356,18 +356,18 @@ class Pool:
         with self._lock:
             process = self._processes.get(settings)
             if process is None or not process.alive:
-                self._make_room()
+                self._end_idle()
                 process = self._processes[settings] = Process(settings)
             return process
 
-    def _make_room(self) -> None:
+    def _end_idle(self) -> None:
         """Ends the worker that was used least recently, where there are many and it waits."""
         idle = [s for s, p in self._processes.items() if not p.lock.locked()]
         if len(self._processes) >= MOST_WORKERS and idle:
             oldest = min(idle, key=lambda s: self._processes[s].used)
             self._processes.pop(oldest).end()
 
-    def _forget_the_dead(self) -> None:
+    def _remove_ended(self) -> None:
         with self._lock:
             for settings in [s for s, p in self._processes.items() if not p.alive]:
                 del self._processes[settings]

@@ -1,7 +1,6 @@
-"""Compiles and runs programs: in this kernel on its own devices, else in the worker.
+"""compile_program() and run_program(): in this kernel on its own devices, else in a worker.
 
-Nothing that a program does wrong is raised from here: it ends as the `error` of the Report, with
-the stage it happened in.
+No error of a program is raised from here: it becomes the `error` of the Report, with its stage.
 """
 
 from __future__ import annotations
@@ -15,24 +14,21 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding
 
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.devices import MOST_SIMULATED, count_of
 from shardviz.core.backend.execute import Execution, Failed
 from shardviz.core.backend.inputs import value_leaves
-from shardviz.core.backend.partitioner import partitioned_text, read_partitioned
+from shardviz.core.backend.partitioner import partitioned_text
 from shardviz.core.backend.targets import choose, decide, device_mesh
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.export import (
-    ExportedProgram,
-    abstract_mesh,
-    export_program,
-    must_run_here,
-)
+from shardviz.core.backend.worker.export import ExportedProgram, export_program, must_run_here
 from shardviz.core.backend.worker.process import Pool, workers
 from shardviz.core.backend.worker.settings import Settings
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import shown
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
@@ -40,20 +36,19 @@ from shardviz.core.program.roofline import roofline
 from shardviz.core.program.target import Target, only_described
 
 _PLATFORMS = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}
-_SHOWN = ("compile", "place", "run", "check")  # what comes before happens here too
-_LOOKS = 5  # the dump is looked at in every so many polls
+_SHOWN = ("compile", "place", "run", "check")  # the stages before happen in the kernel
+_POLLS_PER_READ = 5  # the dump is read in every fifth poll
 
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """What a compile in the worker gave, as the cache of this kernel keeps it.
+    """The result of a compile in the worker, as the cache of this kernel keeps it.
 
     Attributes:
         report: the worker's report.
         sources: a digest of its source lines.
         compile_s: seconds to compile.
-        read_s: seconds to read what the compiler wrote, and to make the report, least times
-            included.
+        read_s: seconds to read what the compiler wrote and to make the report, roofline included.
     """
 
     report: Report
@@ -62,37 +57,37 @@ class Compiled:
     read_s: float
 
 
-class WorkerRun:
-    """One walk through the worker.
+class WorkerClient:
+    """Has a worker compile or run one program, and notes its answer.
 
     Args:
-        walk: the walk, with its target noted.
+        execution: where the answer is noted.
         target: CPU devices or described hardware.
-        pool: where the workers are.
+        pool: the workers.
     """
 
-    def __init__(self, walk: Execution, target: Target, pool: Pool = workers) -> None:
-        self.walk, self.target, self.pool = walk, target, pool
+    def __init__(self, execution: Execution, target: Target, pool: Pool = workers) -> None:
+        self.execution, self.target, self.pool = execution, target, pool
         self.settings = Settings.of(target.platform, target.count or 1, MOST_SIMULATED)
         self.traced: Traced
 
     def compile(self, cache: ExecutableCache) -> None:
         """From the program to a Report on its executable."""
-        parcel, walk = self._pack(run=False), self.walk
-        walk.enter("compile")
+        exported, execution = self._export(run=False), self.execution
+        execution.enter("compile")
         made: list[Compiled] = []
 
         def make() -> Compiled:
-            answer = self._ask(child.compile_exported, parcel, True)
-            made.append(_compiled(answer, parcel, self.target.topology))
+            answer = self._call(child.compile_exported, exported, True)
+            made.append(_compiled(answer, exported, self.target.topology))
             return made[0]
 
-        found = cache.get_or_make(parcel.key, make, walk.program.name)
+        found = cache.get_or_make(exported.key, make, execution.program.name)
         report = found.report
-        if found.sources != parcel.sources:
-            report = _priced(_moved(report), self.target.topology)
+        if found.sources != exported.sources:
+            report = _with_roofline(_without_sources(report), self.target.topology)
         self._note(report)
-        walk.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
+        execution.note(cache_hit=not made, compile_s=found.compile_s if made else 0.0)
 
     def run(self, leaves: list[Any] | None, repeat: int, cache: ExecutableCache) -> None:
         """From the program to checked results.
@@ -100,60 +95,62 @@ class WorkerRun:
         Args:
             leaves: the values of the arguments, checked; None for examples.
             repeat: how often to execute.
-            cache: where it is looked up whether this was compiled before.
+            cache: says whether the program was compiled before.
         """
         if self.target.text:
             raise TargetError(only_described(self.target.text))
-        parcel, walk = self._pack(run=True), self.walk
-        walk.enter("compile")
-        new = cache.find(parcel.key) is None
+        exported, execution = self._export(run=True), self.execution
+        execution.enter("compile")
+        new = cache.find(exported.key) is None
         values = None if leaves is None else [child.value_of(leaf) for leaf in leaves]
-        answer = self._ask(child.run_exported, parcel, values, repeat, new)
+        answer = self._call(child.run_exported, exported, values, repeat, new)
         if new:
-            cache.get_or_make(parcel.key, lambda: _compiled(answer, parcel), walk.program.name)
+            cache.get_or_make(
+                exported.key, lambda: _compiled(answer, exported), execution.program.name
+            )
         self._note(answer.report)
-        walk.note(cache_hit=answer.report.cache_hit, compile_s=answer.report.compile_s)
+        execution.note(cache_hit=answer.report.cache_hit, compile_s=answer.report.compile_s)
         if answer.values is not None:
-            walk.note(outputs=self.traced.out_tree.unflatten(self._arrays(answer.values)))
+            execution.note(outputs=self.traced.out_tree.unflatten(self._arrays(answer.values)))
 
-    def _pack(self, run: bool) -> ExportedProgram:
-        walk = self.walk
-        walk.enter("trace")
-        self.traced = trace(walk.program, abstract_mesh(walk.program.mesh))
-        walk.note(effects=self.traced.effects)
-        walk.refuse_effects(self.traced)
-        walk.enter("lower")
+    def _export(self, run: bool) -> ExportedProgram:
+        execution = self.execution
+        execution.enter("trace")
+        self.traced = trace(execution.program, abstract_mesh(execution.program.mesh))
+        execution.note(effects=self.traced.effects)
+        execution.refuse_effects(self.traced)
+        execution.enter("lower")
         begun, topology = time.perf_counter(), self.target.topology
-        parcel = export_program(
-            walk.program,
+        exported = export_program(
+            execution.program,
             self.traced,
             _PLATFORMS[self.target.platform],
             self.target.text,
             run=run,
             capacity=None if topology is None else topology.chip.device_bytes,
         )
-        walk.note(key=parcel.key, lower_s=self.traced.seconds + time.perf_counter() - begun)
-        return parcel
+        execution.note(key=exported.key, lower_s=self.traced.seconds + time.perf_counter() - begun)
+        return exported
 
-    def _ask(self, function: Callable[..., Any], *arguments: Any) -> child.WorkerAnswer:
-        walk, dump = self.walk, _Dump(self.walk)
+    def _call(self, function: Callable[..., Any], *arguments: Any) -> child.WorkerAnswer:
+        execution, dump = self.execution, _DumpReader(self.execution)
         answer = self.pool.call(
             self.settings,
             function,
             *arguments,
-            poll=lambda: walk.poll(f"in the stage {walk.stage!r}"),
-            progress=self._show,
-            look=dump.look,
+            poll=lambda: execution.poll(f"in the stage {execution.stage!r}"),
+            progress=self._enter_stage,
+            poll_folder=dump.poll,
         )
         if answer.report.error is not None:
             self._note(answer.report)
             raise Failed(answer.report.error)
         return answer
 
-    def _show(self, stage: str) -> None:
-        # The stages before are those of unpacking: here they have been.
+    def _enter_stage(self, stage: str) -> None:
+        # The stages before them are those of the exported program: the kernel is past its own.
         if stage in _SHOWN or stage == "worker":
-            self.walk.enter(stage)
+            self.execution.enter(stage)
 
     def _note(self, report: Report) -> None:
         names = (
@@ -161,13 +158,13 @@ class WorkerRun:
             *("partitioned", "collectives", "memory", "cost", "loops", "checks", "mesh"),
             "roofline",
         )
-        self.walk.note(notes=(*self.walk.report.notes, *report.notes))
-        self.walk.note(**{name: getattr(report, name) for name in names})
+        self.execution.note(notes=(*self.execution.report.notes, *report.notes))
+        self.execution.note(**{name: getattr(report, name) for name in names})
 
     def _arrays(self, values: Sequence[child.Value]) -> list[Any]:
-        """The results as jax arrays: placed as in the worker where this kernel has the devices."""
+        """The results as jax arrays, placed as in the worker where this kernel has the devices."""
         mesh, arrays = self._mesh_here(), []
-        layouts = self.walk.report.out_layouts
+        layouts = self.execution.report.out_layouts
         for value, output in zip(values, self.traced.outputs, strict=True):
             (leaf,) = child.leaves([value]) or [None]
             layout = layouts.get(output.name)
@@ -178,59 +175,59 @@ class WorkerRun:
         return arrays
 
     def _mesh_here(self) -> Any:
-        mesh = self.walk.program.mesh
+        mesh = self.execution.program.mesh
         if count_of("cpu") < mesh.size:
             return None
         return device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
 
 
-class _Dump:
-    """Shows what XLA's partitioner made of the program while the worker still compiles."""
+class _DumpReader:
+    """Notes what XLA's partitioner made of the program while the worker still compiles."""
 
-    def __init__(self, walk: Execution) -> None:
-        self.walk, self.begun = walk, time.perf_counter()
-        self.turn, self.done = 0, False
+    def __init__(self, execution: Execution) -> None:
+        self.execution, self.begun = execution, time.perf_counter()
+        self.polls, self.done = 0, False
 
-    def look(self, folder: Path) -> None:
-        """Reads the dump as soon as it is complete, once."""
-        self.turn += 1
-        if self.done or self.turn % _LOOKS or self.walk.preview is None:
+    def poll(self, folder: Path) -> None:
+        """Reads the dump once, as soon as it is complete."""
+        self.polls += 1
+        if self.done or self.polls % _POLLS_PER_READ or self.execution.preview is None:
             return
         text = partitioned_text(folder / child.DUMP)
         if text is None:
             return
         self.done = True
-        mesh = self.walk.program.mesh
-        found = read_partitioned(child.without_export_call(text), mesh.axis_names, mesh.axis_sizes)
+        mesh = self.execution.program.mesh
+        found = read_collectives(child.without_export_call(text), mesh.axis_names, mesh.axis_sizes)
         seconds = time.perf_counter() - self.begun
-        self.walk.note(partitioned=found, partition_s=seconds)
-        self.walk.preview(self.walk.report)
+        self.execution.note(partitioned=found, partition_s=seconds)
+        self.execution.preview(self.execution.report)
 
 
 def _compiled(
-    answer: child.WorkerAnswer, parcel: ExportedProgram, topology: Topology | None = None
+    answer: child.WorkerAnswer, exported: ExportedProgram, topology: Topology | None = None
 ) -> Compiled:
     begun = time.perf_counter()
-    # What a run did is not what a compile gave.
+    # Without what a run adds.
     report = answer.report.replace(
         checks=answer.compile_checks, run_s=None, runs_s=(), place_s=None
     )
-    report = _priced(report, topology)
+    report = _with_roofline(report, topology)
     read_s = answer.read_s + time.perf_counter() - begun
-    return Compiled(report, parcel.sources, answer.report.compile_s or 0.0, read_s)
+    return Compiled(report, exported.sources, answer.report.compile_s or 0.0, read_s)
 
 
-def _priced(report: Report, topology: Topology | None) -> Report:
-    """The report with its least times, where it is known what the devices are."""
+def _with_roofline(report: Report, topology: Topology | None) -> Report:
+    """The report with its roofline, where the chips are known."""
     if topology is None:
         return report
     return report.replace(roofline=roofline(report, topology, report.mesh))
 
 
-def _moved(report: Report) -> Report:
-    """The report of the same code when it stood on other lines."""
+def _without_sources(report: Report) -> Report:
+    """The report of the same code compiled from other lines, without source lines."""
     change = {
-        name: None if found is None else tuple(c.moved() for c in found)
+        name: None if found is None else tuple(c.without_source() for c in found)
         for name, found in (
             ("collectives", report.collectives),
             ("partitioned", report.partitioned),
@@ -251,17 +248,18 @@ def compile_program(
     cancelled: Callable[[], bool] | None = None,
     preview: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Compiles a program, and reports; nothing is placed or executed.
+    """Compiles a program; nothing is placed or executed.
 
     Args:
         program: what to compile.
-        target: what for: text as `targets.decide` reads it, or None for what suits.
+        target: what for: text as `targets.decide` parses it; None for this kernel's devices where
+            there are enough, else simulated ones.
         cache: where executables are kept.
         progress: called with the name of every stage as it begins.
-        cancelled: asked between stages, and all the time while the worker is busy; True ends the
-            walk, and the worker with it.
-        preview: called with the report so far as soon as XLA's partitioner has answered in the
-            worker, while it still compiles.
+        cancelled: called between stages, and repeatedly while the worker is busy; True ends the
+            execution and the worker.
+        preview: called with the report so far as soon as XLA's partitioner is done in the worker,
+            which compiles on.
 
     Raises:
         ProgramError: for what is no Program at all.
@@ -273,9 +271,9 @@ def compile_program(
     >>> compile_program(program, cache=ExecutableCache()).ok
     True
     """
-    walk = Execution(program, progress, cancelled, preview)
-    walk.follow(lambda: _compile(walk, target, cache))
-    return walk.report
+    execution = Execution(program, progress, cancelled, preview)
+    execution.follow(lambda: _compile(execution, target, cache))
+    return execution.report
 
 
 def run_program(
@@ -288,14 +286,14 @@ def run_program(
     cancelled: Callable[[], bool] | None = None,
     preview: Callable[[Report], None] | None = None,
 ) -> Report:
-    """Compiles and runs a program, and holds what was predicted against what happened.
+    """Compiles and runs a program, and checks what was predicted against what happened.
 
     Args:
         program: what to run.
-        *values: its arguments; made up, small and always the same where none are given.
+        *values: its arguments; where none are given, small made-up values, the same each time.
         target: as for `compile_program`.
         repeat: how often to execute it.
-        cache, progress, cancelled, preview: as for `compile_program`; `cancelled` is also asked
+        cache, progress, cancelled, preview: as for `compile_program`; `cancelled` is also called
             between repeats.
 
     Raises:
@@ -308,22 +306,22 @@ def run_program(
     >>> run_program(program, cache=ExecutableCache()).outputs.shape
     (8,)
     """
-    walk = Execution(program, progress, cancelled, preview)
-    walk.follow(lambda: _run(walk, values, target, repeat, cache))
-    return walk.report
+    execution = Execution(program, progress, cancelled, preview)
+    execution.follow(lambda: _run(execution, values, target, repeat, cache))
+    return execution.report
 
 
-def _compile(walk: Execution, target: Target | str | None, cache: ExecutableCache) -> None:
-    walk.begin()
-    chosen = _target(walk, target)
+def _compile(execution: Execution, target: Target | str | None, cache: ExecutableCache) -> None:
+    execution.begin()
+    chosen = _target(execution, target)
     if chosen.worker:
-        WorkerRun(walk, chosen).compile(cache)
+        WorkerClient(execution, chosen).compile(cache)
     else:
-        walk.compile_on(device_mesh(walk.program.mesh, chosen), cache)
+        execution.compile_on(device_mesh(execution.program.mesh, chosen), cache)
 
 
 def _run(
-    walk: Execution,
+    execution: Execution,
     values: Sequence[Any],
     target: Target | str | None,
     repeat: int,
@@ -333,18 +331,18 @@ def _run(
         raise ProgramError(
             f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
         )
-    leaves = value_leaves(walk.program, values)
-    walk.begin()
-    chosen = _target(walk, target)
+    leaves = value_leaves(execution.program, values)
+    execution.begin()
+    chosen = _target(execution, target)
     if chosen.worker:
-        WorkerRun(walk, chosen).run(leaves, repeat, cache)
+        WorkerClient(execution, chosen).run(leaves, repeat, cache)
     else:
-        walk.run_on(device_mesh(walk.program.mesh, chosen), leaves, repeat, cache)
+        execution.run_on(device_mesh(execution.program.mesh, chosen), leaves, repeat, cache)
 
 
-def _target(walk: Execution, target: Target | str | None) -> Target:
-    walk.enter("target")
-    walk.note(target=target if isinstance(target, str) else "")
-    chosen = decide(target, walk.program.mesh.size, lambda: must_run_here(walk.program))
-    walk.note(target=str(chosen))
+def _target(execution: Execution, target: Target | str | None) -> Target:
+    execution.enter("target")
+    execution.note(target=target if isinstance(target, str) else "")
+    chosen = decide(target, execution.program.mesh.size, lambda: must_run_here(execution.program))
+    execution.note(target=str(chosen))
     return chosen

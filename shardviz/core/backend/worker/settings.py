@@ -1,4 +1,4 @@
-"""Settings: the environment that a worker of one kind is started with. Pure; knows no jax."""
+"""How a worker is started, and its limits: environment variables, seconds and bytes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from shardviz.core.format import shown
 
 _COUNT = re.compile(r"\s*--xla_force_host_platform_device_count=\S*")
 # Every worker sees CPU devices alone: what is attached belongs to the kernel.
-_ALWAYS = {
+_COMMON = {
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
 }
 _TPU = {
-    "TPU_SKIP_MDS_QUERY": "1",  # no question to a metadata server that only a cloud machine has
+    "TPU_SKIP_MDS_QUERY": "1",  # only a cloud machine has the metadata server
     "TPU_LOG_DIR": "disabled",
     "TPU_STDERR_LOG_LEVEL": "2",
     "TPU_MIN_LOG_LEVEL": "2",
@@ -30,7 +30,7 @@ _COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
 
 @dataclass(frozen=True)
 class Settings:
-    """What kind of worker: one process serves all compiles of the same kind.
+    """The kind of a worker: one process does all compiles of a kind.
 
     Attributes:
         kind: `"cpu"`, `"tpu"` or `"gpu"`.
@@ -47,8 +47,7 @@ class Settings:
     def of(cls, platform: str, needed: int, most: int) -> Settings:
         """The worker for so many devices of a platform.
 
-        Workers differ by a few numbers of CPU devices alone, so that another mesh finds one that
-        is warm.
+        Workers have one of a few numbers of CPU devices, so that another mesh finds one running.
 
         Args:
             platform: `"cpu"`, `"tpu"` or `"gpu"`.
@@ -79,19 +78,20 @@ class Settings:
         flags = _COUNT.sub("", (os.environ if own is None else own).get("XLA_FLAGS", "")).strip()
         count = f"--xla_force_host_platform_device_count={self.devices}"
         extra = {"tpu": _TPU, "gpu": _GPU}.get(self.kind, {})
-        return {**_ALWAYS, **extra, "XLA_FLAGS": f"{flags} {count}".strip()}
+        return {**_COMMON, **extra, "XLA_FLAGS": f"{flags} {count}".strip()}
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How far a compile or run in a worker may go before it is ended.
+    """The limits at which a compile or run in a worker is ended.
 
     Attributes:
-        seconds: how long one may take; None for as long as it wants.
+        seconds: how long one may take; None for no limit.
         start_seconds: how long a worker may take to start.
-        memory: bytes of memory that a worker may hold; None for what the machine has.
-        spare: the part of the machine's memory that always stays free: where less is left, the
-            worker ends before the kernel does.
+        memory: bytes of memory that a worker may use; None for what the machine has.
+        spare: the part of the machine's memory that is kept free: where less is left, the worker
+            is ended.
+        poll: seconds between two polls.
 
     >>> Limits(memory=1 << 30).seconds
     3600.0
@@ -105,7 +105,7 @@ class Limits:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> Limits:
-        """The limits that a person set: `SHARDVIZ_WORKER_SECONDS`, `SHARDVIZ_WORKER_GIB`.
+        """The limits that the user set: `SHARDVIZ_WORKER_SECONDS`, `SHARDVIZ_WORKER_GIB`.
 
         Raises:
             TargetError: for what is no positive number.

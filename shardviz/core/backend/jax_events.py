@@ -1,7 +1,6 @@
-"""What jax's own caches did: every tracing, lowering and compile that they could not spare.
+"""jax_cache_events(): counts what jax traces, lowers and compiles.
 
-jax records an event when it does the work, and none when a cache spares it; so a call without
-events was answered from its caches throughout.
+jax records an event when it does the work, and none when it finds the result in a cache.
 """
 
 from __future__ import annotations
@@ -29,13 +28,13 @@ _COUNTS = {
 
 @dataclass(frozen=True)
 class JaxEvent:
-    """One piece of work that no cache of jax spared.
+    """One trace, lowering or compile whose result was in no cache of jax.
 
     Attributes:
         kind: `"trace"`, `"lower"`, `"compile"`; or, of the compilation cache on disk,
             `"found on disk"` and `"not found on disk"`.
         name: the function, as jax calls it; empty where it does not say.
-        seconds: how long it took, what is nested in it included.
+        seconds: how long it took, nested events included.
         thread: the name of the thread that did it.
 
     >>> JaxEvent("trace", "matmul", 0.25, "MainThread").kind
@@ -49,7 +48,7 @@ class JaxEvent:
 
 
 class JaxCacheEvents:
-    """The events since counting began, of all threads, in their order.
+    """The events since counting began, of all threads, in order.
 
     >>> with jax_cache_events() as events:
     ...     function = jax.jit(lambda x: -x)
@@ -125,7 +124,7 @@ def jax_cache_events() -> Iterator[JaxCacheEvents]:
     missing = [name for name in needed if not hasattr(monitoring, name)]
     if monitoring is None or missing:
         raise ProgramError(
-            f"jax {jax.__version__} does not tell what its caches do: jax.monitoring has no"
+            f"jax {jax.__version__} does not report what its caches do: jax.monitoring has no"
             f" {missing[0]}. jax 0.10 to 0.12 have it."
         )
     found = JaxCacheEvents()
