@@ -101,7 +101,7 @@ def swapped_tiles(a, b, c):
     return c + d
 
 
-def two_orders(x):
+def reordered_devices(x):
     """Constrains to a mesh of the same eight devices in another order."""
     devices = np.array(jax.devices()[:8]).reshape(2, 4).T
     transposed = Mesh(devices, ("data", "model"), axis_types=(AxisType.Auto,) * 2)

@@ -57,7 +57,7 @@ _REGISTRY: Registry[Program] = Registry(
         "two orders of devices",
         "A constraint names a mesh of the same devices in another order. What does jax make of it?"
         " (jax#15903)",
-        "two_orders",
+        "reordered_devices",
         (("x", (64, 64), "data, model"),),
     ),
     program_example(

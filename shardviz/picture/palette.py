@@ -1,6 +1,6 @@
 """Colours as data: of a theme, of groups, of verdicts, light and dark.
 
-At most ten groups can be told apart by colour, also by the colour-blind: petroff10, from
+At most ten groups can be distinguished by colour, also by the colour-blind: petroff10, from
 "Accessible Color Sequences for Data Visualization" (Petroff 2021). Beyond ten a ramp shows order.
 Colour is never the only sign: every tile also has its id, or its words, and a tooltip.
 """
@@ -35,7 +35,7 @@ class Theme:
 
     Attributes:
         paper, panel: behind everything; behind a side panel.
-        ink, muted, faint_ink: text; text of less weight; ink for dashes and hints of lines.
+        text, muted, faint_text: text, text of less weight, and text for dashes and hints of lines.
         line, shadow: rules and borders; under what floats above the page.
         soft, unsplit: behind small parts, such as tags; a dimension that is not split.
         accent, on_accent, accent_soft: what can be pressed or is chosen; text on that colour; a
@@ -50,9 +50,9 @@ class Theme:
     name: str
     paper: str
     panel: str
-    ink: str
+    text: str
     muted: str
-    faint_ink: str
+    faint_text: str
     line: str
     shadow: str
     soft: str
@@ -71,8 +71,8 @@ class Theme:
 
 
 LIGHT = Theme(
-    "light", paper="#ffffff", panel="#f7f8fa", ink="#1f2430", muted="#5f697d",
-    faint_ink="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
+    "light", paper="#ffffff", panel="#f7f8fa", text="#1f2430", muted="#5f697d",
+    faint_text="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
     accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
     good="#187734", warn="#b54708", bad="#bd1f01", groups=PETROFF10,
     ramp=(
@@ -83,8 +83,8 @@ LIGHT = Theme(
 )  # fmt: skip
 
 DARK = Theme(
-    "dark", paper="#111318", panel="#181b22", ink="#e6e9ef", muted="#98a2b3",
-    faint_ink="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
+    "dark", paper="#111318", panel="#181b22", text="#e6e9ef", muted="#98a2b3",
+    faint_text="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
     accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
     good="#56c271", warn="#ff9a1f", bad="#ff7a66", groups=PETROFF10,
     ramp=(
@@ -116,7 +116,7 @@ def theme_of(theme: str | Theme) -> Theme:
 def colours(
     groups: Any,
     count: int,
-    hue: str = "blocks",
+    colormap: str = "blocks",
     theme: str | Theme = "light",
     strength: str = "rest",
 ) -> np.ndarray:
@@ -125,13 +125,13 @@ def colours(
     Args:
         groups: int [tiles], the group of each.
         count: how many groups there are.
-        hue: a Picture's hue.
+        colormap: a Picture's colormap.
         strength: `"rest"`, `"faint"` (another tile is pointed at) or `"strong"` (this one is).
 
     >>> colours([0, 1, 0], 2, strength="strong").tolist()
     [[63, 144, 218, 255], [255, 169, 14, 255], [63, 144, 218, 255]]
     """
-    table = palette(count, hue, theme_of(theme), strength)
+    table = palette(count, colormap, theme_of(theme), strength)
     return table[table_index(groups, count, len(table))]
 
 
@@ -147,25 +147,25 @@ def table_index(groups: Any, count: int, length: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=64)
-def palette(count: int, hue: str, theme: Theme, strength: str = "rest") -> np.ndarray:
+def palette(count: int, colormap: str, theme: Theme, strength: str = "rest") -> np.ndarray:
     """The colours that `count` groups are spread over: uint8 [at most 256, 4].
 
     Raises:
-        ShardvizError: for a hue or strength that is none.
+        ShardvizError: for a colormap or strength that is none.
     """
-    if hue not in SCHEMES:
-        raise ShardvizError(f"A hue is one of {listed(SCHEMES, 'or')}; got {shown(hue)}.")
+    if colormap not in SCHEMES:
+        raise ShardvizError(f"A colormap is one of {listed(SCHEMES, 'or')}; got {shown(colormap)}.")
     if strength not in STRENGTHS:
         raise ShardvizError(
             f"A strength is one of {listed(STRENGTHS, 'or')}; got {shown(strength)}."
         )
-    share: Any = 1.0 if hue == "bars" else theme.rest * (0.5 if hue == "plain" else 1.0)
-    if hue == "verdicts":
+    share: Any = 1.0 if colormap == "bars" else theme.rest * (0.5 if colormap == "plain" else 1.0)
+    if colormap == "verdicts":
         full = np.array([rgb(c) for c in theme.verdicts], float)
         share = np.array([[share], [share], [share], [share / 3]])  # most verdicts have no say
-    elif hue == "plain":
+    elif colormap == "plain":
         full = np.array([rgb(theme.groups[8])], float)
-    elif hue == "ramp" or count > len(theme.groups):
+    elif colormap == "ramp" or count > len(theme.groups):
         return _opaque(_faded(_ramp(theme, min(max(count, 2), RAMP_STEPS)), theme, strength, 1.0))
     else:
         full = np.array([rgb(c) for c in theme.groups], float)
@@ -232,13 +232,13 @@ def contrast(one: Any, other: Any) -> np.ndarray:
 def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
     """The colour of text on each fill: uint8 [n, 4]; contrast is at least 4.5.
 
-    The theme's ink or paper where it can be read, else black or white: one of these always can.
+    The theme's text or paper where it can be read, else black or white: one of these always can.
     """
     look, table = theme_of(theme), np.asarray(fills)
     out = np.full((len(table), 4), 255, np.uint8)
     done = np.zeros(len(table), bool)
     pure = np.where(luminance(table) > 0.179, 0, 255)
-    for candidate in (look.ink, look.paper):
+    for candidate in (look.text, look.paper):
         fits = ~done & (contrast(table, rgb(candidate)) >= 4.5)
         out[fits, :3] = rgb(candidate)
         done |= fits
@@ -249,7 +249,7 @@ def text_colours(fills: Any, theme: str | Theme) -> np.ndarray:
 def theme_data(theme: str | Theme) -> Mapping[str, str]:
     """The named colours of a theme, for a page's style sheet.
 
-    >>> theme_data("light")["ink"]
+    >>> theme_data("light")["text"]
     '#1f2430'
     """
     look = theme_of(theme)

@@ -193,7 +193,7 @@ class Label:
         x, y: a point; `y` is the middle of the line.
         anchor: `"start"`, `"middle"` or `"end"`: which end of the text is at `x`.
         role: `"title"`, `"axis"`, `"tick"`, `"note"` or `"mono"`: how a painter sets it.
-        tone: `"ink"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
+        tone: `"text"`, `"muted"`, `"good"`, `"warn"` or `"bad"`; `""` for what the role has.
 
     >>> Label(0, 8, "data 0", "end").role
     'axis'

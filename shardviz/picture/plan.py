@@ -32,7 +32,7 @@ MOST_VALUES, MOST_TEXT_LINES = 40, 60
 PITCH, BARS_WIDE, GAP, INDENT = 17.0, 96.0, 16.0, 10.0
 WIDEST = (230.0, 150.0, BARS_WIDE, 190.0, 230.0, 130.0)  # points, per column
 HEADS = ("value", "type", "sharding", "axes from", "estimated", "line")
-_TONES = ("ink", "muted", "", "ink", "warn", "muted")
+_TONES = ("text", "muted", "", "text", "warn", "muted")
 UNSHORTENED = ("axes from", "estimated")  # what people read a plan for, however long
 
 
@@ -339,7 +339,7 @@ def _lane(
     group = axis_groups(plan.mesh).get(split_axis(axis, plan.mesh.shape)[0], NOT_SPLIT_GROUP)
     path = axis_path(plan, op, axis)
     y = lane * (NODE + 10) + NODE / 2
-    labels, nodes = [Label(0, y, axis, "start", "axis", "ink")], []
+    labels, nodes = [Label(0, y, axis, "start", "axis", "text")], []
     x = max(48.0, *(text_width(a, 9.0) + 14 for a in op.origins or [axis]))
     half = MOST_NODES // 2
     shown = path if len(path) <= MOST_NODES else [*path[:half], *path[-half:]]

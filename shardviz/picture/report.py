@@ -248,7 +248,7 @@ def draw_roofline(roofline: Roofline, title: str | None = None, limit: int = MOS
     panels = [_bounds(roofline.rows, "part of the program", limit)]
     if roofline.ops:
         panels.append(_bounds(roofline.ops, "operation, before XLA fuses it", limit))
-    tone = "bad" if roofline.fits is False else "ink"
+    tone = "bad" if roofline.fits is False else "text"
     notes = [Label(0, 0, roofline.words, "start", "note", tone)]
     notes += [Label(0, 0, note, "start", "note") for note in roofline.notes]
     head = f"minimum times on {roofline.where}"

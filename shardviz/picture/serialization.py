@@ -5,20 +5,20 @@ The JSON of one picture, version 1; lengths are in points, y downward, origin at
     version   1
     width, height
     alt       the picture in words
-    hue       "blocks", "ramp", "verdicts", "bars" or "plain"
+    colormap       "blocks", "ramp", "verdicts", "bars" or "plain"
     groups    how many groups there are
     facts     what the drawing knows beyond its shapes: {"kind": "devices", "by": "mesh"} or
               {"kind": "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null: all)}],
               "toScale"}, …
     labels    [{"x", "y" (middle of the line), "text", "anchor": "start" | "middle" | "end",
               "role": "title" | "axis" | "tick" | "note" | "mono",
-              "tone": "" | "ink" | "muted" | "good" | "warn" | "bad"}]
+              "tone": "" | "text" | "muted" | "good" | "warn" | "bad"}]
     frames    [{"x", "y", "width", "height", "label", "dashed"}]
     legend    [{"group", "text", "x", "y"}], a swatch of 9 by 9 points and text at its right
     palette   null for a page that brings its own, or
               {"light": colours, "dark": colours}; colours is {"rest", "faint", "strong": fills
               as "#rrggbb" (nothing pointed at; another tile pointed at; this tile pointed at),
-              "restInk", "faintInk", "strongInk": the colour of text on each fill}. The colour of
+              "restText", "faintText", "strongText": the colour of text on each fill}. The colour of
               group g stands at: groups > length ? floor(g * (length - 1) / (groups - 1))
               : g % length, length being that of the list.
     tiles     {"count", "radius", "align": "start" | "middle",
@@ -94,7 +94,7 @@ def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict
         "width": round(picture.width, 2),
         "height": round(picture.height, 2),
         "alt": picture.alt,
-        "hue": picture.colormap,
+        "colormap": picture.colormap,
         "groups": picture.groups,
         "facts": dict(picture.facts),
         "labels": [_rounded(v) for v in picture.labels],
@@ -115,7 +115,7 @@ def _rounded(part: Label | Frame | LegendEntry) -> dict[str, Any]:
     return {k: round(v, 2) if isinstance(v, float) else v for k, v in vars(part).items()}
 
 
-def colours_data(groups: int, hue: str, theme: str) -> dict[str, list[str]]:
+def colours_data(groups: int, colormap: str, theme: str) -> dict[str, list[str]]:
     """The fills of every strength, and the colour of text on each, as `#rrggbb`.
 
     >>> colours_data(2, "blocks", "light")["strong"][:2]
@@ -123,9 +123,9 @@ def colours_data(groups: int, hue: str, theme: str) -> dict[str, list[str]]:
     """
     data = {}
     for strength in STRENGTHS:
-        fills = palette(groups, hue, THEMES[theme], strength)
+        fills = palette(groups, colormap, THEMES[theme], strength)
         data[strength] = hexed(fills)
-        data[f"{strength}Ink"] = hexed(text_colours(fills, theme))
+        data[f"{strength}Text"] = hexed(text_colours(fills, theme))
     return data
 
 

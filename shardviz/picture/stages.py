@@ -54,7 +54,7 @@ def draw_comparison(
     bottom = 16.0
     for change in changes[:limit]:
         y = bottom + PITCH / 2
-        tone = {"added": "bad", "removed": "good"}.get(change.kind, "ink")
+        tone = {"added": "bad", "removed": "good"}.get(change.kind, "text")
         labels.append(Label(0, y, change.kind, "start", "axis", tone))
         for x, side, name in zip(
             starts[1:], (change.before, change.after), heads[1:], strict=False
@@ -144,7 +144,7 @@ def _side(
     length = max(LEAST, LONGEST * size / largest)
     many = f"{len(side)} × " if len(side) > 1 else ""
     hint = f"{stage}: " + "; ".join(_named(c) for c in side[:MOST_MOVES])
-    words = Label(x + length + 6, y, f"{many}{bytes_text(size)}", "start", "axis", "ink")
+    words = Label(x + length + 6, y, f"{many}{bytes_text(size)}", "start", "axis", "text")
     return [Rectangle(x, y - THICK / 2, length, THICK, group, hint)], words
 
 
@@ -165,7 +165,7 @@ def _stage_head(stage: Stage, x: float, since: str) -> list[Label]:
     if time:
         labels.append(Label(x + COLUMN - 8, 12, time, "end", "tick"))
     lines = broken(stage.sum if known else stage.words, COLUMN - 16, 9.0, 2)
-    tone = "ink" if known else "muted"
+    tone = "text" if known else "muted"
     labels += [
         Label(x + 8, 28 + 13 * i, text, "start", "axis", tone) for i, text in enumerate(lines)
     ]
@@ -213,7 +213,7 @@ def _collectives(stage: Stage, x: float, largest: int) -> tuple[list[Rectangle],
         hint = f"{stage.name}: {_named(one)}"
         bars.append(Rectangle(x + 8, y - THICK / 2, length, THICK, group, hint))
         size = one.amount
-        labels.append(Label(x + 58, y, size, "start", "axis", "ink"))
+        labels.append(Label(x + 58, y, size, "start", "axis", "text"))
         over = f" {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
         start = 58 + max(52.0, text_width(size, 9.0) + 8)
         words = shortened(f"{one.kind}{over}", COLUMN - start - 6, 8.0)
@@ -283,7 +283,7 @@ def draw_plan_difference(
 
 
 def _rows(found: PlanDiff) -> list[Row]:
-    rows = [_row(c.before, c.after, _change(c.before, c.after), "ink") for c in found.changed]
+    rows = [_row(c.before, c.after, _change(c.before, c.after), "text") for c in found.changed]
     rows += [_row(None, op, "new", "warn") for op in found.added]
     rows += [_row(op, None, "removed", "muted") for op in found.removed]
     return rows

@@ -185,7 +185,7 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
     for row, length in zip(rows, lengths, strict=True):
         tops.append(y)
         middle = y + PITCH / 2
-        label = Label((length or -6.0) + 6, middle, row.text, "start", "axis", row.tone or "ink")
+        label = Label((length or -6.0) + 6, middle, row.text, "start", "axis", row.tone or "text")
         words, lines = _words(row, starts, middle)
         labels += [label, *words]
         y += PITCH + LINE * (lines - 1)
@@ -195,7 +195,7 @@ def bars(rows: Sequence[Bar], heads: Sequence[str], **more: Any) -> Picture:
 
 def _words(row: Bar, starts: Sequence[float], y: float) -> tuple[list[Label], int]:
     """The words of a row, and how many lines those in the last column take."""
-    labels, lines, tone = [], 1, row.tone or "ink"
+    labels, lines, tone = [], 1, row.tone or "text"
     for x, text in zip(starts[1:], row.words, strict=False):
         parts = [shortened(text, WIDEST_COLUMN, 9.0)]
         if x == starts[-1]:

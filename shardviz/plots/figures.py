@@ -17,7 +17,12 @@ MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
 
 
 class Figure(PlainFigure):
-    """A matplotlib Figure that shows itself at the end of a cell without pyplot."""
+    """A matplotlib Figure that shows itself at the end of a cell without pyplot.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> figure(make_mesh(data=4, model=2))._repr_png_()[:4]
+    b'\\x89PNG'
+    """
 
     def _repr_png_(self) -> bytes:
         return _png(self, "")

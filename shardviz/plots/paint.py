@@ -130,11 +130,11 @@ MOST_POLYGONS = 100_000  # beyond, tiles are an image
 MOST_DOTS = 4096.0  # a side of that image
 EDGED = 7.0  # points: smaller tiles have no edge of their own
 _ROLES = {
-    "title": ("sans", 11.0, "bold", "ink"),
+    "title": ("sans", 11.0, "bold", "text"),
     "axis": ("sans", 9.0, "normal", "muted"),
     "tick": ("sans", 8.0, "normal", "muted"),
     "note": ("sans", 8.5, "normal", "muted"),
-    "mono": ("mono", 9.0, "normal", "ink"),
+    "mono": ("mono", 9.0, "normal", "text"),
 }
 _FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}  # both come with matplotlib
 
@@ -264,7 +264,7 @@ class _Painter:
                 style = (0, (3.0, 2.4)) if dashed else "solid"
                 outlines = _round_corners(corners, 6.0 if corners[2:].min() > 24 else 2.0)
                 width = 0.9 if dashed else 0.5
-                self.polygons(outlines, "none", self.theme.faint_ink, width, linestyles=style)
+                self.polygons(outlines, "none", self.theme.faint_text, width, linestyles=style)
 
     def swatch(self, picture: Picture, entry: LegendEntry, x: float, y: float) -> None:
         """One entry of the legend."""
@@ -319,7 +319,7 @@ class _Painter:
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:
     """The colour of every edge: uint8 [edges, 4]; the full one of its group."""
     found = colours(np.maximum(edges.group, 0), picture.groups, picture.colormap, theme, "strong")
-    for group, colour in ((NO_GROUP, theme.faint_ink), (MANY_GROUPS, theme.muted)):
+    for group, colour in ((NO_GROUP, theme.faint_text), (MANY_GROUPS, theme.muted)):
         found[edges.group == group, :3] = rgb(colour)
     found[edges.group == NO_GROUP, 3] = 140  # unused edges are less conspicuous
     return found

@@ -25,7 +25,7 @@ _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTI
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
 # Colours that have another name in the style sheet than in the palette.
-_PROPERTY = {"ink": "text", "faint_ink": "faint-text", "unsplit": "not-split"}
+_PROPERTY = {"unsplit": "not-split"}
 _STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values")
 
 

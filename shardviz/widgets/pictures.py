@@ -156,7 +156,7 @@ def palettes() -> dict[str, dict[str, Any]]:
     return {
         name: {
             "paper": theme.paper,
-            "ink": theme.ink,
+            "text": theme.text,
             "muted": theme.muted,
             "groups": list(theme.groups),
             "ramp": [

@@ -95,7 +95,7 @@ def filled_layout(mesh: MeshSpec, spec: Spec, shape: tuple[int, ...]) -> tuple[f
         stops.fill(2)
 
     def write() -> None:
-        lay_out(shape, spec, mesh).write_boxes(starts, stops)
+        lay_out(shape, spec, mesh).write_indices(starts, stops)
 
     return side_by_side(lambda: best(write), lambda: best(fill), rounds=3)
 

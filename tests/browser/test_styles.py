@@ -13,7 +13,7 @@ READABLE = 4.5  # WCAG 2, level AA, for text of any size
 MOST_LINES = 600
 COLOUR = re.compile(r"#[0-9a-fA-F]{3,8}\b|\b(?:rgb|hsl)a?\(\s*\d")
 FILES = sorted(p for p in html_page.HERE.iterdir() if p.suffix in (".js", ".css", ".ts"))
-TEXTS = ("ink", "muted", "accent", "good", "warn", "bad")
+TEXTS = ("text", "muted", "accent", "good", "warn", "bad")
 GROUNDS = ("paper", "panel", "soft", "accent_soft")
 
 

@@ -128,7 +128,7 @@ def test_its_sources_run_as_they_are_pasted(name):
 
 
 @pytest.mark.parametrize("name", programs.names())
-def test_arrays_stand_in_the_order_of_the_arguments(name):
+def test_arrays_are_in_the_order_of_the_arguments(name):
     program = programs.get(name)
     code = program.fn.__code__
     assert code.co_varnames[: code.co_argcount] == tuple(a.name for a in program.arrays)

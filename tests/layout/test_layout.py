@@ -86,7 +86,7 @@ def test_a_layout_shows_itself():
     ("make", "words"),
     [
         (
-            lambda: lay_out((8,), Spec(), MESH).write_boxes(np.zeros((8, 2)), np.zeros((8, 2))),
+            lambda: lay_out((8,), Spec(), MESH).write_indices(np.zeros((8, 2)), np.zeros((8, 2))),
             "The bounds need two arrays of shape (8, 1); got (8, 2) and (8, 2).",
         ),
         (

@@ -123,7 +123,7 @@ def test_layouts_of_very_many_devices_equal_jax(sizes, text):
     for order in "CF":
         starts = np.full((mesh.size, len(shape)), -1, np.int64, order=order)
         stops = np.full_like(starts, -1)
-        layout.write_boxes(starts, stops)
+        layout.write_indices(starts, stops)
         assert np.array_equal(starts, layout.starts)
         assert np.array_equal(stops, layout.stops)
 
@@ -177,7 +177,7 @@ def test_write_boxes_fills_given_arrays_of_any_order():
             layout = lay_out(shape, spec, mesh)
             starts = np.full((mesh.size, len(shape)), -1, np.int64, order=order)
             stops = np.full_like(starts, -1)
-            layout.write_boxes(starts, stops)
+            layout.write_indices(starts, stops)
             assert np.array_equal(starts, layout.starts)
             assert np.array_equal(stops, layout.stops)
 

@@ -85,7 +85,7 @@ def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     assert len(draw(plan, limit=1000).alt) > len(draw(plan, limit=40).alt)
 
 
-def test_values_stand_in_the_order_of_the_program():
+def test_values_are_in_the_order_of_the_program():
     names = [row.op.name for row in value_rows(layers(30), 40)]
     order = [op.name for op in layers(30).ops]
     assert names == sorted(names, key=order.index)
@@ -155,7 +155,7 @@ def test_a_comparison_has_a_bar_for_every_side_true_to_length():
     assert all(change.words in words(draw(found)) for change in found.changes)
 
 
-def test_stages_stand_in_four_columns_with_what_changed_between_them():
+def test_stages_have_four_columns_with_what_changed_between_them():
     stages = Stages(PROGRAM, PLAN, ON_STAGES)
     picture = draw(stages)
     names = [label for label in picture.labels if label.role == "mono"]

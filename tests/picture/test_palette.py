@@ -28,15 +28,15 @@ COUNTS = (1, 2, 10, 11, 64, 256, 65536)
 
 @pytest.mark.parametrize("theme", THEMES)
 @pytest.mark.parametrize(
-    ("count", "hue", "strength"), list(itertools.product(COUNTS, SCHEMES, STRENGTHS))
+    ("count", "colormap", "strength"), list(itertools.product(COUNTS, SCHEMES, STRENGTHS))
 )
-def test_text_on_every_tile_can_be_read(theme, count, hue, strength):
-    fills = palette(count, hue, theme_of(theme), strength)
+def test_text_on_every_tile_can_be_read(theme, count, colormap, strength):
+    fills = palette(count, colormap, theme_of(theme), strength)
     assert contrast(fills, text_colours(fills, theme)).min() >= READABLE
 
 
 @pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
-@pytest.mark.parametrize("name", ["ink", "muted", "good", "warn", "bad"])
+@pytest.mark.parametrize("name", ["text", "muted", "good", "warn", "bad"])
 def test_text_on_paper_and_panel_can_be_read(theme, name):
     for ground in (theme.paper, theme.panel):
         assert contrast(rgb(getattr(theme, name)), rgb(ground)) >= READABLE
@@ -93,10 +93,10 @@ def test_a_faint_tile_is_nearer_the_paper_than_one_at_rest_than_a_strong_one():
     ("call", "words"),
     [
         (lambda: theme_of("sepia"), "A theme is one of 'light' or 'dark'; got 'sepia'."),
-        (lambda: colours([0], 1, "rainbow"), "A hue is one of 'blocks', 'ramp'"),
+        (lambda: colours([0], 1, "rainbow"), "A colormap is one of 'blocks', 'ramp'"),
         (lambda: colours([0], 1, strength="bold"), "A strength is one of 'rest'"),
     ],
-    ids=["theme", "hue", "strength"],
+    ids=["theme", "colormap", "strength"],
 )
 def test_what_is_no_colour_is_refused_in_words(call, words):
     with pytest.raises(ShardvizError) as caught:

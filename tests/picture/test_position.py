@@ -213,7 +213,7 @@ def test_thousands_of_chips_stay_on_a_page():
     _check_edges(picture)
 
 
-def test_a_mesh_is_drawn_by_position_through_the_one_door():
+def test_a_mesh_is_drawn_by_position_by_the_same_function():
     mesh = make_mesh(data=4, model=4)
     picture = draw(mesh, by="position", topology="tpu:v5e:4x4", colour="model")
     assert picture.facts == {"kind": "devices", "by": "position"}

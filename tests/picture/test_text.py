@@ -276,7 +276,7 @@ def _ids_in(body: str) -> list[int]:
 
 
 @given(meshes(512), st.sampled_from([40, 80, 120]))
-def test_no_id_of_a_mesh_is_lost_and_all_stand_in_order(mesh: MeshSpec, width: int):
+def test_no_id_of_a_mesh_is_lost_and_all_are_in_order(mesh: MeshSpec, width: int):
     head, _, body = to_text(mesh, width).partition(" host")
     assert f"{mesh.size:,} device" in head.replace("\n ", "")
     assert _ids_in(body.partition("\n")[2]) == mesh.device_ids.reshape(-1).tolist()

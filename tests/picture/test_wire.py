@@ -147,7 +147,7 @@ def test_colours_on_the_wire_are_those_of_the_palette(groups, theme):
     for strength in ("rest", "faint", "strong"):
         fills = palette(groups, "blocks", theme_of(theme), strength)
         assert sent[strength] == hexed(fills)
-        assert sent[f"{strength}Ink"] == hexed(text_colours(fills, theme))
+        assert sent[f"{strength}Text"] == hexed(text_colours(fills, theme))
 
 
 def test_what_is_alike_for_all_tiles_is_sent_once():

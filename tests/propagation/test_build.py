@@ -192,7 +192,7 @@ def test_each_plan_traces_anew(eight_devices):
     assert "cos" in plan_program(made).by_name
 
 
-def test_seconds_are_told_for_each_stage(eight_devices):
+def test_seconds_are_given_for_each_stage(eight_devices):
     found = plan(block, x=X, w=W)
     assert min(found.trace_s, found.lower_s, found.propagate_s) > 0
     assert found.seconds == pytest.approx(found.trace_s + found.lower_s + found.propagate_s)

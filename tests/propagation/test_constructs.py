@@ -174,7 +174,7 @@ def test_names_are_unique_and_operands_are_names(plans, name):
 
 
 @pytest.mark.parametrize("name", COVERED)
-def test_every_axis_is_told_back_to_its_origin(plans, name):
+def test_every_axis_leads_back_to_its_origin(plans, name):
     made = plans(name)
     for op in made.ops:
         explanation = str(made.why(op))
@@ -211,7 +211,7 @@ def test_how_often_a_loop_runs(plans, name):
     assert plans(name).op(value).trips == trips
 
 
-def test_calls_are_told_apart(plans):
+def test_calls_are_distinguished(plans):
     scopes = [op.scope for op in plans("nested jit").ops if op.opcode == "sine"]
     assert len(set(scopes)) == 4
     assert scopes[0][:1] == ("jit(nested)",)

@@ -236,7 +236,7 @@ def test_the_table_of_agreement_is_about_every_kind(eight_devices):
 
 
 @pytest.mark.parametrize("sizes", [(4, 2), (64, 8), (1024, 1024)], ids=str)
-def test_groups_are_told_by_axes_at_any_size(sizes):
+def test_groups_are_named_by_axes_at_any_size(sizes):
     mesh = AbstractMesh(sizes, NAMES, axis_types=AUTO)
     rows, inner = 16 * sizes[0], 256 * sizes[1]
     case = Case(matmul, (((rows, inner), P("data", "model")), ((inner, 128), P("model"))))
@@ -298,7 +298,7 @@ def test_a_function_called_twice_counts_twice():
     assert found[0].source.startswith("test_estimate.py:")
 
 
-def test_forward_and_backward_are_told_apart():
+def test_forward_and_backward_are_distinguished():
     def gradient(x, w):
         return jax.grad(lambda w: jnp.sum(layer(w, layer(w, x))))(w)
 

@@ -109,12 +109,12 @@ WITHOUT = {
 def test_what_is_missing_is_said_in_one_sentence(monkeypatch, name):
     where, answer, words = WITHOUT[name]
 
-    def stand_in():
+    def replacement():
         if isinstance(answer, Exception):
             raise answer
         return answer
 
-    monkeypatch.setattr(pipeline, where, stand_in)
+    monkeypatch.setattr(pipeline, where, replacement)
     pipeline._missing.cache_clear()
     try:
         assert pipeline.available() == f"{words} {ELSE}"
@@ -122,7 +122,7 @@ def test_what_is_missing_is_said_in_one_sentence(monkeypatch, name):
         pipeline._missing.cache_clear()
 
 
-def test_elementwise_operations_of_chlo_get_stand_ins(eight_devices):
+def test_elementwise_operations_of_chlo_are_replaced(eight_devices):
     made = program(lambda x: jax.lax.erf_inv(x) > 0, x=X)
     lowered = lower_to_plan(made, trace(made, abstract_mesh(MESH))).module
     assert "chlo.erf_inv" in str(lowered)

@@ -94,7 +94,7 @@ class Chip:
     notes: tuple[str, ...] = ()
 
     @property
-    def links(self) -> int:
+    def ici_links(self) -> int:
         """ICI links of one chip: two per axis; 0 for a GPU."""
         return 2 * self.axes
 

@@ -274,7 +274,7 @@ class Layout(Displayed):
         bounds.flags.writeable = False
         return bounds[0].T, bounds[1].T
 
-    def write_boxes(self, starts: np.ndarray, stops: np.ndarray) -> None:
+    def write_indices(self, starts: np.ndarray, stops: np.ndarray) -> None:
         """Writes the bounds of every shard into the caller's arrays, int64 [devices, rank].
 
         Fastest where each dimension is contiguous (Fortran order), as `starts` itself is.

@@ -189,7 +189,7 @@ class Spec(Displayed):
         return PartitionSpec(*entries, **{k: v for k, v in marks.items() if v})
 
     @property
-    def entry_texts(self) -> tuple[str, ...]:
+    def entry_strings(self) -> tuple[str, ...]:
         """Each entry as one writes it: `'x'`, `('y', 'z')`, `None`, `P.UNCONSTRAINED`."""
         return tuple(
             "P.UNCONSTRAINED" if i in self.unconstrained else _format_entry(d)
@@ -197,7 +197,7 @@ class Spec(Displayed):
         )
 
     def __str__(self) -> str:
-        parts = list(self.entry_texts)
+        parts = list(self.entry_strings)
         for mark, axes in (("unreduced", self.unreduced), ("reduced", self.reduced)):
             if axes:
                 parts.append(f"{mark}={{{', '.join(quoted(a) for a in sorted(axes))}}}")
@@ -310,7 +310,7 @@ def rank_problem(spec: Spec, rank: int) -> str | None:
     """The sentence for a spec longer than the array, or None where it fits."""
     if spec.rank <= rank:
         return None
-    parts = list(spec.entry_texts[rank:])
+    parts = list(spec.entry_strings[rank:])
     extra = " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else parts[0]
     return (
         f"The spec {spec} has {plural(spec.rank, 'entry', 'entries')} and the array has"

@@ -303,7 +303,7 @@ def _without_topology(collective: Collective, chip: Chip) -> dict[str, float | N
     if sent is None or chip.link_bandwidth is None:
         return {name: None}
     # A chip forwards nothing in an exchange that its links could not take in one hop.
-    return {name: sent / (chip.link_bandwidth * max(1, chip.links))}
+    return {name: sent / (chip.link_bandwidth * max(1, chip.ici_links))}
 
 
 def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:

@@ -57,7 +57,7 @@ function contrast(a, b) {
  * @param {Theme} theme
  */
 export function textOn(fill, theme) {
-  for (const own of [theme.ink, theme.paper]) if (contrast(own, fill) >= READABLE) return own;
+  for (const own of [theme.text, theme.paper]) if (contrast(own, fill) >= READABLE) return own;
   return luminance(fill) > 0.179 ? "black" : "white";
 }
 
@@ -67,7 +67,7 @@ const cache = new Map();
 /**
  * The colours of groups: ten that can be distinguished, and beyond that a ramp for order.
  * @param {number} count how many groups there are
- * @param {string} colormap a Picture's `hue`, or one colour for all
+ * @param {string} colormap a Picture's `colormap`, or one colour for all
  * @param {Theme} theme
  * @returns {TileColours}
  */

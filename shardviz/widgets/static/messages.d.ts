@@ -165,7 +165,7 @@ export interface Target {
 /** `pictures.py`, from `picture/palette.py`: the colours of one theme, as #rrggbb. */
 export interface Palette {
   paper: string;
-  ink: string;
+  text: string;
   muted: string;
   groups: string[];
   ramp: string[];
@@ -205,7 +205,7 @@ export interface PictureData {
   width: number;
   height: number;
   alt: string;
-  hue: string;
+  colormap: string;
   groups: number;
   facts: Facts;
   labels: Label[];
@@ -237,7 +237,7 @@ export interface Label {
   text: string;
   anchor: "start" | "middle" | "end";
   role: "title" | "axis" | "tick" | "note" | "mono";
-  tone: "" | "ink" | "muted" | "good" | "warn" | "bad";
+  tone: "" | "text" | "muted" | "good" | "warn" | "bad";
 }
 
 /** One number per tile. */

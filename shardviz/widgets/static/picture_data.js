@@ -17,7 +17,7 @@
  *   y1: Float32Array, width: Float32Array, group: Int32Array}} Edges
  */
 /**
- * A Picture, ready to be painted. `colormap` is its `hue`, `label` the text in a tile, `hint` its
+ * A Picture, ready to be painted. `colormap` is its `colormap`, `label` the text in a tile, `hint` its
  * tooltip.
  * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array,
  *   h: Float32Array, group: Int32Array, device: Float64Array, count: number, colormap: string,
@@ -39,7 +39,7 @@ export function readPicture({ data, buffers }) {
     group: columnOf(data.tiles.group, buffers, tiles.count, Int32Array),
     device: columnOf(data.tiles.device, buffers, tiles.count, Float64Array),
     count: data.groups,
-    colormap: data.hue,
+    colormap: data.colormap,
     labels: data.labels,
     frames: data.frames,
     facts: data.facts,

@@ -152,14 +152,14 @@ export class PicturePainter {
       if (strong.has(i) || i >= p.x.length) continue;
       const full = colours.strong(groups[i]);
       const style = small
-        ? { fill: mix(full, theme.ink, 0.5), line: theme.ink, text: theme.ink }
+        ? { fill: mix(full, theme.text, 0.5), line: theme.text, text: theme.text }
         : { fill: colours.mid(groups[i]), line: full, text: colours.textMid(groups[i]) };
       this.tile(g, p, i, { ...style, width: 1 });
     }
     for (const i of strong) {
       if (i >= p.x.length) continue;
       const fill = colours.strong(groups[i]);
-      this.tile(g, p, i, { fill, line: theme.ink, width: 2, text: textOn(fill, theme) });
+      this.tile(g, p, i, { fill, line: theme.text, width: 2, text: textOn(fill, theme) });
     }
     this.markFrame(g, p, theme);
   }
@@ -188,7 +188,7 @@ export class PicturePainter {
     const f = p.frames[this.marks.frame];
     if (!f) return;
     const s = this.scale;
-    g.strokeStyle = theme.ink;
+    g.strokeStyle = theme.text;
     g.lineWidth = 1.5;
     g.strokeRect(f.x * s + this.ox, f.y * s + this.oy, f.width * s, f.height * s);
   }
@@ -388,7 +388,7 @@ export class PicturePainter {
     for (const { label, number, y } of placed) {
       if (number && covered.has(y)) continue;
       g.font = labelFont(label);
-      g.fillStyle = label.role === "title" ? theme.ink : theme.muted;
+      g.fillStyle = label.role === "title" ? theme.text : theme.muted;
       g.textAlign =
         label.anchor === "middle" ? "center" : label.anchor === "end" ? "right" : "left";
       g.fillText(label.text, label.x * this.scale + this.ox, y);
