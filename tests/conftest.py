@@ -39,7 +39,7 @@ def eight_devices() -> list[jax.Device]:
 SECONDS = {
     "tests/browser/": 200,
     "tests/sharded_jit/test_random.py": 70,
-    "tests/rungs/": 50,
+    "tests/stages/": 50,
     "tests/worker/test_worker.py": 40,
     "tests/worker/test_faults.py": 40,
     "tests/program/test_rounding.py": 30,
@@ -52,7 +52,7 @@ SECONDS = {
     "tests/structure/": 15,
     "tests/": 5,
 }
-TOGETHER = ("tests/browser/", "tests/rungs/")
+TOGETHER = ("tests/browser/", "tests/stages/")
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -11,7 +11,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request
+from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, is_sharding_spec, parse_sharding_spec

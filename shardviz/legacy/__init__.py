@@ -32,6 +32,8 @@ function over `jax.jit` and NamedSharding. The specs need numpy alone; `sharded_
 `with_sharding_constraint` need jax.
 """
 
+from __future__ import annotations
+
 from shardviz.legacy.constraint import with_sharding_constraint
 from shardviz.legacy.partitioned_function import sharded_jit
 from shardviz.legacy.partitions import Parts

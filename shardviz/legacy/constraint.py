@@ -29,6 +29,7 @@ from shardviz.legacy.partitions import Parts
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding
 
+
 # Only says whether a sharded_jit is being traced, so that a call outside of one can be refused.
 # What a constraint means must not depend on it: jax keeps what it traced of inner functions.
 _INSIDE: contextvars.ContextVar[bool] = contextvars.ContextVar("inside_sharded_jit", default=False)

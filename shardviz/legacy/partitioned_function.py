@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     Shardings = tuple[NamedSharding, ...]
 
+
 _MOST_SIGNATURES = 256  # of each function; an older one is traced again
 
 
@@ -70,7 +71,7 @@ def sharded_jit(
             too few devices.
 
     >>> import jax.numpy as jnp
-    >>> from shardviz.legacy import Parts
+    >>> from shardviz.legacy.partitions import Parts
     >>> scale = sharded_jit(lambda x, s: x * s, (Parts(1, 1), None), Parts(1, 1))
     >>> scale(jnp.ones((2, 2)), 3.0).tolist()
     [[3.0, 3.0], [3.0, 3.0]]
@@ -98,7 +99,7 @@ class ShardedJit:
     twice: once to learn what it asks for, once for the devices.
 
     >>> import jax
-    >>> from shardviz.legacy import Parts
+    >>> from shardviz.legacy.partitions import Parts
     >>> double = sharded_jit(lambda x: 2 * x, Parts(1), None)
     >>> double.report(jax.numpy.arange(3)).ok
     True

@@ -17,8 +17,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import read_shape
-from shardviz.core.layout.divisibility import sizes_that_divide
-from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.layout import Layout, lay_out, sizes_that_divide
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec

@@ -25,8 +25,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, SpecError
 from shardviz.core.format import joined, listed, plural, shown, suggestion
 from shardviz.core.layout.array_spec import read_shape
-from shardviz.core.layout.divisibility import sizes_that_divide
-from shardviz.core.layout.layout import block_numbers
+from shardviz.core.layout.layout import block_numbers, sizes_that_divide
 from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import Cursor, check_size
 from shardviz.core.layout.partition_spec import MAX_RANK

@@ -26,14 +26,7 @@ from shardviz.picture.spec_bars import (
     value_bars_width,
 )
 from shardviz.picture.tables import column_heads, lines_at
-from shardviz.picture.text_fit import (
-    and_more,
-    broken,
-    paragraphs,
-    shortened,
-    text_width,
-    wrapped,
-)
+from shardviz.picture.text_fit import and_more, broken, paragraphs, shortened, text_width, wrapped
 
 MOST_VALUES, MOST_TEXT_LINES = 40, 60
 PITCH, BARS_WIDE, GAP, INDENT = 17.0, 96.0, 16.0, 10.0

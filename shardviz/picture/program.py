@@ -5,14 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from shardviz.core.format import bytes_text, plural
-from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.program import Program
-from shardviz.picture.layout import (
-    array_spec_text,
-    draw_array_spec,
-    draw_layout_array,
-    layout_text,
-)
+from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.page import side_by_side
 from shardviz.picture.picture import Label, Picture
@@ -33,7 +28,7 @@ def draw_request(
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.request import request
+    >>> from shardviz.core.layout.resolution import request
     >>> x = request(ArraySpec("x", (8, 4), spec="data"), make_mesh(data=4), None)
     >>> [len(panel.tiles) for _, _, panel in draw_request(x).panels]
     [4, 4]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardviz.core.format import bytes_text, count_text, plural, seconds_text
 from shardviz.core.layout.audit import Audit
-from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.report import Check, Collective, Report
 from shardviz.core.program.roofline import Bound, Roofline
 from shardviz.picture.page import side_by_side, text_page

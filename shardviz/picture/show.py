@@ -16,8 +16,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import Request
-from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects, Observed
@@ -35,12 +34,7 @@ from shardviz.picture.effects import (
     draw_observed,
     mesh_context_text,
 )
-from shardviz.picture.layout import (
-    array_spec_text,
-    draw_array_spec,
-    draw_layout_array,
-    layout_text,
-)
+from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text

@@ -21,14 +21,7 @@ from shardviz.picture.spec_bars import (
     value_bars,
 )
 from shardviz.picture.tables import LINE, column_heads, lines_at
-from shardviz.picture.text_fit import (
-    and_more,
-    broken,
-    paragraphs,
-    shortened,
-    text_width,
-    wrapped,
-)
+from shardviz.picture.text_fit import and_more, broken, paragraphs, shortened, text_width, wrapped
 
 MOST_CHANGES, MOST_MOVES = 40, 10
 LONGEST, LEAST, THICK, PITCH = 90.0, 2.0, 9.0, 19.0
@@ -46,7 +39,7 @@ def draw_comparison(
     Args:
         limit: how many changes to show; collectives that stay the same come last.
 
-    >>> from shardviz.core.program.stages import compare
+    >>> from shardviz.core.program.comparison import compare
     >>> one = Collective("all-reduce", ("data",), 1024)
     >>> draw_comparison(compare([one], [])).tiles.tooltip(0)
     'partitioned: all-reduce over data, 1 KiB'

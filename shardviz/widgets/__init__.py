@@ -1,1 +1,1 @@
-"""The live side: the Explorer and what it is made of. The only rooms that import anywidget."""
+"""The Explorer and its parts: the only modules that import anywidget."""

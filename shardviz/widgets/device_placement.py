@@ -1,4 +1,4 @@
-"""Where the devices of a mesh sit in a target, and the links that a collective uses there."""
+"""The placement of a mesh on described hardware, and the bytes on each link of a collective."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from shardviz.widgets.menus import target_title, topology_of
 
 @dataclass(frozen=True, eq=False)
 class DevicePlacement:
-    """A mesh on described hardware.
+    """A mesh placed on described hardware.
 
     Attributes:
         topology: the hardware.
-        mesh: the mesh with the ids and hosts that its devices have there.
-        compiled: whether the order is that of a compile; else it is that of the ids.
+        mesh: the mesh with the device ids and hosts of the hardware.
+        compiled: whether a compile chose the order of the devices; else they are in id order.
 
     >>> device_placement(make_mesh(data=8, model=2), "tpu:v5e:4x4").words
     '16 · in id order'
@@ -36,13 +36,13 @@ class DevicePlacement:
 
     @property
     def words(self) -> str:
-        """How many devices there are, and in which order."""
+        """The number of devices and their order."""
         order = "as compiled" if self.compiled else "in id order"
         return f"{self.mesh.size:,} · {order}"
 
 
 def why_no_placement(mesh: MeshSpec, target: str) -> str:
-    """Why the devices have no position under a target; `""` where they do.
+    """Why the devices of a mesh have no coordinates on a target; `""` where they do.
 
     >>> why_no_placement(make_mesh(data=8), "tpu:v5e:4x4")
     'TPU v5e 4×4 has 16 devices and the mesh has 8.'
@@ -68,12 +68,12 @@ def why_no_placement(mesh: MeshSpec, target: str) -> str:
 def device_placement(
     mesh: MeshSpec, target: str, order: tuple[int, ...] = ()
 ) -> DevicePlacement | None:
-    """The mesh with the devices that the target has; None where they have no position.
+    """The mesh placed on a target; None where its devices have no coordinates there.
 
     Args:
-        mesh: the mesh as it stands.
+        mesh: the mesh as it was typed.
         target: what it is compiled for, checked.
-        order: the ids of the devices in mesh order, as a compile chose them; `()` where not known.
+        order: the device ids in mesh order, as a compile chose them; `()` where not known.
 
     >>> found = device_placement(make_mesh(data=2, model=2), "tpu:v5e:2x2", (0, 1, 3, 2))
     >>> found.mesh.device_ids.tolist(), found.compiled
@@ -85,19 +85,19 @@ def device_placement(
 @lru_cache(maxsize=8)
 def _placed(mesh: MeshSpec, target: str, order: tuple[int, ...]) -> DevicePlacement:
     topology = topology_of(target)
-    assert topology is not None  # the caller has looked
+    assert topology is not None  # checked by the caller
     known = len(order) == mesh.size and set(order) <= set(topology.device_ids.tolist())
     if known:
         rows = device_rows(make_mesh(mesh.shape, device_ids=list(order)), topology)
     else:
         rows = _rows(mesh, topology)
-    there = make_mesh(
+    placed = make_mesh(
         mesh.shape,
         axis_types=mesh.axis_types,
         device_ids=topology.device_ids[rows].reshape(mesh.axis_sizes),
         processes=topology.process_indices[rows].reshape(mesh.axis_sizes),
     )
-    return DevicePlacement(topology, there, known)
+    return DevicePlacement(topology, placed, known)
 
 
 @lru_cache(maxsize=8)
@@ -105,11 +105,11 @@ def _rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:
     return device_rows(mesh, topology)
 
 
-class DeviceOrders:
-    """The order in which each compile put the devices of its target.
+class DeviceAssignments:
+    """The order of the devices that each compile chose, by mesh and target.
 
-    >>> orders = DeviceOrders()
-    >>> orders.placement(make_mesh(data=2, model=2), "tpu:v5e:2x2").compiled
+    >>> assignments = DeviceAssignments()
+    >>> assignments.placement(make_mesh(data=2, model=2), "tpu:v5e:2x2").compiled
     False
     """
 
@@ -117,12 +117,12 @@ class DeviceOrders:
         self._known: dict[Any, tuple[int, ...]] = {}
 
     def learn(self, report: Report, mesh: MeshSpec, target: str) -> bool:
-        """Notes the order that a report names; whether that is news.
+        """Keeps the order of the devices in a report; False where it has none or it is known.
 
         Args:
             report: of a compile for the target.
-            mesh: what was compiled over.
-            target: what it was compiled for.
+            mesh: of the compiled program.
+            target: of the compile.
         """
         if report.mesh is None or topology_of(target) is None:
             return False
@@ -133,12 +133,12 @@ class DeviceOrders:
         return True
 
     def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
-        """The mesh with the devices that the target has; None where they have no position."""
+        """The mesh placed on a target, in the order of its last compile."""
         return device_placement(mesh, target, self._known.get(_key(mesh, target), ()))
 
 
 def _key(mesh: MeshSpec, target: str) -> Any:
-    """What a compile's order of devices depends on: neither names nor types of the axes."""
+    """What a compiler's device assignment depends on: neither names nor types of the axes."""
     named = b"" if mesh.ids_are_positions else mesh.device_ids.tobytes()
     return target, mesh.axis_sizes, named
 
@@ -148,11 +148,11 @@ _RINGS = ("all-gather", "reduce-scatter", "all-reduce", "collective-broadcast")
 
 
 def link_words(collective: Collective, links: LinkUse | None) -> str:
-    """Which way the bytes go, how many each link carries, and the least time that takes.
+    """The direction of the bytes, the bytes on each link, and the least time that takes.
 
     Args:
         collective: of a Report or Plan.
-        links: what `collective_link_use` found; None where its groups are not known.
+        links: from `collective_link_use`; None where its groups are not known.
 
     >>> from shardviz.core.hardware.topology import Topology
     >>> from shardviz.core.hardware.interconnect import route
@@ -165,7 +165,7 @@ def link_words(collective: Collective, links: LinkUse | None) -> str:
     size = collective.bytes_per_device
     carried = list(filter(None, [_ici(links, size), *_network(links, size)]))
     if not carried:
-        return "Nothing leaves a chip."
+        return "No bytes leave a chip."
     seconds = links.seconds(size)
     least = "at a rate that is not published" if seconds is None else ""
     if seconds is not None:
@@ -192,7 +192,7 @@ def _used_axes(links: LinkUse) -> list[int]:
 
 
 def _closes(links: LinkUse, axis: int) -> bool:
-    """Whether the link that leads around an axis, from its last chip to its first, is in use."""
+    """Whether the link from the last chip of an axis to its first is in use."""
     torus = links.torus
     following = torus.next_chip(axis)
     here = np.flatnonzero(following >= 0)
@@ -212,9 +212,9 @@ def _ici(links: LinkUse, size: int) -> str:
     if not len(loads):
         return ""
     most = bytes_text(round(float(loads.max()) * size))
-    # The link to the next chip and its way back are the same two numbers of neighbours.
-    both = float(loads.min()) > 0.99 * float(loads.max()) and len(loads) == 2 * links.used
-    return f"each link carries {most} each way" if both else f"links carry up to {most} one way"
+    # Every link is used in both directions, with the same bytes.
+    equal = float(loads.min()) > 0.99 * float(loads.max()) and len(loads) == 2 * links.used
+    return f"each link carries {most} each way" if equal else f"links carry up to {most} one way"
 
 
 def _network(links: LinkUse, size: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""Explorer: the widget. Takes intents from the page, moves the session, sends views back."""
+"""Explorer, the widget: edits the session as the page asks, and sends the page its views."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import EffectsReader, Job, work
-from shardviz.widgets.device_placement import DeviceOrders, DevicePlacement
+from shardviz.widgets.background import EffectsReader, Job
+from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
 from shardviz.widgets.menus import target_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
@@ -44,11 +44,11 @@ class _ArrayTraits(traitlets.HasTraits):
 class Explorer(anywidget.AnyWidget, _ArrayTraits):
     """The main screen: mesh, arrays, rules, devices and program, linked and live.
 
-    Made by `shardviz.explore`. The synced traits are what the page draws; the session behind them
-    is the truth.
+    Made by `shardviz.explore`. The synced traits are what the page draws; all of them are made
+    from the session.
 
     Attributes:
-        session: what the Explorer knows; edits go through `session.edit`.
+        session: the state; edits go through `session.edit`.
         report: the last Report, or None.
 
     >>> explorer = open_explorer(None, ExecutableCache())
@@ -80,41 +80,41 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self.report: Report | None = None
         self._report_revision = 0
         self._job: Job | None = None
-        self._sync = threading.RLock()  # one thread at a time tells the page
+        self._sync = threading.RLock()  # one thread at a time sends to the page
         self._planner = Planner(self._plan_changed, cache)
         self._stages = StageViews(self._planner)
         self._follows = False
-        self._noted: Report | None = None  # the background's last one in the history
-        self._answer: dict[str, Any] = {"seq": 0, "client": ""}
+        self._noted: Report | None = None  # the planner's last report in the history
+        self._handled: dict[str, Any] = {"seq": 0, "client": ""}
         self._pictures = PictureCache()
         self._links = LinkPictures(self._refresh_links)
-        self._orders = DeviceOrders()
+        self._assignments = DeviceAssignments()
         self._history = History()
         self._effects = EffectsReader(self._refresh_report)
         self._cache_data = self._cache_view()
         self._shows_code = False  # once somebody has opened the tab
-        self._hearing = False  # the edits of one message are shown together, at its end
+        self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
         session.listen(self._session_changed)
-        self.on_msg(self._hear)
+        self.on_msg(self._receive)
         self._refresh()
         self._refresh_stages()
 
     @property
     def plan(self) -> Plan | None:
         """The last plan of the program; None before the first."""
-        return self._planner.answer.plan
+        return self._planner.state.plan
 
     def follow(self) -> None:
         """Plans the program now and after every edit, in the background.
 
-        A page that shows the Explorer asks for it by itself; scripts may.
+        A page that shows the Explorer starts this by itself.
         """
         self._follows = True
-        self._ask_for_plan()
+        self._request_plan()
 
     def state(self) -> dict[str, Any]:
-        """The whole state as a small JSON document; `shardviz.explore(state)` opens it again."""
+        """The state as a small JSON document; `shardviz.explore(state)` opens it again."""
         return session_state(self.session)
 
     def code(self) -> str:
@@ -125,7 +125,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         """Writes one file that shows the same without kernel and network.
 
         Args:
-            path: where to; `.html` is added where there is no ending.
+            path: of the file; `.html` is added where it has no suffix.
 
         Raises:
             ShardvizError: if the file cannot be written.
@@ -138,7 +138,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return target
 
     def page(self) -> str:
-        """The file that `save_html` writes, as text."""
+        """The text of the file that `save_html` writes."""
         session = self.session
         stages, values = self._stages.saved(session.program, session.revision, session.target)
         arrays = [array_trait(i) for i in range(len(session.program.arrays))]
@@ -157,22 +157,22 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._start("run")
 
     def cancel(self) -> None:
-        """Ends the job that is under way, if there is one."""
+        """Cancels the running job, if there is one."""
         if self._job is not None:
             self._job.cancel()
 
     def close(self) -> None:
-        """Ends everything that is under way, and the widget."""
+        """Ends all work in the background, and the widget."""
         self.cancel()
         self._planner.close()
         self._links.close()
         super().close()
 
     def wait(self, timeout: float | None = None) -> Report | None:
-        """Blocks until nothing is under way any more; for scripts and tests.
+        """Blocks until no work is left in the background; for scripts and tests.
 
         Args:
-            timeout: seconds to wait at most, for the job and for the plan.
+            timeout: seconds to wait at most for each of job, plan and link picture.
 
         Returns:
             The last report.
@@ -187,14 +187,13 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if self._job is not None and not self._job.done:
             return
         session = self.session
-        task = work(kind, session.program, session.target, self._cache)
-        self._job = Job(kind, task, session.program, session.revision, self._job_changed)
-        self._job.target = session.target
+        program, target = session.program, session.target
+        self._job = Job(kind, program, target, session.revision, self._cache, self._job_changed)
         self._job.start()
 
     def _job_changed(self, job: Job) -> None:
         if job.report is not None:
-            self._learn_order(job.report, job.program, job.target)
+            self._learn_assignment(job.report, job.program, job.target)
             self.report, self._report_revision = job.report, job.revision
             self._history.add(job.kind, job.program, job.report, job.jax_events)
             self._cache_data = self._cache_view()
@@ -206,16 +205,16 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         with self._sync:
             self._refresh_report()
 
-    def _ask_for_plan(self) -> None:
+    def _request_plan(self) -> None:
         session = self.session
-        self._planner.ask(session.program, session.revision, session.target)
+        self._planner.request(session.program, session.revision, session.target)
 
     def _plan_changed(self) -> None:
-        found = self._planner.answer
+        found = self._planner.state
         self._refresh_stages()
         if found.program is None or found.report is None or found.stage:
             return
-        self._learn_order(found.report, found.program, found.report_target)
+        self._learn_assignment(found.report, found.program, found.report_target)
         if found.report.compile_s is not None and found.report is not self._noted:
             self._noted = found.report
             self._history.add("in the background:", found.program, found.report, "")
@@ -223,26 +222,26 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             with self._sync:
                 self._refresh_report()
 
-    def _learn_order(self, report: Report, program: Program, target: str) -> None:
-        if self._orders.learn(report, program.mesh, target):
+    def _learn_assignment(self, report: Report, program: Program, target: str) -> None:
+        if self._assignments.learn(report, program.mesh, target):
             with self._sync:
-                self.devices, _ = self._pictures.update(self.session, self._there())
-                self._choose_links()
+                self.devices, _ = self._pictures.update(self.session, self._placement())
+                self._update_links()
 
-    def _there(self) -> DevicePlacement | None:
+    def _placement(self) -> DevicePlacement | None:
         target = self.session.target
         return (
-            self._orders.placement(self.session.mesh, target)
+            self._assignments.placement(self.session.mesh, target)
             if target.startswith(("tpu:", "gpu:"))
             else None
         )
 
-    def _choose_links(self) -> None:
-        """Has the links of the chosen collective drawn, where devices stand by position."""
-        there = chosen = None
+    def _update_links(self) -> None:
+        """Draws the links of the chosen collective, where devices are arranged by position."""
+        placement = chosen = None
         if self._links.chosen and self.session.look["by"] == "position":
-            there, chosen = self._there(), self._stages.collective(self._links.chosen)
-        self._links.update(chosen, there)
+            placement, chosen = self._placement(), self._stages.collective(self._links.chosen)
+        self._links.update(chosen, placement)
         self.link_data = self._links.view
 
     def _refresh_links(self) -> None:
@@ -250,7 +249,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self.link_data = self._links.view
 
     def _refresh_stages(self) -> None:
-        """Tells the page what is known of the stages; the words are made before anybody waits."""
+        """Sends the stages and the values; their views are made before the lock is taken."""
         session = self.session
         stages, plan, stage = self._stages.views(session.revision, session.target)
         with self._sync:
@@ -259,30 +258,30 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             if plan is not self.plan_data:
                 self.plan_data, self.explanation = plan, {}
             self.background = stage
-            self._choose_links()
+            self._update_links()
 
-    def _hear(self, _: Any, message: Any, __: Any) -> None:
-        """One message of the page: a number, and intents in order."""
+    def _receive(self, _: Any, message: Any, __: Any) -> None:
+        """Handles one message of the page: its number, and intents in order."""
         if not isinstance(message, dict) or not isinstance(message.get("intents"), list):
             return
         seq, client = message.get("seq"), message.get("client")
         if isinstance(seq, int) and isinstance(client, str):
-            self._answer = {"seq": seq, "client": client[:40]}
+            self._handled = {"seq": seq, "client": client[:40]}
         self._follows = True
         with self._sync, self.hold_sync():
-            self._hearing, self._edited = True, False
+            self._receiving, self._edited = True, False
             try:
                 for intent in message["intents"][:100]:
                     if isinstance(intent, dict):
-                        self._act(intent)
+                        self._handle(intent)
             finally:
-                self._hearing = False
-            self._answer_page()
-        # A page may wait for its plan, whose thread must be able to tell of it meanwhile.
+                self._receiving = False
+            self._send_changes()
+        # A saved page may wait for its plan, whose thread then needs the lock.
         if any(isinstance(i, dict) and i.get("kind") == "save" for i in message["intents"][:100]):
             self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 
-    def _act(self, intent: dict[str, Any]) -> None:
+    def _handle(self, intent: dict[str, Any]) -> None:
         kind = intent.get("kind")
         if kind == "edit":
             array = intent.get("array")
@@ -305,30 +304,30 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
     def _session_changed(self) -> None:
-        if self._hearing:
+        if self._receiving:
             self._edited = True
         else:
             self._refresh()
 
-    def _answer_page(self) -> None:
+    def _send_changes(self) -> None:
         """Sends what a message changed, and the number of the message with it."""
         if self._edited:
             self._refresh()
             return
-        self.view = {**self.view, **self._answer}
-        self._choose_links()
+        self.view = {**self.view, **self._handled}
+        self._update_links()
         self._refresh_report()
         if self._follows:
-            self._ask_for_plan()
+            self._request_plan()
 
     def _refresh(self) -> None:
         session = self.session
         with self._sync, self.hold_sync():
-            self.devices, pictures = self._pictures.update(session, self._there())
-            self._choose_links()
+            self.devices, pictures = self._pictures.update(session, self._placement())
+            self._update_links()
             view = session_view(session)
             self._show_arrays(view.pop("arrays"), pictures)
-            self.view = {**view, **self._answer}
+            self.view = {**view, **self._handled}
             self.target = target_view(
                 session.mesh, session.target, session.errors.get("target", "")
             )
@@ -336,7 +335,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
                 self.code_data = self.code()
             self._refresh_report()
         if self._follows:
-            self._ask_for_plan()
+            self._request_plan()
 
     def _show_arrays(self, views: list[dict[str, Any]], pictures: list[Any]) -> None:
         for i, (view, picture) in enumerate(zip(views, pictures, strict=True)):
@@ -363,13 +362,13 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return to_text(self.session.program)
 
     def _repr_mimebundle_(self, **kwargs: Any) -> Any:
-        """The live view, with text and a PNG beside it that a notebook keeps without a kernel."""
+        """The live view, with the text and the PNG that a notebook keeps without a kernel."""
         bundle_, *metadata = _as_tuple(super()._repr_mimebundle_(**kwargs))
         if isinstance(bundle_, dict):
-            still: dict[str, Any] = {}
-            with contextlib.suppress(ShardvizError):  # a program that cannot be drawn has no still
-                still = self.session.program._repr_mimebundle_()
-            bundle_ = {**bundle_, **still}
+            image: dict[str, Any] = {}
+            with contextlib.suppress(ShardvizError):  # a program that cannot be drawn
+                image = self.session.program._repr_mimebundle_()
+            bundle_ = {**bundle_, **image}
         return (bundle_, *metadata) if metadata else bundle_
 
 
@@ -383,7 +382,7 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
 
 
 def open_explorer(thing: Any, cache: ExecutableCache) -> Explorer:
-    """An Explorer on whatever `shardviz.explore` was given.
+    """The Explorer that `shardviz.explore` returns.
 
     Raises:
         ShardvizError: for something that the Explorer cannot show.

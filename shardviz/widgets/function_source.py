@@ -1,7 +1,6 @@
-"""How pasted code comes by its function and its values: source, an import, or a name.
+"""The source code of a function and of values in pasted code: source, an import, or a name.
 
-Nothing is executed here. Where a function has no name that new code could call it by, the code
-says which function is meant, and where it goes.
+Nothing is executed here. A function without a name becomes a placeholder to fill in.
 """
 
 from __future__ import annotations
@@ -26,11 +25,11 @@ LINE = 96
 
 
 class Unwritable(Exception):
-    """A value that no short expression makes; the type is its argument."""
+    """No short expression makes a value; the argument is its type."""
 
 
 class Name:
-    """A place in a container that a variable fills.
+    """A variable in an expression.
 
     >>> written({"w": Name("w_in"), "layers": [Name("a"), None]})
     "{'w': w_in, 'layers': [a, None]}"
@@ -41,7 +40,7 @@ class Name:
 
 
 def sharding_code(spec: Spec, memory_kind: str | None = None) -> str:
-    """The expression of a sharding over the code's mesh.
+    """The expression of a sharding over the variable `mesh`.
 
     >>> sharding_code(Spec.parse("data, None"))
     "NamedSharding(mesh, P('data', None))"
@@ -51,13 +50,13 @@ def sharding_code(spec: Spec, memory_kind: str | None = None) -> str:
 
 
 def written(value: Any, indent: int = 0, imports: set[str] | None = None) -> str:
-    """The expression that makes a value, broken over lines where it is long.
+    """The expression that makes a value, on several lines where it is long.
 
     Args:
         value: names, specs, plain values, and containers of them: dicts, lists, tuples, named
             tuples and dataclasses.
-        indent: how far the line it stands in is set in.
-        imports: takes up the modules that the expression names.
+        indent: of the line with the expression, in spaces.
+        imports: the modules that the expression names are added to it.
 
     Raises:
         Unwritable: for anything else.
@@ -95,7 +94,7 @@ def _pairs(value: dict[Any, Any], indent: int, imports: set[str]) -> list[str]:
 
 
 def _fields(value: Any, indent: int, imports: set[str]) -> list[str]:
-    """The keyword arguments that make a named tuple or a dataclass anew."""
+    """The keyword arguments that make a named tuple or a dataclass."""
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         names: Iterable[str] = value._fields  # type: ignore[attr-defined]
     elif dataclasses.is_dataclass(value):
@@ -109,7 +108,7 @@ def _fields(value: Any, indent: int, imports: set[str]) -> list[str]:
 
 
 def _class(value: Any, imports: set[str]) -> str:
-    """How new code names the class of a value."""
+    """The name of a value's class in new code."""
     kind = type(value)
     module, name = kind.__module__, kind.__qualname__
     if module == "__main__":
@@ -128,14 +127,13 @@ def _joined(opening: str, items: list[str], closing: str, indent: int, last: str
     return f"{opening}\n{inside}{' ' * indent}{closing}"
 
 
-# What stands for a function that has no name.
-NAMELESS = "function"
-MOST_FUNCTIONS = 2000  # how many functions are followed for the names that they read
+NAMELESS = "function"  # the name of a function that has none
+MOST_FUNCTIONS = 2000  # so many called functions are searched for the names that they read
 
 
 @dataclass(frozen=True)
 class FunctionCode:
-    """What stands above the call of a function, and how it is called.
+    """The source of a function, and the expression that calls it.
 
     Attributes:
         source: source code or a comment, without a line end.
@@ -151,7 +149,7 @@ class FunctionCode:
 
 
 def function_code(fn: Any) -> FunctionCode:
-    """How new code comes by a function that a person brought.
+    """The code of a user's own function.
 
     >>> import math
     >>> function_code(math.sqrt).source
@@ -165,11 +163,11 @@ def function_code(fn: Any) -> FunctionCode:
 
 
 def _named(fn: Any) -> FunctionCode | None:
-    """By the name it has at the top of a module or notebook, or by the name it was defined with."""
+    """By its name in a module or notebook, or by the name in its definition."""
     owner = getattr(fn, "__self__", None)
     if inspect.ismethod(fn) and owner is not None:
-        held = _named(owner) if not isinstance(owner, type) else None
-        return held and FunctionCode(held.source, f"{held.call}.{fn.__name__}")
+        found = _named(owner) if not isinstance(owner, type) else None
+        return found and FunctionCode(found.source, f"{found.call}.{fn.__name__}")
     name, module = _import_path(fn)
     if not name:
         return None
@@ -181,14 +179,14 @@ def _named(fn: Any) -> FunctionCode | None:
 
 
 def _import_path(thing: Any) -> tuple[str, str]:
-    """The name of a thing, and the module where it stands under that name; `""` for neither."""
+    """The name of a thing, and the module that has it under that name; `""` for neither."""
     name = getattr(thing, "__name__", "")
     callable_name = isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name)
     for module in dict.fromkeys(("__main__", getattr(thing, "__module__", None))):
-        held = vars(sys.modules[module]) if module in sys.modules else {}
-        if callable_name and _is(held.get(name), thing):
+        scope = vars(sys.modules[module]) if module in sys.modules else {}
+        if callable_name and _is(scope.get(name), thing):
             return name, str(module)
-        for other, value in list(held.items()):
+        for other, value in list(scope.items()):
             if _is(value, thing) and not other.startswith("_"):
                 return other, str(module)
     return (name, "") if callable_name else ("", "")
@@ -200,7 +198,7 @@ def _is(value: Any, thing: Any) -> bool:
 
 
 def _partial(fn: Any) -> FunctionCode | None:
-    """A partial of a function with a name, where its values can be written down."""
+    """A partial of a function with a name, where expressions make its values."""
     if type(fn) is not functools.partial:
         return None
     inner = _named(fn.func) or _partial(fn.func)
@@ -217,7 +215,7 @@ def _partial(fn: Any) -> FunctionCode | None:
 
 
 def _lambda(fn: Any) -> FunctionCode | None:
-    """A lambda by its source, where that can be read and takes nothing from around it."""
+    """A lambda by its source, where that can be read and is no closure."""
     code = getattr(fn, "__code__", None)
     if code is None or code.co_freevars or fn.__defaults__ or fn.__kwdefaults__:
         return None
@@ -230,26 +228,26 @@ def _lambda(fn: Any) -> FunctionCode | None:
 
 @lru_cache(maxsize=64)  # every edit asks for the code, and files are long
 def _lambda_text(code: CodeType) -> str:
-    """The lambda in its file or cell that this code was made of; `""` where it is not found."""
+    """The source of the lambda with this code; `""` where it is not found."""
     try:
         lines, _ = inspect.findsource(code)
         tree = ast.parse("".join(lines))
     except (OSError, TypeError, SyntaxError):  # typed at a prompt, or a cell with magics
         return ""
-    places = [p for p in code.co_positions() if None not in p and p[2] != p[3]]
+    positions = [p for p in code.co_positions() if None not in p and p[2] != p[3]]
     fitting = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.Lambda)
-        and all(_inside(p, node.body) for p in places)
-        and _explained(compile(ast.unparse(node), "", "eval").co_consts[0]) == _explained(code)
+        and all(_inside(p, node.body) for p in positions)
+        and _signature(compile(ast.unparse(node), "", "eval").co_consts[0]) == _signature(code)
     ]
-    # One lambda may stand in another, which is walked first.
-    return ast.unparse(fitting[-1]) if places and fitting else ""
+    # The last is the innermost of nested lambdas.
+    return ast.unparse(fitting[-1]) if positions and fitting else ""
 
 
-def _inside(place: Any, node: ast.expr) -> bool:
-    line, last, begin, end = place
+def _inside(position: Any, node: ast.expr) -> bool:
+    line, last, begin, end = position
     first = (node.lineno, node.col_offset)
     return first <= (line, begin) and (last, end) <= (
         node.end_lineno or 0,
@@ -257,15 +255,15 @@ def _inside(place: Any, node: ast.expr) -> bool:
     )
 
 
-def _explained(code: Any) -> tuple[Any, ...]:
-    """What code names and takes: enough to see that a file has not changed since."""
-    # 1, 1.0 and True are equal, and their texts are not.
+def _signature(code: Any) -> tuple[Any, ...]:
+    """Names, arguments and constants of code: they differ where a file has changed."""
+    # By repr, because 1, 1.0 and True are equal.
     values = [repr(c) for c in code.co_consts if not isinstance(c, CodeType)]
     return code.co_names, code.co_varnames, code.co_argcount, values
 
 
 def _placeholder(fn: Any) -> FunctionCode:
-    """A function to be filled in: what the program's own is, and where it comes from."""
+    """A function to be filled in, with a description of the program's own."""
     said = ascii(f"Put the program's own function here: {_described(fn)}.")
     source = f"def {NAMELESS}(*arguments):\n    raise NotImplementedError({said})\n"
     return FunctionCode(source, NAMELESS)
@@ -289,7 +287,7 @@ def _line(fn: Any) -> str:
 
 
 def names_read(fn: Any) -> frozenset[str]:
-    """The global names that a function reads, and those that the functions it calls read.
+    """The global names that a function and the functions it calls read.
 
     New code in the same notebook must not give them another meaning.
 

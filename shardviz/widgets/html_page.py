@@ -1,8 +1,8 @@
 """The page as one ES module and one style sheet, and the saved page that needs no kernel.
 
-The files in `static/` import their neighbours as plain ES modules, so that editors and tsc
-understand them; front ends load a widget as one module. Here the imports between them are removed,
-and what they export keeps its name. The colours of the style sheet come from
+The files in `static/` import each other as plain ES modules, so that editors and tsc understand
+them; front ends load a widget as one module. So the imports between the files are removed here, and
+exports keep their names. The colours of the style sheet come from
 `shardviz.picture.palette`. No build step, nothing from the network.
 """
 
@@ -24,7 +24,7 @@ HERE = Path(__file__).parent / "static"
 _IMPORT = re.compile(r"^import \{[^}]*\} from \"\./([a-z_]+)\.js\";\n", re.MULTILINE)
 _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re.MULTILINE)
 
-# What the style sheet calls a colour, where the palette's name for it is another.
+# Colours that have another name in the style sheet than in the palette.
 _PROPERTY = {"ink": "text", "faint_ink": "faint-text", "unsplit": "not-split"}
 _STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values")
 
@@ -53,13 +53,13 @@ def _collect(name: str, done: dict[str, str]) -> None:
 
 
 def bundled_styles() -> str:
-    """The style sheet: the colours of both themes, and every part in order."""
+    """The style sheet: the colours of both themes, then every file in order."""
     parts = [(HERE / f"{name}.css").read_text(encoding="utf-8") for name in _STYLES]
     return "\n".join([*(_colours(name) for name in THEMES), *parts])
 
 
 def _colours(name: str) -> str:
-    """The colours of a theme as custom properties; the light ones hold until a theme is known.
+    """The colours of a theme as custom properties; the light ones apply until a theme is known.
 
     >>> "--sv-text: #1f2430;" in _colours("light"), "--sv-group-9: #92dadd;" in _colours("dark")
     (True, True)
@@ -72,10 +72,10 @@ def _colours(name: str) -> str:
 
 
 def page_path(path: Any) -> Path:
-    """Where a page is saved: `.html` is added where there is no ending.
+    """The path of a saved page: `.html` is added where it has no suffix.
 
     Raises:
-        ShardvizError: for what is no path.
+        ShardvizError: if it is not a path.
 
     >>> page_path("explorer").name
     'explorer.html'
@@ -89,14 +89,14 @@ def page_path(path: Any) -> Path:
 
 
 def saved_page(traits: dict[str, Any], alt: str) -> str:
-    """One HTML file with the view inside: no kernel, no network.
+    """One HTML file that needs no kernel and no network.
 
     Args:
         traits: the synced traits of an Explorer, by name.
-        alt: the same in text, for readers without scripts.
+        alt: the text for readers without scripts.
     """
     data = json.dumps(_packed({**traits, "offline": True}), separators=(",", ":"))
-    # `<` ends no script element when it is written as an escape.
+    # An escaped `<` cannot end the script element.
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     module = base64.b64encode(bundled_module("explorer").encode()).decode()
     return _PAGE.format(
@@ -105,7 +105,7 @@ def saved_page(traits: dict[str, Any], alt: str) -> str:
 
 
 def _packed(value: Any) -> Any:
-    """JSON has no bytes: they become base64 under a name of their own."""
+    """The value with its bytes as base64, because JSON has no bytes."""
     if isinstance(value, (bytes, bytearray, memoryview)):
         return {"$bytes": base64.b64encode(bytes(value)).decode()}
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The arguments of a program in pasted code: every array, and the pytrees that they form."""
+"""The current state as plain JAX code: mesh, arrays, pytrees of arguments, and the jitted call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.program import Program
 from shardviz.widgets.function_source import (
     FunctionCode,
@@ -32,11 +32,11 @@ _BUILTIN = frozenset(vars(builtins))
 
 
 class ArgumentCode(NamedTuple):
-    """How the code makes the arguments.
+    """The code of the arguments of a call.
 
     Attributes:
-        source: the lines that make the pytrees; `""` where every array is an argument by itself.
-        call: one expression an argument.
+        source: the lines that make the pytrees; `""` where every argument is an array.
+        call: one expression per argument.
         imports: the modules that `source` needs.
     """
 
@@ -46,7 +46,7 @@ class ArgumentCode(NamedTuple):
 
 
 def variables(arrays: Iterable[ArraySpec], taken: Iterable[str]) -> list[str]:
-    """A Python name for every array: its own where it is one that nothing else has.
+    """A Python name for every array: its own name where that is an identifier and not taken.
 
     >>> variables([ArraySpec("params.w", (8,)), ArraySpec("class", (8,))], ["params_w"])
     ['params_w_2', 'a_class']
@@ -56,8 +56,8 @@ def variables(arrays: Iterable[ArraySpec], taken: Iterable[str]) -> list[str]:
 
 
 def _identifier(text: str, used: set[str]) -> str:
-    """A name like `text` that is not used yet; it is from now on."""
-    # Python itself takes names that look alike for one name.
+    """A name like `text` that is not in `used`; adds it there."""
+    # Python normalizes identifiers, too.
     name = re.sub(r"\W", "_", unicodedata.normalize("NFKC", text)).rstrip("_") or "_"
     if not name.isidentifier() or keyword.iskeyword(name):
         name = f"a_{name}"
@@ -69,20 +69,20 @@ def _identifier(text: str, used: set[str]) -> str:
 
 
 def arrays_code(requests: Sequence[Request], names: Sequence[str]) -> str:
-    """A line an array: made where it belongs, or a comment with the reason why it cannot be."""
+    """One line per array: made with its sharding, or a comment why it cannot be laid out."""
     lines = []
-    for name, asked in zip(names, requests, strict=True):
-        if asked.layout is None or asked.spec is None:
-            lines.append(f"# {name}: {asked.problem}\n")
+    for name, request in zip(names, requests, strict=True):
+        if request.layout is None or request.spec is None:
+            lines.append(f"# {name}: {request.problem}\n")
         else:
-            lines.append(f"{name} = {_array_code(asked.array, asked.spec)}\n")
+            lines.append(f"{name} = {_array_code(request.array, request.spec)}\n")
     return "".join(lines)
 
 
 def _array_code(array: ArraySpec, spec: Spec) -> str:
-    # An argument cannot be left to the compiler: it is placed whole there, as a run does.
-    whole = Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
-    placed = sharding_code(whole, array.memory_kind)
+    # Unconstrained dimensions of an argument are not split, as in a run.
+    constrained = Spec(spec.dims, frozenset(), spec.unreduced, spec.reduced)
+    placed = sharding_code(constrained, array.memory_kind)
     if array.dtype.startswith("key<"):
         from shardviz.core.backend.bridge import key_implementation  # loads jax
 
@@ -93,10 +93,10 @@ def _array_code(array: ArraySpec, spec: Spec) -> str:
 
 
 def argument_code(program: Program, names: Sequence[str], taken: Iterable[str]) -> ArgumentCode:
-    """The arguments in the form in which the function takes them.
+    """The arguments as the function takes them.
 
     Args:
-        program: what is called.
+        program: the function and its arrays.
         names: the variable of every array, in order.
         taken: further names that no argument may have.
     """
@@ -126,8 +126,8 @@ def _tree_code(name: str, value: object, leaves: Sequence[str], imports: set[str
     except Unwritable as error:
         kind = error.args[0].__name__
         return (
-            f"# {name} holds a {kind}, which no short expression makes: set it above to what the"
-            " program was\n# made with; its arrays are replaced by those here.\n"
+            f"# {name} holds a {kind}, which no short expression makes: set it above to the"
+            " program's argument;\n# its arrays are replaced by those here.\n"
             f"{name} = jax.tree.unflatten(jax.tree.structure({name}), [{', '.join(leaves)}])\n"
         )
     imports |= found
@@ -140,28 +140,28 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 """
-# What the code calls its own things; no array takes these names.
+# Names in the code itself; no array takes them.
 _OWN = frozenset(
     {"jax", "jnp", "np", "P", "AxisType", "Mesh", "NamedSharding", "mesh", "devices", "ids",
      "outputs", "output", "array", "out_shardings", "compiler_options"}
 )  # fmt: skip
 _WIDE = ("float64", "complex128", "int64", "uint64")
-MOST_INLINE = 60  # letters of an option that stands in the call itself
-MOST_SIMULATED = 1 << 16  # ids beyond are names that another machine gave
+MOST_INLINE = 60  # characters of an option that is written inside the call
+MOST_SIMULATED = 1 << 16  # larger ids are names from another machine
 _DEFINED = re.compile(r"^(?:def|import) (\w+)", re.MULTILINE)
 
 
 def code(session: Session) -> str:
-    """The current state as plain JAX code: mesh, specs, arrays, and the program jitted over them.
+    """The current state as plain JAX code that runs in a new cell.
 
-    What cannot be laid out stands in it as a comment with the reason.
+    An array that cannot be laid out is a comment with the reason.
     """
     program = session.program
     function = _function(session)
     taken = _OWN | function.names
     names = variables(session.arrays, taken)
     arguments = argument_code(program, names, taken)
-    options, asked, more = _options(program)
+    options, above, more = _options(program)
     parts = [_HEAD + _imports(function.imports | arguments.imports | more)]
     if any(a.dtype in _WIDE for a in session.arrays):
         parts.append('jax.config.update("jax_enable_x64", True)  # for types of 64 bits\n')
@@ -170,10 +170,10 @@ def code(session: Session) -> str:
     if program.problems:
         parts.append("# The program is not called: an array above cannot be laid out.\n")
     elif function.call:
-        parts += [arguments.source, asked]
+        parts += [arguments.source, above]
         parts.append(_call_code(function.call, arguments.call, options))
     elif names:
-        parts.append(_lost(session.lost) + _place_code(names))
+        parts.append(_missing(session.missing_function) + _place_code(names))
     return "\n".join(filter(None, parts))
 
 
@@ -196,7 +196,7 @@ devices = np.array(devices[:{mesh.size}]).reshape({mesh.axis_sizes!r})
 
 
 def _devices_by_id(mesh: MeshSpec) -> str:
-    """The very devices of the mesh, in its order."""
+    """The devices of the mesh by their ids, in its order."""
     ids = mesh.device_ids.ravel()
     top = int(ids.max()) + 1
     return f"""\
@@ -252,13 +252,13 @@ for output in jax.tree.leaves(outputs):
 
 
 def _options(program: Program) -> tuple[str, str, set[str]]:
-    """What `jax.jit` is asked for: its arguments, lines above them, and imports."""
-    asked = dict(program.options)
-    donate = tuple(asked.pop("donate", ()))
+    """The options of `jax.jit`: its arguments, lines above the call, and imports."""
+    rest = dict(program.options)
+    donate = tuple(rest.pop("donate", ()))
     values = {
         "donate_argnums": donate or None,
         "out_shardings": program.out_specs,
-        "compiler_options": asked or None,
+        "compiler_options": rest or None,
     }
     options, lines, imports = "", "", set()
     for name, value in values.items():
@@ -277,7 +277,7 @@ def _options(program: Program) -> tuple[str, str, set[str]]:
     return options, lines, imports
 
 
-def _lost(name: str) -> str:
+def _missing(name: str) -> str:
     return f"# A saved state holds no functions: {name!a} is not called here.\n" if name else ""
 
 

@@ -1,6 +1,6 @@
-"""What the menus offer: known programs, targets, and meshes that fit a target.
+"""The menus: known programs, targets, and meshes that fit a target.
 
-Devices that are attached are looked up when they are used: asking starts a backend.
+Attached devices are looked up only when they are used, because that starts a backend.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from shardviz.gallery import programs, puzzles
 
 
 def known_names() -> tuple[str, ...]:
-    """Every name that the menu has.
+    """The names of all programs in the menu.
 
     >>> known_names()[0], "fsdp, gradient" in known_names()
     ('MLP', True)
@@ -41,9 +41,9 @@ def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
     """The program of that name.
 
     Args:
-        name: as it stands in the menu.
-        mesh: the mesh at hand, which a program of the gallery takes where it has all the axes that
-            the program speaks of. A puzzle keeps its own: on another it is another puzzle.
+        name: in the menu.
+        mesh: replaces the mesh of a gallery program where it has all of its axes. A puzzle keeps
+            its own mesh, because its answer depends on it.
 
     Raises:
         ShardvizError: if there is none.
@@ -76,9 +76,9 @@ def program_options() -> list[dict[str, str]]:
     ['Programs', 'Puzzles']
     """
     return [
-        {"value": name, "label": name, "title": shelf.describe(name), "group": group}
-        for group, shelf in (("Programs", programs), ("Puzzles", puzzles))
-        for name in shelf.names()
+        {"value": name, "label": name, "title": registry.describe(name), "group": group}
+        for group, registry in (("Programs", programs), ("Puzzles", puzzles))
+        for name in registry.names()
     ]
 
 
@@ -98,10 +98,10 @@ HOW = "Write 'attached', 'cpu', 'cpu:64', 'tpu:v5e:4x4' or 'gpu:h100:2x8', or ''
 
 
 def checked_target(text: str) -> str:
-    """A target as it is typed, in the form that everybody else reads.
+    """A typed target in its canonical form.
 
     Raises:
-        TargetError: where there is no such target.
+        TargetError: if there is no such target.
 
     >>> checked_target(" CPU : 64"), checked_target("TPU:v5e:4x4"), checked_target("")
     ('cpu:64', 'tpu:v5e:4x4', '')
@@ -119,7 +119,7 @@ def checked_target(text: str) -> str:
 
 
 def is_simulated(target: str) -> bool:
-    """Whether it is simulated CPU devices, or may come down to them.
+    """Whether a target is simulated CPU devices, or automatic, which may choose them.
 
     >>> is_simulated(""), is_simulated("cpu:8"), is_simulated("tpu:v5e:4x4")
     (True, True, False)
@@ -142,7 +142,7 @@ def _topology(target: str) -> Topology:
 
 
 def target_title(target: str) -> str:
-    """A checked target as people call it.
+    """The title of a checked target.
 
     >>> target_title("tpu:v5p:8x8x16"), target_title("gpu:h100:2x8"), target_title("cpu:8")
     ('TPU v5p 8×8×16', 'NVIDIA H100 SXM 2×8', 'simulated CPU × 8')
@@ -157,7 +157,7 @@ def target_title(target: str) -> str:
 
 
 def needed_size(mesh: MeshSpec, target: str) -> int | None:
-    """How many devices the mesh should have for this target; None where it fits as it is.
+    """The number of devices that a mesh must have for a target; None where the mesh fits.
 
     >>> needed_size(make_mesh(data=8), "tpu:v5e:4x4"), needed_size(make_mesh(data=8), "cpu:64")
     (16, None)
@@ -172,9 +172,9 @@ def needed_size(mesh: MeshSpec, target: str) -> int | None:
 
 
 def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
-    """The mesh with the axes resized to fill the target; None where it does already.
+    """The mesh with its axes resized to fill the target; None where the mesh fits.
 
-    The last axes keep their sizes as far as they divide, and the first axis takes the rest.
+    The last axes keep their sizes as far as these divide, and the first axis gets the rest.
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
@@ -194,7 +194,7 @@ def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
 
 @lru_cache(maxsize=1)
 def described_options() -> list[dict[str, str]]:
-    """Examples of described targets for the menu, each with what it is."""
+    """Examples of described targets for the menu."""
     options = []
     for text in EXAMPLES:
         topology = _topology(text)
@@ -206,12 +206,12 @@ def described_options() -> list[dict[str, str]]:
 
 
 def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
-    """The target menu, and what is to be said about the target that is chosen.
+    """The target menu, and notes on the chosen target.
 
     Args:
-        mesh: the mesh as it stands.
-        target: the target as it stands, checked.
-        error: why what was typed last is none.
+        mesh: of the session.
+        target: the chosen target, checked.
+        error: why the text that was typed last is not a target.
 
     >>> view = target_view(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     >>> view["note"], view["offer"]

@@ -1,8 +1,8 @@
 """Planner: the propagated and the partitioned stage of the latest program, in the background.
 
-After an edit settles, the program is planned: milliseconds, no devices. Then the partitioner is
-asked, where that is quick: for simulated devices. What a described target says takes many seconds
-of work, so it waits for somebody to press Compile.
+After an edit settles, the program is planned: milliseconds, no devices. For simulated devices the
+partitioner then runs, too. For described hardware that takes many seconds, so it runs only when
+somebody presses Compile.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
-from shardviz.core.errors import ShardvizError
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Failure, Report
-from shardviz.widgets.background import LatestWins
+from shardviz.core.program.report import Report
+from shardviz.widgets.background import LatestWins, failure
 from shardviz.widgets.menus import is_simulated, target_title
 
 SETTLE_S = 0.15
 MOST_AUTOMATIC = 512  # devices: beyond, even simulated ones take many seconds
-PATIENCE_S = 3.0  # a compile that is nearly done is worth more than a fresh worker
+PATIENCE_S = 3.0  # before this a compile is not cancelled: a new worker costs as much
 _UNTRACED = ("program", "target", "trace", "lower")
 
 MakePlan = Callable[[Program], Plan]
@@ -32,30 +32,30 @@ Partition = Callable[[Program, str, Callable[[], bool], Callable[[Report], None]
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """A program as it stood at one revision, and what it is compiled for.
+    """The program of one revision, and its target.
 
     Attributes:
-        alone: whether a plan is all that is wanted, and no partitioner is asked.
+        only_plan: whether the partitioner does not run after it.
     """
 
     program: Program
     revision: int
     target: str
-    alone: bool = False
+    only_plan: bool = False
 
 
 @dataclass(frozen=True)
-class PlannerAnswer:
-    """What is known of the latest program so far.
+class PlannerState:
+    """The results for the latest program so far.
 
     Attributes:
         plan: the last plan; `plan_revision` is the session's revision that it belongs to.
-        report: the last that partitioner and compiler said; None where nobody asked.
-        report_revision, report_target, program: what the report is of, and for.
-        stage: what is under way: `"planning"`, `"partitioning"`, `"compiling"` or `""`.
-        reason: why the partitioner is not asked by itself; `""` where it is.
+        report: of partitioner and compiler; None where they have not run.
+        report_revision, report_target, program: what the report is of.
+        stage: the running work: `"planning"`, `"partitioning"`, `"compiling"` or `""`.
+        reason: why the partitioner does not run by itself; `""` where it does.
 
-    >>> PlannerAnswer().plan is None, PlannerAnswer().stage
+    >>> PlannerState().plan is None, PlannerState().stage
     (True, '')
     """
 
@@ -70,16 +70,16 @@ class PlannerAnswer:
 
 
 class Planner:
-    """Follows a session: plans every program that settles, then asks the partitioner.
+    """Plans every program of a session that settles, then runs the partitioner.
 
     Args:
-        changed: called from the thread whenever `answer` changes.
-        cache: where executables are kept.
-        make_plan, partition: what to call; the real ones where none are given.
+        changed: called from the thread whenever `state` changes.
+        cache: of executables.
+        make_plan, partition: for tests; else Shardy and the compiler.
         settle_s: seconds without an edit before a plan begins.
 
     Attributes:
-        answer: what is known so far.
+        state: the results so far.
     """
 
     def __init__(
@@ -90,39 +90,35 @@ class Planner:
         partition: Partition | None = None,
         settle_s: float = SETTLE_S,
     ):
-        self.answer = PlannerAnswer()
-        self._noting = threading.Lock()
+        self.state = PlannerState()
+        self._writing = threading.Lock()
         self._changed = changed
         self._make_plan = make_plan or plan_of
-        self._partition = partition or (
-            lambda program, target, cancelled, preview: compiled(
-                program, target, cache, cancelled, preview
-            )
-        )
+        self._partition = partition or partial(compiled, cache)
         self._plans = LatestWins[PlanRequest]("shardviz-plan", self._plan, settle_s)
         self._compiles = LatestWins[PlanRequest]("shardviz-partition", self._compile)
-        self._asked: tuple[int, str] | None = None
+        self._requested: tuple[int, str] | None = None
 
-    def ask(self, program: Program, revision: int, target: str) -> None:
-        """Plans this program next, unless it was the last one asked for. Never blocks."""
-        if self._asked != (revision, target):
-            self._asked = (revision, target)
+    def request(self, program: Program, revision: int, target: str) -> None:
+        """Plans this program next, unless it was the last one requested. Never blocks."""
+        if self._requested != (revision, target):
+            self._requested = (revision, target)
             self._compiles.drop()
-            self._plans.ask(PlanRequest(program, revision, target))
+            self._plans.request(PlanRequest(program, revision, target))
 
     def plan_now(self, program: Program, revision: int, target: str, timeout: float) -> bool:
-        """Plans this program unless it is planned, and asks no partitioner about it.
+        """Plans this program unless it is planned, and does not run the partitioner.
 
         Returns:
             Whether there is a plan of it within `timeout` seconds.
         """
-        if self.answer.plan_revision != revision and self._asked != (revision, target):
-            self._plans.ask(PlanRequest(program, revision, target, alone=True))
+        if self.state.plan_revision != revision and self._requested != (revision, target):
+            self._plans.request(PlanRequest(program, revision, target, only_plan=True))
         self._plans.wait(timeout)
-        return self.answer.plan_revision == revision
+        return self.state.plan_revision == revision
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Blocks until nothing is under way; for scripts and tests."""
+        """Blocks until no work is left; for scripts and tests."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             left = None if deadline is None else max(0.0, deadline - time.monotonic())
@@ -132,40 +128,35 @@ class Planner:
                 return True
 
     def close(self) -> None:
-        """Ends what is under way; no thread stays behind."""
+        """Ends all work and its threads."""
         self._plans.close()
         self._compiles.close()
 
-    def _plan(self, wanted: PlanRequest, stop: Callable[[], bool]) -> None:
-        if self.answer.plan is None or self.answer.plan_revision != wanted.revision:
-            self._note(stage="planning")
-            plan = self._safely_planned(wanted.program)
+    def _plan(self, request: PlanRequest, stop: Callable[[], bool]) -> None:
+        program = request.program
+        plan = self.state.plan
+        if plan is None or self.state.plan_revision != request.revision:
+            self._update(stage="planning")
+            try:
+                plan = self._make_plan(program)
+            except Exception as error:  # noqa: BLE001  a thread must not end without a result
+                plan = Plan(program.name, program.mesh, error=failure(error, "propagate"))
             if stop():
-                return  # a newer one is due, and its answer counts
-            self._note(plan=plan, plan_revision=wanted.revision)
-        assert self.answer.plan is not None
-        reason = why_not_by_itself(wanted.program, wanted.target)
-        failed = self.answer.plan.error
+                return  # a later request is due
+            self._update(plan=plan, plan_revision=request.revision)
+        reason = why_not_automatic(program, request.target)
         # What cannot be traced cannot be compiled, for the same reason.
-        if failed is not None and failed.stage in _UNTRACED:
-            reason = "not asked: there is no plan"
-        ask = not reason and not wanted.alone
-        self._note(reason=reason, stage="partitioning" if ask else "")
-        if ask:
-            self._compiles.ask(wanted)
+        if plan.error is not None and plan.error.stage in _UNTRACED:
+            reason = "not run: there is no plan"
+        compiles = not reason and not request.only_plan
+        self._update(reason=reason, stage="partitioning" if compiles else "")
+        if compiles:
+            self._compiles.request(request)
 
-    def _safely_planned(self, program: Program) -> Plan:
-        try:
-            return self._make_plan(program)
-        except ShardvizError as error:
-            failure = Failure("program", str(error))
-        except Exception as error:  # noqa: BLE001  a thread must not end without an answer
-            failure = Failure("propagate", f"{type(error).__name__}: {error}")
-        return Plan(program.name, program.mesh, error=failure)
-
-    def _compile(self, wanted: PlanRequest, stop: Callable[[], bool]) -> None:
+    def _compile(self, request: PlanRequest, stop: Callable[[], bool]) -> None:
         begun = time.monotonic()
-        old = lambda: self._asked != (wanted.revision, wanted.target)  # noqa: E731
+        program, revision, target = request.program, request.revision, request.target
+        old = lambda: self._requested != (revision, target)  # noqa: E731
 
         def cancelled() -> bool:
             return self._compiles.closed or (
@@ -174,28 +165,23 @@ class Planner:
 
         def show(report: Report, stage: str) -> None:
             if not old() and not self._compiles.closed:
-                self._note(
+                self._update(
                     report=report,
-                    report_revision=wanted.revision,
-                    report_target=wanted.target,
-                    program=wanted.program,
+                    report_revision=revision,
+                    report_target=target,
+                    program=program,
                     stage=stage,
                 )
 
         try:
-            report = self._partition(
-                wanted.program, wanted.target, cancelled, lambda r: show(r, "compiling")
-            )
-        except ShardvizError as error:
-            report = Report(wanted.program.name, "", error=Failure("target", str(error)))
-        except Exception as error:  # noqa: BLE001  as above
-            words = f"{type(error).__name__}: {error}"
-            report = Report(wanted.program.name, "", error=Failure("compile", words))
+            report = self._partition(program, target, cancelled, lambda r: show(r, "compiling"))
+        except Exception as error:  # noqa: BLE001  a thread must not end without a result
+            report = Report(program.name, "", error=failure(error, "compile", refused="target"))
         show(report, "")
 
-    def _note(self, **known: Any) -> None:
-        with self._noting:  # two threads write
-            self.answer = replace(self.answer, **known)
+    def _update(self, **known: Any) -> None:
+        with self._writing:  # two threads write
+            self.state = replace(self.state, **known)
         if not self._plans.closed:
             self._changed()
 
@@ -209,13 +195,13 @@ def plan_of(program: Program) -> Plan:
 
 
 def compiled(
+    cache: ExecutableCache,
     program: Program,
     target: str,
-    cache: ExecutableCache,
     cancelled: Callable[[], bool],
     preview: Callable[[Report], None],
 ) -> Report:
-    """What partitioner and compiler say of a program."""
+    """The report of partitioner and compiler on a program."""
     from shardviz.core.backend.worker import run
 
     return run.compile_program(
@@ -223,18 +209,18 @@ def compiled(
     )
 
 
-def why_not_by_itself(program: Program, target: str) -> str:
-    """Why the partitioner waits for somebody to press Compile; `""` where it does not.
+def why_not_automatic(program: Program, target: str) -> str:
+    """Why the partitioner runs only when somebody presses Compile; `""` where it does not wait.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> why_not_by_itself(Program(abs, (), make_mesh(data=8)), "tpu:v5e:2x4")
+    >>> why_not_automatic(Program(abs, (), make_mesh(data=8)), "tpu:v5e:2x4")
     'press Compile: the compiler for TPU v5e 2×4 takes a while'
-    >>> why_not_by_itself(Program(abs, (), make_mesh(data=8)), "")
+    >>> why_not_automatic(Program(abs, (), make_mesh(data=8)), "")
     ''
     """
     if not is_simulated(target):
         if target == "attached":
-            return "press Compile to ask the attached devices' compiler"
+            return "press Compile to run the compiler of the attached devices"
         return f"press Compile: the compiler for {target_title(target)} takes a while"
     if program.mesh.size > MOST_AUTOMATIC:
         return (

@@ -1,4 +1,4 @@
-"""A job, its Report, its memory and what it found in the caches, as plain data for the page."""
+"""Jobs, reports, memory and caches, as plain data for the page."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ _EMPTY: dict[str, Any] = {
 
 
 def report_view(job: Job | None, last: Report | None, stale: bool) -> dict[str, Any]:
-    """The job under way, if any, over the last report there is."""
+    """The last report, and the running job if there is one."""
     view = dict(_EMPTY) if last is None else _report(last)
-    # One that was cancelled says nothing of the program, so that it is never out of date.
+    # A cancelled job says nothing about the program, so it is never out of date.
     view |= {"stale": stale and last is not None and not was_cancelled(last)}
     if job is not None and not job.done:
         view |= {
@@ -64,7 +64,7 @@ def error_view(report: Report | None) -> dict[str, str] | None:
 
 
 def was_cancelled(report: Report) -> bool:
-    """Whether it ended because somebody said so.
+    """Whether somebody cancelled it.
 
     >>> was_cancelled(Report("f", ""))
     False
@@ -73,7 +73,7 @@ def was_cancelled(report: Report) -> bool:
 
 
 def verdict(report: Report) -> str:
-    """What came of a run, in a few words; `""` where nothing ran.
+    """The result of a run in a few words; `""` where nothing ran.
 
     >>> verdict(Report("f", "cpu × 8", run_s=0.002)), verdict(Report("f", "cpu × 8"))
     ('ran in 2 ms', '')
@@ -85,8 +85,8 @@ def verdict(report: Report) -> str:
     failed = sum(1 for c in report.checks if c.ok is False)
     words = f"{failed} of {plural(len(report.checks), 'check')} failed"
     if not failed:
-        held = {0: "", 1: "its check holds"}
-        words = held.get(len(report.checks), f"all {len(report.checks)} checks hold")
+        few = {0: "", 1: "its check holds"}
+        words = few.get(len(report.checks), f"all {len(report.checks)} checks hold")
     return " · ".join(filter(None, [f"ran in {seconds_text(report.run_s)}", words]))
 
 
@@ -115,7 +115,7 @@ _COMBINED = re.compile(r"^(jit\([^/]*\))/\((.*)\)$")
 
 
 def cause(op: str) -> str:
-    """What an op name says in words: where in the program, forward or backward.
+    """An op name in words: which scope of the program, forward or backward.
 
     >>> cause("jit(f)/transpose(jvp(mlp))/dot_general")
     'dot_general in mlp, backward'
@@ -145,7 +145,7 @@ def _scope_name(scope: str) -> str:
 
 
 def cache_view(cache: ExecutableCache) -> dict[str, Any]:
-    """What the executable cache holds and how it was used, as plain data."""
+    """The entries and the hits of the executable cache, as plain data."""
     rows = [
         {
             "key": row["key"][:12],
@@ -159,7 +159,7 @@ def cache_view(cache: ExecutableCache) -> dict[str, Any]:
     return {"rows": rows, "hits": cache.hits, "misses": cache.misses, "size": cache.size}
 
 
-# What takes memory at the same time, in the order in which the bar shows it.
+# They take memory at the same time; in the order of the bar.
 _PARTS = ("arguments", "outputs", "temporaries", "generated_code")
 _TITLES = {"generated_code": "generated code"}
 MOST_COSTS = 12
@@ -167,7 +167,7 @@ MOST_TIMES = 60
 
 
 def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, Any]:
-    """What the Memory tab shows of a report.
+    """The Memory tab of a report.
 
     >>> view = memory_view(Report("f", "t", memory=Memory(arguments=1 << 30, capacity=4 << 30)))
     >>> view["sentence"], [part["share"] for part in view["parts"]]
@@ -179,17 +179,17 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
         return empty
     memory = report.memory
     sizes = [(name, getattr(memory, name) or 0) for name in _PARTS]
-    # Donated outputs stand where an argument stood: they take that memory once.
+    # Donated outputs reuse the memory of an argument.
     total = max(0, sum(size for _, size in sizes) - (memory.aliased or 0))
-    whole = max(total, memory.capacity or 0) or 1
+    full = max(total, memory.capacity or 0) or 1
     return {
         **empty,
         "parts": [
-            {"name": _TITLES.get(n, n), "bytes": bytes_text(size), "share": size / whole}
+            {"name": _TITLES.get(n, n), "bytes": bytes_text(size), "share": size / full}
             for n, size in sizes
             if size
         ],
-        "capacity": (memory.capacity or 0) / whole,
+        "capacity": (memory.capacity or 0) / full,
         "sentence": _sentence(memory, total) if total or host_bytes(memory) else "",
         "over": bool(memory.capacity and total > memory.capacity),
         "target": report.target,
@@ -208,8 +208,8 @@ def _sentence(memory: Memory, total: int) -> str:
     reused = ""
     if memory.aliased:
         reused = f" {bytes_text(memory.aliased)} of outputs reuse donated arguments."
-    if beside := host_bytes(memory):
-        reused += f" Beside that, {bytes_text(beside)} a device lie in the memory of the host."
+    if on_host := host_bytes(memory):
+        reused += f" In addition, {bytes_text(on_host)} per device are in host memory."
     if not memory.capacity:
         return f"{bytes_text(total)} on each device; its capacity is not known.{reused}"
     share = total / memory.capacity
@@ -231,7 +231,7 @@ def _roofline(found: Roofline | None) -> dict[str, Any]:
 
 
 def _roofline_times(some: Sequence[Bound]) -> list[dict[str, Any]]:
-    """What is not known stays out of the bars."""
+    """Bars of seconds; a time that is not known has none."""
     rows = sorted(some, key=lambda row: -(row.seconds or 0.0))[:MOST_TIMES]
     most = max((row.seconds or 0.0 for row in rows), default=0.0) or 1.0
     return [
@@ -250,7 +250,7 @@ MOST_JOBS = 50
 
 
 class History:
-    """The last fifty jobs, the newest first, as plain rows.
+    """The last fifty jobs as plain rows, the latest first.
 
     >>> History().rows
     []
@@ -261,13 +261,13 @@ class History:
         self._compiled: list[Program] = []
 
     def add(self, kind: str, program: Program, report: Report, jax_events: str) -> None:
-        """Notes one job that has ended.
+        """Adds one job that has ended.
 
         Args:
             kind: `"compile"` or `"run"`.
             program: what was compiled or run.
-            report: what came of it.
-            jax_events: what jax's own caches did not spare, in words.
+            report: its result.
+            jax_events: the work that jax's own caches did not save, in words.
         """
         if report.compile_s is None:
             found, why = "not compiled", str(report.error or "")
@@ -276,7 +276,7 @@ class History:
         else:
             found, why = "miss", nearest_difference(self._compiled, program)
             if report.effects:
-                why = "It has effects, and what has effects is compiled anew each time."
+                why = "It has effects, and programs with effects are compiled every time."
         if report.compile_s is not None:
             self._compiled = [*self._compiled[-MOST_JOBS:], program]
         row = {"what": f"{kind} {program.name}", "found": found, "why": why, "jax": jax_events}

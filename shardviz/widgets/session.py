@@ -1,8 +1,8 @@
-"""Session: what the Explorer knows. Edits go in, the last good program comes out.
+"""Session: the state of the Explorer. Every edit goes through `Session.edit`.
 
-A session knows no widgets. Every edit takes the same walk: the typed text is read, a new Program
-is made, its arrays are resolved and laid out, listeners are told. What cannot be read becomes a
-sentence at its field, and the last good program stays. No jax is called on this walk.
+An edit parses the typed text and makes a new Program, whose arrays are resolved and laid out; then
+the listeners are called. Text that cannot be parsed leaves a sentence at its field, and the last
+good program stays. A session uses no widgets, and an edit calls no jax.
 """
 
 from __future__ import annotations
@@ -33,44 +33,44 @@ ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
 
 @dataclass(frozen=True)
 class ArrayFields:
-    """One array as it is being typed: the text of every field, and the last good ArraySpec.
+    """The fields of one array: the text of each, and the last good ArraySpec.
 
     Attributes:
         good: the last ArraySpec that could be made.
-        texts: field name to what stands in the field.
-        errors: field name to the sentence that is shown at it.
+        text: of each field, by its name.
+        errors: the sentence at each wrong field, by its name.
     """
 
     good: ArraySpec
-    texts: dict[str, str]
+    text: dict[str, str]
     errors: dict[str, str] = field(default_factory=dict)
 
     @staticmethod
     def of(array: ArraySpec) -> ArrayFields:
-        """A draft without mistakes."""
+        """The fields of an array, without errors."""
         return ArrayFields(array, array_fields(array))
 
     def typed(self, name: str, text: str, mesh: MeshSpec) -> ArrayFields:
-        """The draft after `text` was typed into a field; mistakes stay with the field they are in.
+        """The fields after `text` was typed into one of them; each error stays at its own field.
 
         The spec may be typed as a PartitionSpec, or as a ShardingSpec over the devices of `mesh`.
-        A field can be right by itself and not fit the others (a shape of another rank than the
-        names); then the sentence stands at the field that was typed last.
+        A field can be valid by itself and not fit the others (a shape of another rank than the
+        names); then the error is at the field that was typed last.
         """
-        texts = {**self.texts, name: text}
+        typed = {**self.text, name: text}
         values, errors = {}, {}
         for key, reader in _READERS.items():
             try:
-                values[key] = reader(texts[key], mesh)
+                values[key] = reader(typed[key], mesh)
             except ShardvizError as error:
                 errors[key] = str(error)
         if errors:
-            return ArrayFields(self.good, texts, errors)
+            return ArrayFields(self.good, typed, errors)
         try:
-            # The memory that holds it has no field, and stays.
-            return ArrayFields(ArraySpec(**values, memory_kind=self.good.memory_kind), texts)
+            # The memory kind has no field, so it is kept.
+            return ArrayFields(ArraySpec(**values, memory_kind=self.good.memory_kind), typed)
         except ShardvizError as error:
-            return ArrayFields(self.good, texts, {name: str(error)})
+            return ArrayFields(self.good, typed, {name: str(error)})
 
 
 def _read_spec(text: str, mesh: MeshSpec) -> Spec | None:
@@ -89,7 +89,7 @@ _READERS: dict[str, Callable[[str, MeshSpec], Any]] = {
 
 
 def array_fields(array: ArraySpec) -> dict[str, str]:
-    """What stands in the fields of an array."""
+    """The text of the fields of an array."""
     return {
         "name": array.name,
         "shape": ", ".join(map(str, array.shape)),
@@ -104,7 +104,7 @@ DEVICE_PUT = "place the arrays"
 
 
 def put_on_devices(*arrays: Any) -> tuple[Any, ...]:
-    """The program that only puts the arrays where they belong."""
+    """The program that only places the arrays on their devices."""
     return arrays
 
 
@@ -113,23 +113,23 @@ class Session:
 
     Attributes:
         program: the last good Program; there always is one.
-        entry: the gallery's name of the program, `PLACE`, or `""` for a function of one's own.
-        drafts: the arrays as they are being typed.
-        texts: what stands in the fields `mesh`, `hosts`, `rules`.
-        errors: field name to the sentence that is shown at it.
-        lost: the function that a reopened state names and cannot hold; `""` for none.
-        selected: which array is looked at.
+        entry: the gallery's name of the program, `DEVICE_PUT`, or `""` for the user's own function.
+        own: the program that the user brought, offered in the menu beside the gallery; or None.
+        fields: the fields of each array.
+        text: of the fields `mesh`, `hosts` and `rules`.
+        errors: the sentence at each wrong field, by its name.
+        missing_function: the name of a function that a saved state could not hold; `""` for none.
+        selected: the number of the array in the main picture.
         look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
-        target: what Compile and Run are for; `""` lets shardviz choose.
+        target: of Compile and Run; `""` lets shardviz choose.
         revision: counts the edits that changed the program.
     """
 
     def __init__(self, program: Program, entry: str = "", own: Program | None = None):
-        self.program, self.entry = program, entry
-        self.lost = ""
-        self.own = own  # the program the person brought, offered in the menu beside the gallery
-        self.drafts = [ArrayFields.of(a) for a in program.arrays]
-        self.texts = program_fields(program)
+        self.program, self.entry, self.own = program, entry, own
+        self.missing_function = ""
+        self.fields = [ArrayFields.of(a) for a in program.arrays]
+        self.text = program_fields(program)
         self.errors: dict[str, str] = {}
         self.selected = 0
         self.look: dict[str, Any] = {"by": "mesh", "colour": "block", "dims": None, "at": None}
@@ -157,7 +157,7 @@ class Session:
         self._listeners.append(listener)
 
     def edit(self, name: str, value: Any, array: int | None = None) -> None:
-        """One edit, as a field or button sends it. Never raises for what a person typed.
+        """Makes one edit, as a field or button sends it. Never raises for what a person typed.
 
         Args:
             name: the field: `mesh`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
@@ -183,10 +183,10 @@ class Session:
             listener()
 
     def open(self, program: Program, entry: str) -> None:
-        """Takes another program, with its arrays, rules and mesh."""
-        self.program, self.entry, self.lost = program, entry, ""
-        self.drafts = [ArrayFields.of(a) for a in program.arrays]
-        self.texts = program_fields(program)
+        """Opens another program, with its arrays, rules and mesh."""
+        self.program, self.entry, self.missing_function = program, entry, ""
+        self.fields = [ArrayFields.of(a) for a in program.arrays]
+        self.text = program_fields(program)
         self.errors.clear()
         self.selected = 0
         self._reset_view()
@@ -196,75 +196,71 @@ class Session:
 
     def _edit_array(self, name: str, text: str, index: int) -> None:
         index = self._index(index)
-        draft = self.drafts[index].typed(name, text, self.mesh)
-        if not draft.errors:
-            others = [d.good.name for i, d in enumerate(self.drafts) if i != index]
-            if draft.good.name in others:
-                message = f"Another array is called {shown(draft.good.name)}; names are unique."
-                draft = ArrayFields(self.drafts[index].good, draft.texts, {name: message})
-        self.drafts[index] = draft
+        fields = self.fields[index].typed(name, text, self.mesh)
+        if not fields.errors:
+            others = [f.good.name for i, f in enumerate(self.fields) if i != index]
+            if fields.good.name in others:
+                message = f"Another array is called {shown(fields.good.name)}; names are unique."
+                fields = ArrayFields(self.fields[index].good, fields.text, {name: message})
+        self.fields[index] = fields
         self._rebuild()
 
     def _rebuild(self) -> None:
-        arrays = tuple(d.good for d in self.drafts)
+        arrays = tuple(f.good for f in self.fields)
         if arrays != self.program.arrays:
             self.program = self.program.replace(arrays=arrays)
 
     def _index(self, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
             raise ShardvizError(f"An array is chosen by its number; got {shown(value)}.")
-        if not 0 <= value < len(self.drafts):
-            raise ShardvizError(f"There is no array {value}; there are {len(self.drafts)}.")
+        if not 0 <= value < len(self.fields):
+            raise ShardvizError(f"There is no array {value}; there are {len(self.fields)}.")
         return value
 
     def _edit_mesh(self, value: Any) -> None:
-        self.texts["mesh"] = _text(value)
-        self._remesh()
-
-    def _edit_hosts(self, value: Any) -> None:
-        self.texts["hosts"] = _text(value)
-        hosts = _whole_number(self.texts["hosts"], "The number of hosts")
-        old = self.mesh
-        ids = None if old.ids_are_positions else old.device_ids
-        self._take_mesh(make_mesh(old.shape, axis_types=old.axis_types, device_ids=ids,
-                                  processes=hosts))  # fmt: skip
-
-    def _edit_types(self, value: Any) -> None:
-        old = self.mesh
-        ids = None if old.ids_are_positions else old.device_ids
-        self._take_mesh(
-            make_mesh(old.shape, axis_types=value, device_ids=ids, processes=old.process_indices)
-        )
-
-    def _remesh(self) -> None:
+        self.text["mesh"] = _text(value)
         old = self.mesh
         types = dict(zip(old.axis_names, old.axis_types, strict=True))
-        shape = make_mesh(self.texts["mesh"]).shape
+        shape = make_mesh(self.text["mesh"]).shape
         total = math.prod(shape.values())
         # As many hosts as before, or the most that still share the devices evenly.
         hosts = math.gcd(len(old.processes), total)
         ids = None if old.ids_are_positions or old.size != total else old.device_ids
         common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
         kinds = [types.get(name, common) for name in shape]
-        self._take_mesh(make_mesh(shape, axis_types=kinds, device_ids=ids, processes=hosts))
-        self.texts["hosts"] = str(hosts)
+        self._set_mesh(make_mesh(shape, axis_types=kinds, device_ids=ids, processes=hosts))
+        self.text["hosts"] = str(hosts)
 
-    def _take_mesh(self, mesh: MeshSpec) -> None:
+    def _edit_hosts(self, value: Any) -> None:
+        self.text["hosts"] = _text(value)
+        hosts = _positive_int(self.text["hosts"], "The number of hosts")
+        self._change_mesh(self.mesh.axis_types, hosts)
+
+    def _edit_types(self, value: Any) -> None:
+        self._change_mesh(value, self.mesh.process_indices)
+
+    def _change_mesh(self, types: Any, processes: Any) -> None:
+        """Changes axis types or hosts; axes and devices stay."""
+        old = self.mesh
+        ids = None if old.ids_are_positions else old.device_ids
+        self._set_mesh(make_mesh(old.shape, axis_types=types, device_ids=ids, processes=processes))
+
+    def _set_mesh(self, mesh: MeshSpec) -> None:
         self.program = self.program.replace(mesh=mesh)
-        for index, draft in enumerate(self.drafts):
-            # A ShardingSpec speaks of devices, not of axes: on another mesh it is read anew.
-            if is_sharding_spec(draft.texts["spec"]):
-                self.drafts[index] = draft.typed("spec", draft.texts["spec"], mesh)
+        for index, fields in enumerate(self.fields):
+            # A ShardingSpec names devices, not axes: on another mesh it means something else.
+            if is_sharding_spec(fields.text["spec"]):
+                self.fields[index] = fields.typed("spec", fields.text["spec"], mesh)
         self._rebuild()
 
     def _edit_rules(self, value: Any) -> None:
-        self.texts["rules"] = _text(value)
-        self.program = self.program.replace(rules=Rules.parse(self.texts["rules"]))
+        self.text["rules"] = _text(value)
+        self.program = self.program.replace(rules=Rules.parse(self.text["rules"]))
 
     def _edit_tidy(self, value: Any) -> None:
-        """The table as shardviz writes it, a rule a line; once a person has left the field."""
+        """Writes the table with one rule per line, once the user has left the field."""
         if "rules" not in self.errors:
-            self.texts["rules"] = self.rules.text()
+            self.text["rules"] = self.rules.text()
 
     def _edit_dialect(self, value: Any) -> None:
         self.program = self.program.replace(dialect=Dialect.of(value))
@@ -273,11 +269,11 @@ class Session:
         self.target = checked_target(_text(value))
 
     def _edit_fit(self, value: Any) -> None:
-        """A mesh as large as the target, on as many hosts."""
+        """Resizes the mesh to the target, with as many hosts."""
         if (fitting := fitting_mesh(self.mesh, self.target)) is not None:
-            self._take_mesh(fitting)
-            texts = program_fields(self.program)
-            self.texts.update(mesh=texts["mesh"], hosts=texts["hosts"])
+            self._set_mesh(fitting)
+            text = program_fields(self.program)
+            self.text.update(mesh=text["mesh"], hosts=text["hosts"])
             self.errors.pop("mesh", None)
 
     def _edit_program(self, value: Any) -> None:
@@ -292,15 +288,15 @@ class Session:
     def _edit_preset(self, value: Any) -> None:
         kind, _, name = _text(value).partition(":")
         if kind == "mesh":
-            self._take_mesh(gallery_meshes.get(name))
-            self.texts.update(program_fields(self.program))
+            self._set_mesh(gallery_meshes.get(name))
+            self.text.update(program_fields(self.program))
             self.errors.pop("mesh", None)
         elif kind == "rules":
             self.program = self.program.replace(rules=gallery_rules.get(name))
-            self.texts["rules"] = self.rules.text()
+            self.text["rules"] = self.rules.text()
             self.errors.pop("rules", None)
         elif kind == "arrays":
-            self.drafts = [ArrayFields.of(a) for a in gallery_arrays.get(name)]
+            self.fields = [ArrayFields.of(a) for a in gallery_arrays.get(name)]
             self.selected = 0
             self._reset_view()
             self._detach()
@@ -308,9 +304,9 @@ class Session:
             raise ShardvizError(f"There is no preset {shown(value)}.")
 
     def _detach(self) -> None:
-        """The arrays stand for themselves from here on: no function takes them in this number."""
-        arrays = tuple(d.good for d in self.drafts)
-        self.entry, self.lost = DEVICE_PUT, ""
+        """From here on the arrays are only placed: no function takes this number of arrays."""
+        arrays = tuple(f.good for f in self.fields)
+        self.entry, self.missing_function = DEVICE_PUT, ""
         self.program = Program(
             put_on_devices,
             arrays,
@@ -327,7 +323,7 @@ class Session:
     def _edit_by(self, value: Any) -> None:
         if value not in ("mesh", "host", "position"):
             raise ShardvizError(
-                f"Devices stand by 'mesh', 'host' or 'position'; got {shown(value)}."
+                f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(value)}."
             )
         if value == "position" and (why := why_no_placement(self.mesh, self.target)):
             raise ShardvizError(why)
@@ -346,30 +342,30 @@ class Session:
         self.look = {**self.look, "dims": dims, "at": None}
 
     def _edit_at(self, value: Any) -> None:
-        """Which block of each dimension that is not shown; None shows all of them."""
+        """Chooses a block of each dimension that is not shown; None shows all of them."""
         numbers = value if isinstance(value, (list, tuple)) else ()
         good = all(isinstance(v, int) and not isinstance(v, bool) and v >= 0 for v in numbers)
         if value is not None and not (numbers and good and len(numbers) <= MAX_RANK):
-            raise ShardvizError(f"A step through the blocks is a number; got {shown(value)}.")
+            raise ShardvizError(f"The block of a dimension is a number; got {shown(value)}.")
         self.look = {**self.look, "at": None if value is None else tuple(numbers)}
 
     def _edit_add(self, value: Any) -> None:
-        if len(self.drafts) >= MAX_ARRAYS:
+        if len(self.fields) >= MAX_ARRAYS:
             raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
-        taken = {d.good.name for d in self.drafts}
+        taken = {f.good.name for f in self.fields}
         name = next(n for n in (f"a{i}" for i in range(len(taken) + 1)) if n not in taken)
-        last = self.drafts[self.selected].good if self.drafts else ArraySpec(name, (64, 64))
-        self.drafts.append(ArrayFields.of(replace(last, name=name)))
-        self.selected = len(self.drafts) - 1
+        last = self.fields[self.selected].good if self.fields else ArraySpec(name, (64, 64))
+        self.fields.append(ArrayFields.of(replace(last, name=name)))
+        self.selected = len(self.fields) - 1
         self._reset_view()
         self._detach()
 
     def _edit_remove(self, value: Any) -> None:
         index = self._index(value)
-        if len(self.drafts) == 1:
-            raise LayoutError("The last array stays; edit it instead.")
-        del self.drafts[index]
-        self.selected = min(self.selected, len(self.drafts) - 1)
+        if len(self.fields) == 1:
+            raise LayoutError("The last array cannot be removed; edit it instead.")
+        del self.fields[index]
+        self.selected = min(self.selected, len(self.fields) - 1)
         self._reset_view()
         self._detach()
 
@@ -384,7 +380,7 @@ _EDITS: dict[str, Callable[[Session, Any], None]] = {
 
 
 def program_fields(program: Program) -> dict[str, str]:
-    """What stands in the fields that belong to no array."""
+    """The text of the fields that belong to no array."""
     return {
         "mesh": ", ".join(f"{format_names((n,))}={s}" for n, s in program.mesh.shape.items()),
         "hosts": str(len(program.mesh.processes)),
@@ -398,7 +394,7 @@ def _text(value: Any) -> str:
     return value
 
 
-def _whole_number(text: str, what: str) -> int:
+def _positive_int(text: str, what: str) -> int:
     if not text.strip().isascii() or not text.strip().isdigit() or len(text) > 12:
         raise ShardvizError(f"{what} must be a whole number of 1 or more; got {shown(text)}.")
     return int(text)

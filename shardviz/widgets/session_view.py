@@ -1,6 +1,6 @@
-"""What the page shows, as plain data: Session -> JSON. No picture is drawn here and no jax called.
+"""The views of a session as plain data: Session -> JSON, without pictures and without jax.
 
-The page invents nothing: every word that depends on the core is made here.
+Every sentence that depends on the core is made here, none on the page.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, listed, plural
 from shardviz.core.layout.audit import RuleUse, rule_summary
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
-from shardviz.core.layout.request import Request
-from shardviz.core.layout.resolution import explain_decision
+from shardviz.core.layout.resolution import Request, explain_decision
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
@@ -23,22 +22,22 @@ from shardviz.widgets.menus import described_options, program_options
 from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, ArrayFields, Session
 
 SHOWN_NAMES = 3
-# Edits without a field of their own: what they refuse stands in the program bar.
+# Edits without a field of their own: their errors are shown in the program bar.
 NOTED = (
     "select", "by", "colour", "dims", "at", "add", "remove", "dialect", "types", "fit",
 )  # fmt: skip
-MAX_HOSTS = 16  # how many hosts' parts of the mesh are looked at on an edit
+MAX_HOSTS = 16  # the part of the mesh is computed for so many hosts on an edit
 
 
 def mesh_view(session: Session) -> dict[str, Any]:
-    """The mesh bar: fields, axes, and the devices counted."""
+    """The mesh bar: fields, axes, and the number of devices."""
     mesh = session.mesh
     types = sorted(set(mesh.axis_types))
     hosts = plural(len(mesh.processes), "host")
     return {
-        "text": session.texts["mesh"],
+        "text": session.text["mesh"],
         "error": session.errors.get("mesh", ""),
-        "hosts": session.texts["hosts"],
+        "hosts": session.text["hosts"],
         "hostsError": session.errors.get("hosts", ""),
         "types": types[0] if len(types) == 1 else "mixed",
         "axes": [
@@ -52,7 +51,7 @@ def mesh_view(session: Session) -> dict[str, Any]:
 
 @lru_cache(maxsize=8)
 def _local_parts(mesh: MeshSpec) -> str:
-    """What part of the mesh each host has: the box that inputs local to a host fill."""
+    """The part of the mesh on each host, which inputs local to a host fill."""
     hosts = mesh.processes
     if len(hosts) < 2:
         return "One host has all of the mesh."
@@ -62,13 +61,13 @@ def _local_parts(mesh: MeshSpec) -> str:
             shapes.add(mesh.local(process).axis_sizes)
         except ShardvizError as error:
             return str(error)
-    some = f" (the first {MAX_HOSTS} looked at)" if len(hosts) > MAX_HOSTS else ""
+    some = f" (checked for the first {MAX_HOSTS})" if len(hosts) > MAX_HOSTS else ""
     blocks = " or ".join("×".join(map(str, shape)) for shape in sorted(shapes))
     return f"Each host has a block of {blocks} of the mesh{some}."
 
 
 def menus_view(session: Session) -> dict[str, Any]:
-    """What the menus offer, whatever is chosen in them: sent once, and with no edit."""
+    """The options of all menus: sent once, and not changed by an edit."""
     programs = program_options()
     if session.own is not None:
         programs.insert(0, {"value": "", "label": session.own.name, "title": "Your program."})
@@ -102,30 +101,32 @@ def _presets() -> list[dict[str, Any]]:
     ]
 
 
-def array_view(draft: ArrayFields, asked: Request, known: dict[Any, Any]) -> dict[str, Any]:
-    """One array card, and what the sentence says about the array.
+def array_view(fields: ArrayFields, request: Request, known: dict[Any, Any]) -> dict[str, Any]:
+    """One array card, and the reasons in the sentence about the array.
 
     Args:
-        known: the reasons of arrays of this kind, which those of the other layers share.
+        fields: of the array.
+        request: the array, resolved and laid out.
+        known: warnings and reasons by shape, names and spec, which the layers of a model share.
     """
-    array, layout = asked.array, asked.layout
+    array, layout = request.array, request.layout
     kind = (array.shape, array.logical, array.spec)
     if kind not in known:
-        known[kind] = _warnings(asked), _dims(asked)
+        known[kind] = _warnings(request), _dims(request)
     warnings, dims = known[kind]
     view: dict[str, Any] = {
         "name": array.name,
         "short": array.short,
         "bytes": bytes_text(array.bytes),
         "logical": " · ".join("_" if n is None else str(n) for n in array.logical or ()),
-        "spec": "" if asked.spec is None else str(asked.spec),
+        "spec": "" if request.spec is None else str(request.spec),
         "typedSpec": array.spec is not None,
-        "byRules": asked.resolution is not None and array.spec is None,
+        "byRules": request.resolution is not None and array.spec is None,
         "fields": {
-            name: {"text": draft.texts[name], "error": draft.errors.get(name, "")}
+            name: {"text": fields.text[name], "error": fields.errors.get(name, "")}
             for name in ARRAY_FIELDS
         },
-        "problem": asked.problem or "",
+        "problem": request.problem or "",
         "warnings": warnings,
         "shape": list(array.shape),
         "dims": dims,
@@ -139,66 +140,75 @@ def array_view(draft: ArrayFields, asked: Request, known: dict[Any, Any]) -> dic
             "blocks": layout.num_blocks,
             "replicas": layout.replicas,
             "shardBytes": bytes_text(layout.bytes_per_device),
-            "summary": f"{bytes_text(layout.bytes_per_device)} a device · "
+            "summary": f"{bytes_text(layout.bytes_per_device)} per device · "
             + ("no replicas" if layout.replicas == 1 else plural(layout.replicas, "replica")),
         }
     return view
 
 
-def _warnings(asked: Request) -> list[str]:
-    """What a person should see on the card though the picture stands."""
+def _warnings(request: Request) -> list[str]:
+    """What is likely to be a mistake, though the array can be laid out."""
     found = []
-    if asked.resolution is not None and not asked.spec_wins:
-        for _, name, near in asked.resolution.unmatched():
+    if request.resolution is not None and not request.spec_wins:
+        for _, name, near in request.resolution.unmatched():
             hint = f" Did you mean “{near}”?" if near else ""
-            found.append(f"No rule knows “{name}”.{hint}")
-    if asked.spec_wins and asked.resolution is not None:
-        found.append(f"This PartitionSpec wins over the rules, which say {asked.resolution.spec}.")
+            found.append(f"No rule names “{name}”.{hint}")
+    if request.spec_wins and request.resolution is not None:
+        found.append(
+            f"This PartitionSpec wins over the rules, which say {request.resolution.spec}."
+        )
     return found
 
 
-def _dims(asked: Request) -> list[dict[str, Any]]:
-    """One entry a dimension: who splits it, and why, in one sentence."""
-    array, spec, entries = asked.array, asked.spec, []
+def _dims(request: Request) -> list[dict[str, Any]]:
+    """One entry per dimension: its mesh axes, and the reason in one sentence."""
+    array, spec, entries = request.array, request.spec, []
     for dim in range(array.rank):
         name = None if array.logical is None else array.logical[dim]
         axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
         entries.append(
-            {"name": "" if name is None else str(name), "axes": list(axes), "why": _why(asked, dim)}
+            {
+                "name": "" if name is None else str(name),
+                "axes": list(axes),
+                "why": _why(request, dim),
+            }
         )
     return entries
 
 
-def _why(asked: Request, dim: int) -> str:
-    if asked.spec_wins:
-        axes = asked.spec.dims[dim] if asked.spec and dim < len(asked.spec.dims) else ()
-        said = f"over {listed(axes)}" if axes else "whole"
+def _why(request: Request, dim: int) -> str:
+    if request.spec_wins:
+        axes = request.spec.dims[dim] if request.spec and dim < len(request.spec.dims) else ()
+        said = f"is split over {listed(axes)}" if axes else "is not split"
         return f"dim {dim} {said}, as the PartitionSpec says."
-    if asked.resolution is None:
-        return f"dim {dim} stays whole: there are no logical names or no rules."
-    return explain_decision(asked.resolution, asked.resolution.decisions[dim])
+    if request.resolution is None:
+        return f"dim {dim} is not split: there are no logical names or no rules."
+    return explain_decision(request.resolution, request.resolution.decisions[dim])
 
 
 def rules_view(session: Session) -> dict[str, Any]:
-    """The rule table: the text, and beside every rule what it did."""
+    """The rule table: its text, and the effect of every rule."""
     summary = rule_summary(session.program.requests, session.rules)
-    # Rows stand beside lines of text only while the text is the table, one rule a line.
-    lines = session.texts["rules"].split("\n")
-    stand = [i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith("#")]
-    aligned = len(stand) == len(summary) and "rules" not in session.errors
+    # A row is shown beside its line of text only where the text has one rule per line.
+    lines = session.text["rules"].split("\n")
+    numbers = [
+        i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith("#")
+    ]
+    aligned = len(numbers) == len(summary) and "rules" not in session.errors
     return {
-        "text": session.texts["rules"],
+        "text": session.text["rules"],
         "error": session.errors.get("rules", ""),
         "dialect": session.program.dialect.value,
         "aligned": aligned,
         "rows": [
-            {"line": stand[i] if aligned else i, **_rule_row(use)} for i, use in enumerate(summary)
+            {"line": numbers[i] if aligned else i, **_rule_row(use)}
+            for i, use in enumerate(summary)
         ],
     }
 
 
 def _rule_row(use: RuleUse) -> dict[str, Any]:
-    """A rule's line: who it decides, and in few words who it lost."""
+    """A row of the rule table: the arrays that the rule decides, and why not others."""
     note = ""
     if use.broken:
         note = f"{use.broken[0][0]}: {use.broken[0][1]}"
@@ -235,29 +245,29 @@ def program_view(session: Session) -> dict[str, Any]:
     return {
         "value": session.entry,
         "error": session.errors.get("program", "") or session.errors.get("preset", ""),
-        "lost": _lost(session.lost),
+        "lost": _missing(session.missing_function),
         "requested": requested,
-        "requestedBytes": f"{bytes_text(total)} a device",
+        "requestedBytes": f"{bytes_text(total)} per device",
         "problems": list(session.program.problems),
     }
 
 
-def _lost(name: str) -> str:
-    """Why a reopened state places arrays though it was a program's."""
+def _missing(name: str) -> str:
+    """Why a state that was saved with a program opens with its arrays only."""
     if not name:
         return ""
     return (
-        f"A saved state holds arrays and no functions: “{name}” did not come back, and the arrays"
-        " stand alone. Open it again with sv.explore(program), or choose a program here."
+        f"A saved state holds arrays and no functions: “{name}” was not restored, and only its"
+        " arrays are shown. Open it again with sv.explore(program), or choose a program here."
     )
 
 
 def session_view(session: Session) -> dict[str, Any]:
     """Everything but the pictures and the report."""
-    asked = session.program.requests
+    requests = session.program.requests
     known: dict[Any, Any] = {}
-    arrays = [array_view(d, r, known) for d, r in zip(session.drafts, asked, strict=True)]
-    chosen = asked[session.selected].layout if asked else None
+    arrays = [array_view(f, r, known) for f, r in zip(session.fields, requests, strict=True)]
+    chosen = requests[session.selected].layout if requests else None
     if chosen is not None:
         arrays[session.selected]["also"] = [list(item) for item in equivalents(chosen).items()]
     return {

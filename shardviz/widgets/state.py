@@ -23,12 +23,12 @@ MAX_STATE = 64 << 20
 
 
 def session_state(session: Session) -> dict[str, Any]:
-    """Everything that can be written down, in JSON's own types.
+    """The state of a session, in JSON's own types.
 
-    A function of one's own cannot; the state then holds its arrays, and its name as `function`.
+    It cannot hold the user's own function, only its arrays, and its name as `function`.
     """
     program = session.program
-    function = session.lost if session.entry else program.name
+    function = session.missing_function if session.entry else program.name
     return {
         "shardviz": VERSION,
         "mesh": _mesh_state(session.mesh),
@@ -68,8 +68,8 @@ def open_state(state: Any) -> Session:
     """The session that a state describes.
 
     Raises:
-        ProgramError: if it is no state, or one of a newer shardviz.
-        ShardvizError: if a part of it cannot be read.
+        ProgramError: if it is not a state, or of a newer shardviz.
+        ShardvizError: if a part of it cannot be parsed.
     """
     if isinstance(state, str):
         state = _from_json(state)
@@ -84,27 +84,27 @@ def open_state(state: Any) -> Session:
     dialect = Dialect.of(state.get("dialect", "linen"))
     parts = {"arrays": arrays, "mesh": mesh, "rules": rules, "dialect": dialect}
     session = _session(state, parts)
-    _look_again(session, state)
+    _restore_look(session, state)
     return session
 
 
 def _session(state: dict[str, Any], parts: dict[str, Any]) -> Session:
-    """The menu's program of that name with these parts; without one, the arrays by themselves."""
-    name, lost = state.get("program", DEVICE_PUT), state.get("function", "")
-    if is_known(name) and not lost:
+    """The menu's program of that name with these parts; else a program that places the arrays."""
+    name, function = state.get("program", DEVICE_PUT), state.get("function", "")
+    if is_known(name) and not function:
         known = known_program(name)
         if len(known.arrays) == len(parts["arrays"]):
             return Session(known.replace(**parts), name)
     session = Session(Program(put_on_devices, name=DEVICE_PUT, **parts), DEVICE_PUT)
-    # States of before wrote a function's name where programs of the menu have theirs.
-    lost = lost or (name if name != DEVICE_PUT else "")
-    session.lost = lost[:MAX_NAME] if isinstance(lost, str) else ""
+    # Older states have a function's name in the place of a program of the menu.
+    function = function or (name if name != DEVICE_PUT else "")
+    session.missing_function = function[:MAX_NAME] if isinstance(function, str) else ""
     return session
 
 
 def _from_json(text: str) -> Any:
     if len(text) > MAX_STATE:
-        raise ProgramError(f"A state is a small document; got {len(text):,} letters.")
+        raise ProgramError(f"A state is a small document; got {len(text):,} characters.")
     try:
         return json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:
@@ -130,11 +130,11 @@ def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
     arrays = []
     for row in part:
         if not isinstance(row, dict) or not all(isinstance(v, str) for v in row.values()):
-            raise ProgramError(f"An array in the state holds texts; got {shown(row)}.")
+            raise ProgramError(f"An array in the state holds strings; got {shown(row)}.")
         arrays.append(
             ArraySpec(
                 row.get("name", ""),
-                row.get("shape", ""),  # type: ignore[arg-type]  # texts are read on the way in
+                row.get("shape", ""),  # type: ignore[arg-type]  # ArraySpec parses strings
                 row.get("logical") or None,  # type: ignore[arg-type]
                 row.get("dtype", "float32"),
                 row.get("spec") or None,  # type: ignore[arg-type]
@@ -144,8 +144,8 @@ def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
     return tuple(arrays)
 
 
-def _look_again(session: Session, state: dict[str, Any]) -> None:
-    """How it was looked at; what does not fit any more is left out without a word."""
+def _restore_look(session: Session, state: dict[str, Any]) -> None:
+    """Restores how the session was shown; what does not fit is left out."""
     look = state.get("look")
     look = look if isinstance(look, dict) else {}
     edits = [("select", state.get("selected")), ("target", state.get("target"))]
@@ -158,7 +158,7 @@ def _look_again(session: Session, state: dict[str, Any]) -> None:
 
 
 def session_on(thing: Any) -> Session:
-    """A session on a program, a mesh, arrays, a layout, a saved state, or nothing in particular.
+    """A session on a program, a mesh, arrays, a layout, a saved state, or None.
 
     Raises:
         ShardvizError: for something else.

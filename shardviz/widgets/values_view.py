@@ -1,8 +1,8 @@
-"""What the tab Values shows, as plain data: Plan -> JSON, small enough for thousands of values.
+"""The tab Values as plain data: Plan -> JSON, small enough for thousands of values.
 
-Columns instead of objects, and every text once: a plan of 2,000 values stays below 300 kB. The
-page steps through the propagation and follows axes by itself; only the explanation of a value,
-which is long, is sent when somebody asks.
+Columns instead of objects, and every string once: a plan of 2,000 values stays below 300 kB. The
+page steps through the propagation by itself; the explanation of a value is long, so it is sent
+only on request.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from shardviz.picture.spec_bars import axis_groups, short_type, split_axis
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2
 MOST_NOTES = 20
-NOWHERE = -1  # stands for a name that is none of the plan's values
+NOWHERE = -1  # the number of a name that is none of the plan's values
 
 
 def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
-    """A plan for the page: columns of numbers, and tables of what they stand for.
+    """A plan for the page: columns of numbers, and the tables that they index.
 
     Args:
         plan: None where there is none yet.
-        explanations: a plan of at most so many values brings every value's explanation with it,
-            for pages without a kernel.
+        explanations: a plan of at most so many values includes the explanation of each, for pages
+            without a kernel.
 
     Returns:
-        JSON: `text` is every text once; `specs`, `types`, `scopes` and `origins` are tables;
-        `columns` has a number a value; `steps` has every step of the propagation in order.
+        JSON: `text` has every string once; `specs`, `types`, `scopes` and `origins` are tables;
+        `columns` have one number per value; `steps` are those of the propagation in order.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
@@ -48,7 +48,7 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
     """
     if plan is None:
         return {"count": 0, "error": "", "waiting": True}
-    texts = _Table()
+    strings = _Table()
     view = {
         "waiting": False,
         "program": plan.program,
@@ -63,20 +63,20 @@ def values_view(plan: Plan | None, explanations: int = 0) -> dict[str, Any]:
         "moreNotes": max(0, len(plan.notes) - MOST_NOTES),
         "kinds": list(KINDS),
         "originKinds": list(ORIGINS),
-        **_values(plan, texts),
+        **_values(plan, strings),
         **_steps(plan),
-        "moves": _moves(plan, texts),
-        "explanations": _explanations(plan, texts) if len(plan.ops) <= explanations else {},
+        "moves": _moves(plan, strings),
+        "explanations": _explanations(plan, strings) if len(plan.ops) <= explanations else {},
     }
-    return {**view, "text": texts.items}
+    return {**view, "text": strings.items}
 
 
 def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
-    """What the page shows beside a picked value: its explanation, its rule, where it stands.
+    """The details of a chosen value: its explanation, its sharding rule, its source lines.
 
     Args:
-        plan: the plan that the page shows; None where there is none.
-        name: the value's name; what is none comes back with an error in words.
+        plan: on the page; None where there is none.
+        name: of the value; the view of an unknown one has an `error`.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
@@ -102,15 +102,15 @@ def explanation_view(plan: Plan | None, name: str) -> dict[str, Any]:
 
 
 class _Table:
-    """Things kept once; a number stands for each."""
+    """A list of distinct items, each found by its number."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
         self._numbers: dict[Hashable, int] = {}
 
     def add(self, key: Hashable, item: Any = None) -> int:
-        """The number of what has this key; a new one where it is new. The item is the key's own
-        where none is given.
+        """The number of the item with this key, which is added where it is new; by default the
+        item is the key.
         """
         number = self._numbers.setdefault(key, len(self.items))
         if number == len(self.items):
@@ -151,8 +151,8 @@ def _choice(choice: Choice) -> dict[str, str]:
     return {"spec": str(choice.out_sharding), "cost": cost, "words": words}
 
 
-def _values(plan: Plan, texts: _Table) -> dict[str, Any]:
-    """The columns, and the tables that their numbers stand for."""
+def _values(plan: Plan, strings: _Table) -> dict[str, Any]:
+    """The columns, and the tables that their numbers index."""
     specs, types, scopes, origins = _Table(), _Table(), _Table(), _Table()
     index = {op.name: i for i, op in enumerate(plan.ops)}
     columns: dict[str, list[int]] = {
@@ -162,15 +162,15 @@ def _values(plan: Plan, texts: _Table) -> dict[str, Any]:
     }  # fmt: skip
     for op, path in zip(plan.ops, call_paths(plan.ops), strict=True):
         row = {
-            "name": texts.add(op.name),
+            "name": strings.add(op.name),
             "kind": KINDS.index(op.kind),
-            "opcode": texts.add(op.opcode),
+            "opcode": strings.add(op.opcode),
             "type": types.add((op.dtype, op.shape), [short_type(op.dtype, op.shape), *op.shape]),
             "spec": specs.add((op.spec, len(op.shape)), _spec(op.spec, op.shape, plan)),
-            "source": texts.add(op.source),
-            "scope": scopes.add(path, list(path)),
-            "region": texts.add(op.region),
-            "origins": origins.add(_origin_key(op), _origins(op, texts)),
+            "source": strings.add(op.source),
+            "scope": scopes.add(path),
+            "region": strings.add(op.region),
+            "origins": origins.add(_origins(op, strings)),
             "flags": BACKWARD * op.backward + NOT_COVERED * (not op.covered),
         }
         for name, number in row.items():
@@ -183,32 +183,28 @@ def _values(plan: Plan, texts: _Table) -> dict[str, Any]:
         "origins": origins.items,
         "operands": [[index[n] for n in op.operands if n in index] for op in plan.ops],
         "trips": {i: op.trips for i, op in enumerate(plan.ops) if op.trips not in (None, 1)},
-        "valueNotes": {i: texts.add(op.note) for i, op in enumerate(plan.ops) if op.note},
+        "valueNotes": {i: strings.add(op.note) for i, op in enumerate(plan.ops) if op.note},
     }
 
 
 def _spec(spec: Spec, shape: Sequence[int], plan: Plan) -> list[Any]:
-    """The text, a dimension at a time its axes as [number in the mesh, parts, text], the marks."""
+    """The text, the axes of each dimension as [number in the mesh, parts, text], the unreduced."""
     names, sizes = plan.mesh.axis_names, plan.mesh.shape
     dims = []
     for dim in range(len(shape)):
-        cuts = []
+        axes = []
         for axis in spec.dims[dim] if dim < len(spec.dims) else ():
             parent, parts = split_axis(axis, sizes)
-            cuts.append([names.index(parent) if parent in names else NOWHERE, parts, axis])
-        dims.append(cuts)
+            axes.append([names.index(parent) if parent in names else NOWHERE, parts, axis])
+        dims.append(axes)
     return [str(spec), dims, sorted(spec.unreduced)]
 
 
-def _origin_key(op: PlannedOp) -> Hashable:
-    return tuple((axis, o.kind, o.name, o.source) for axis, o in op.origins.items())
-
-
-def _origins(op: PlannedOp, texts: _Table) -> list[list[Any]]:
-    return [
-        [axis, ORIGINS.index(o.kind), texts.add(o.name), texts.add(o.source)]
+def _origins(op: PlannedOp, strings: _Table) -> tuple[tuple[str, int, int, int], ...]:
+    return tuple(
+        (axis, ORIGINS.index(o.kind), strings.add(o.name), strings.add(o.source))
         for axis, o in op.origins.items()
-    ]
+    )
 
 
 def _steps(plan: Plan) -> dict[str, Any]:
@@ -234,30 +230,30 @@ def _move(step: Step, index: dict[str, int], axes: _Table) -> list[Any]:
     return [axes.add(step.axis), index.get(step.origin, NOWHERE), to[0] if len(to) == 1 else to]
 
 
-def _moves(plan: Plan, texts: _Table) -> dict[int, list[list[Any]]]:
-    """What is estimated to move, by the number of the value that causes it: a list of
-    [kind, axes, bytes in words, trips, cause] each.
+def _moves(plan: Plan, strings: _Table) -> dict[int, list[list[Any]]]:
+    """The estimated collectives by the number of the value that causes them, each as
+    [kind, axes, bytes in words, trips, cause].
     """
     index = {op.name: i for i, op in enumerate(plan.ops)}
-    moved: dict[int, list[list[Any]]] = {}
+    moves: dict[int, list[list[Any]]] = {}
     for one in plan.collectives:
-        moved.setdefault(index.get(one.value, NOWHERE), []).append(_collective(one, texts))
-    return moved
+        moves.setdefault(index.get(one.value, NOWHERE), []).append(_collective(one, strings))
+    return moves
 
 
-def _collective(one: Collective, texts: _Table) -> list[Any]:
-    size = texts.add(bytes_text(one.bytes_per_device))
-    axes = [texts.add(axis) for axis in one.mesh_axes]
-    return [texts.add(one.kind), axes, size, one.trips or 0, texts.add(one.cause)]
+def _collective(one: Collective, strings: _Table) -> list[Any]:
+    size = strings.add(bytes_text(one.bytes_per_device))
+    axes = [strings.add(axis) for axis in one.mesh_axes]
+    return [strings.add(one.kind), axes, size, one.trips or 0, strings.add(one.cause)]
 
 
-def _explanations(plan: Plan, texts: _Table) -> dict[str, dict[str, Any]]:
-    """Every value's explanation, its texts by number: most sentences belong to many of them."""
+def _explanations(plan: Plan, strings: _Table) -> dict[str, dict[str, Any]]:
+    """The explanation of every value, its strings by number: values share most sentences."""
     found = {}
     for op in plan.ops:
         explanation = explanation_view(plan, op.name)
         found[op.name] = {
-            name: [texts.add(line) for line in said] if isinstance(said, list) else texts.add(said)
-            for name, said in explanation.items()
+            name: [*map(strings.add, part)] if isinstance(part, list) else strings.add(part)
+            for name, part in explanation.items()
         }
     return found

@@ -15,8 +15,7 @@ from shardviz.core.layout.audit import audit, rule_summary
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import requests
-from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.resolution import requests, resolve
 from shardviz.core.layout.rules import Rules
 from tests.bench.timing import Table, best, each, side_by_side
 from tests.layout.fakes import jax_mesh

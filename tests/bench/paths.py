@@ -46,8 +46,10 @@ def edit_files() -> list[str]:
         "intents": [{"kind": "edit", "field": "mesh", "value": "data=2, model=4"}],
     }
     try:
-        explorer._hear(explorer, {**message, "intents": []}, [])  # so that everything is imported
-        found = files_entered(lambda: explorer._hear(explorer, message, []))
+        explorer._receive(
+            explorer, {**message, "intents": []}, []
+        )  # so that everything is imported
+        found = files_entered(lambda: explorer._receive(explorer, message, []))
         assert explorer.view["mesh"]["text"] == "data=2, model=4"
     finally:
         explorer.close()

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.bench.timing import Table, text
-from tests.rungs.dumps import Entry
+from tests.stages.dumps import Entry
 
 # How many times as long as a plan a compile has to take, both with tracing and lowering. There is
 # no target for the forward block, nor against XLA's compile alone, without tracing and lowering.
@@ -172,7 +172,7 @@ def agree() -> int:
     """Compares the estimate of every case with the partitioner, by kind, axes and bytes."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "dumps.pickle"
-        subprocess.run([sys.executable, "-m", "tests.rungs.dumps", str(path)], check=True)
+        subprocess.run([sys.executable, "-m", "tests.stages.dumps", str(path)], check=True)
         entries: dict[tuple[str, str], Entry] = pickle.loads(path.read_bytes())
     same = {
         key: _counted(e.plan.collectives) == _counted(e.collectives) for key, e in entries.items()

@@ -24,12 +24,12 @@ from shardviz.widgets import html_page
 from shardviz.widgets.background import effects_view
 from shardviz.widgets.device_placement import device_placement
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.pictures import links_view
+from shardviz.widgets.pictures import link_view
 from shardviz.widgets.session import Session
-from shardviz.widgets.stages_view import Side, stages_view
+from shardviz.widgets.stages_view import StageResults, stages_view
 from shardviz.widgets.values_view import explanation_view, values_view
 from tests.widgets.plans import REFUSED, layers
-from tests.widgets.rung_examples import SIDE
+from tests.widgets.stage_examples import RESULTS
 
 TRAITS = (
     "menus", "view", "array_0", "devices", "report_data", "code_data", "target", "palette",
@@ -44,8 +44,8 @@ def messages() -> Iterator[tuple[str, Any]]:
         for name in TRAITS:
             yield f'Traits["{name}"]', getattr(explorer, name)
         explorer.close()
-    yield "Stages", stages_view(SIDE)
-    yield "Stages", stages_view(Side(REFUSED, 0))
+    yield "Stages", stages_view(RESULTS)
+    yield "Stages", stages_view(StageResults(REFUSED, 0))
     yield "PlanView", values_view(REFUSED)
     yield "PlanView", values_view(layers(3), explanations=100)
     yield "PlanView", values_view(None)
@@ -55,7 +55,7 @@ def messages() -> Iterator[tuple[str, Any]]:
     yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
     assert there is not None
-    yield "LinkView", links_view("0:0", layers(1).collectives[0], there)
+    yield "LinkView", link_view("0:0", layers(1).collectives[0], there)
 
 
 def _explorers() -> Iterator[Explorer]:

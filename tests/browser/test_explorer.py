@@ -71,7 +71,7 @@ def test_an_edit_reaches_the_kernel_and_comes_back(screen):
     assert ask_kernel(screen, "explorer.session.program.dialect.value") == "nnx"
 
 
-def test_a_mistake_stands_where_it_was_made_and_the_picture_stays(screen):
+def test_an_error_is_shown_at_its_field_and_the_picture_stays(screen):
     title = screen.locator(".sv-title").inner_text()
     labels = ("Mesh axes", "Array shape", "Logical axes", "PartitionSpec", "Rules", "Hosts")
     good = {n: screen.get_by_label(n, exact=True).input_value() for n in labels}

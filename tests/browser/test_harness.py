@@ -44,7 +44,7 @@ Broken()
 """
 
 
-def test_a_page_renders_what_it_is_given(page: Page):
+def test_a_page_renders_its_content(page: Page):
     page.set_content("<button aria-label='Press'>hello</button>")
     expect(page.get_by_label("Press")).to_have_text("hello")
 

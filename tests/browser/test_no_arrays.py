@@ -1,4 +1,4 @@
-"""Programs without arrays, and states whose function did not come back, on the page."""
+"""Programs without arrays, and states whose function was not restored, on the page."""
 
 from __future__ import annotations
 
@@ -32,4 +32,4 @@ def test_a_reopened_state_says_what_is_missing_at_the_program(page: Page, tmp_pa
     opened(page, open_explorer(made("dot").state(), ExecutableCache()), tmp_path)
     lost = page.locator(".sv-lost")
     expect(lost).to_be_visible()
-    assert "“dot” did not come back" in lost.inner_text()
+    assert "“dot” was not restored" in lost.inner_text()

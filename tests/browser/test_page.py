@@ -45,7 +45,7 @@ def shard_rows(page: Page) -> dict[int, list[str]]:
 
 
 @pytest.mark.parametrize("edits", SIZES.values(), ids=SIZES.keys())
-def test_the_page_holds_the_boxes_that_python_made(page, tmp_path, edits):
+def test_the_page_has_the_shard_indices_of_python(page, tmp_path, edits):
     made = explorer(**edits)
     rows = shard_rows(opened(page, made, tmp_path))
     assert len(rows) >= 8
@@ -63,7 +63,7 @@ def test_the_page_stays_small(tmp_path):
     made.close()
 
 
-def test_arrow_keys_walk_over_devices_and_enter_pins(page, tmp_path):
+def test_arrow_keys_move_over_devices_and_enter_pins(page, tmp_path):
     opened(page, explorer(), tmp_path)
     page.get_by_label("Devices", exact=True).focus()
     for key in ("ArrowRight", "ArrowRight", "ArrowDown"):

@@ -25,7 +25,7 @@ def pixels(page: Page) -> np.ndarray:
     return np.asarray(Image.open(io.BytesIO(shot)).convert("L"), dtype=np.int64)
 
 
-def test_keys_walk_over_chips_and_enter_pins(page, tmp_path):
+def test_keys_move_over_chips_and_enter_pins(page, tmp_path):
     opened(page, explorer(**PLACED), tmp_path)
     expect(page.locator(".sv-count")).to_have_text("16 · in id order")
     expect(page.get_by_label("Device order")).to_have_value("position/block")
@@ -92,7 +92,7 @@ def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     expect(page.get_by_label("Device order")).to_have_value("position/block", timeout=RUN_MS)
 
 
-def test_puzzles_stand_in_a_group_of_their_own(page, tmp_path):
+def test_puzzles_are_a_group_of_their_own(page, tmp_path):
     opened(page, explorer(), tmp_path)
     menu = page.get_by_label("Program", exact=True)
     labels = [g.get_attribute("label") for g in menu.locator("optgroup").all()]

@@ -9,18 +9,18 @@ from playwright.sync_api import Page, expect
 from shardviz.core.program.report import Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.stages_view import Side, saved_stages, stages_view
+from shardviz.widgets.stages_view import StageResults, saved_stages, stages_view
 from shardviz.widgets.values_view import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer
-from tests.widgets.rung_examples import BAD, PLAN, REFUSED, SIDE
+from tests.widgets.stage_examples import BAD, PLAN, REFUSED, RESULTS
 
 NAMES = ("Requested", "Propagated", "Partitioned", "Compiled")
 
 
-def opened(page: Page, folder: Path, side: Side, **edits: str) -> Page:
+def opened(page: Page, folder: Path, results: StageResults, **edits: str) -> Page:
     made: Explorer = explorer(**edits)
-    saved = saved_stages(stages_view(side)), values_view(side.plan, explanations=300)
+    saved = saved_stages(stages_view(results)), values_view(results.plan, explanations=300)
     made._stages.saved = lambda *_: saved  # type: ignore[method-assign]
     made.view = {**made.view, "revision": 0}
     page.goto(made.save_html(folder / "page").as_uri())
@@ -33,8 +33,8 @@ def rows(page: Page) -> list[list[str]]:
     return [row.locator("> td").all_inner_texts() for row in found]
 
 
-def test_the_four_stages_stand_in_a_row_with_time_sum_and_state(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+def test_the_four_stages_are_in_a_row_with_time_sum_and_state(page, tmp_path):
+    opened(page, tmp_path, RESULTS)
     cells = page.locator(".sv-stage")
     expect(cells).to_have_count(4)
     for i, name in enumerate(NAMES):
@@ -48,7 +48,7 @@ def test_the_four_stages_stand_in_a_row_with_time_sum_and_state(page, tmp_path):
 
 
 def test_side_by_side_every_row_shows_what_became_of_it(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     found = rows(page)
     assert len(found) == 3
     together = next(r for r in found if "3 all-reduce" in r[1])
@@ -61,7 +61,7 @@ def test_side_by_side_every_row_shows_what_became_of_it(page, tmp_path):
 
 
 def test_a_click_on_a_stage_shows_that_stage_and_a_second_click_all_of_them(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     page.get_by_role("tab", name="Memory").click()
     page.locator(".sv-stage").nth(2).click()
     expect(page.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
@@ -73,7 +73,7 @@ def test_a_click_on_a_stage_shows_that_stage_and_a_second_click_all_of_them(page
 
 
 def test_a_click_on_a_mark_shows_the_comparison(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     page.get_by_role("button", name="From partitioned to compiled").click()
     expect(page.locator(".sv-crow").first).to_contain_text("combined")
     expect(page.locator(".sv-ctable")).to_contain_text("one large message takes less time")
@@ -82,7 +82,7 @@ def test_a_click_on_a_mark_shows_the_comparison(page, tmp_path):
 
 
 def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     page.locator(".sv-stage").nth(1).click()
     page.locator(".sv-crow").first.focus()
     page.keyboard.press("End")
@@ -106,7 +106,7 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
 
 
 def test_a_collective_leads_to_its_value(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     page.locator(".sv-crow", has_text="× 12").click()
     page.get_by_role("button", name="Show dot_general in Values").click()
     expect(page.get_by_role("tab", name="Values")).to_have_attribute("aria-selected", "true")
@@ -115,14 +115,14 @@ def test_a_collective_leads_to_its_value(page, tmp_path):
 
 
 def test_what_is_older_than_the_program_says_so(page, tmp_path):
-    opened(page, tmp_path, dataclasses.replace(SIDE, plan_revision=-1, report_revision=-1))
+    opened(page, tmp_path, dataclasses.replace(RESULTS, plan_revision=-1, report_revision=-1))
     states = [c.get_attribute("data-state") for c in page.locator(".sv-stage").all()]
     assert states == ["live", "old", "old", "old"]
     expect(page.locator(".sv-stagebadge").nth(3)).to_have_text("old")
 
 
 def test_memory_beyond_what_the_device_has_is_shown_as_such(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     page.get_by_role("tab", name="Memory").click()
     bar = page.get_by_role("img", name="24 GiB of 16 GiB on each device: 1.5 times what it has.")
     expect(bar).to_be_visible()
@@ -131,7 +131,7 @@ def test_memory_beyond_what_the_device_has_is_shown_as_such(page, tmp_path):
 
 
 def test_a_refused_program_shows_its_legal_choices_and_their_price(page, tmp_path):
-    opened(page, tmp_path, Side(REFUSED, 0))
+    opened(page, tmp_path, StageResults(REFUSED, 0))
     expect(page.locator('.sv-stage[data-state="failed"]')).to_contain_text("refused: see why")
     page.locator(".sv-stage").nth(1).click()
     body = page.locator(".sv-body")
@@ -143,13 +143,13 @@ def test_a_refused_program_shows_its_legal_choices_and_their_price(page, tmp_pat
 
 def test_a_failed_compile_says_why_once(page, tmp_path):
     failed = Report("block", "", error=Failure("worker", f"The worker was killed {BAD}."))
-    opened(page, tmp_path, Side(PLAN, 0, failed, 0))
+    opened(page, tmp_path, StageResults(PLAN, 0, failed, 0))
     expect(page.locator(".sv-failure")).to_have_count(1)
     expect(page.locator(".sv-failure")).to_contain_text("The worker was killed <img")
 
 
-def test_notes_about_the_target_stand_above_the_table(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+def test_notes_about_the_target_are_above_the_table(page, tmp_path):
+    opened(page, tmp_path, RESULTS)
     expect(page.locator(".sv-ctable")).to_contain_text("The torus refuses this mesh")
 
 
@@ -157,7 +157,7 @@ def test_notes_about_the_target_stand_above_the_table(page, tmp_path):
 @pytest.mark.parametrize("tab", ["Collectives", "Memory", "Values"])
 def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
     page.set_viewport_size({"width": width, "height": 900})
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     page.get_by_role("tab", name=tab).click()
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     right = page.locator(".shardviz-explorer").evaluate("e => e.getBoundingClientRect().right")
@@ -169,7 +169,7 @@ def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
 
 
 def test_every_control_has_a_name(page, tmp_path):
-    opened(page, tmp_path, SIDE)
+    opened(page, tmp_path, RESULTS)
     for tab in ("Values", "Collectives", "Memory"):
         page.get_by_role("tab", name=tab).click()
         nameless = page.eval_on_selector_all(

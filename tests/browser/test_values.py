@@ -29,7 +29,7 @@ def gradient() -> Plan:
     return plan_program(programs.get("transformer block, gradient"))
 
 
-def test_every_value_stands_in_the_list_with_type_sharding_origin_and_line(page):
+def test_every_value_is_in_the_list_with_type_sharding_origin_and_line(page):
     plan = layers(2)
     opened(page, plan)
     for op in plan.ops:
@@ -45,7 +45,7 @@ def plan_type(op) -> str:
     return op.short.replace("bfloat16", "bf16").replace("float32", "f32")
 
 
-def test_bars_are_cut_as_the_mesh_axes_cut(page):
+def test_bars_are_split_as_the_mesh_axes_split(page):
     opened(page, layers(1))
     bars = row(page, "dot_general").locator(".sv-bars rect")
     fills = bars.evaluate_all("all => all.map(r => r.getAttribute('fill'))")
@@ -73,7 +73,7 @@ def test_values_of_any_rank_and_meshes_of_any_size_are_drawn(page, axes, shape):
     assert all(a[1] <= b[0] + 0.01 for a, b in pairwise(boxes))
 
 
-def test_badges_say_what_a_value_stands_in_and_what_is_not_covered(page):
+def test_badges_say_which_region_a_value_is_in_and_what_is_not_covered(page):
     opened(page, layers(3))
     assert row(page, "layer_1").locator(".sv-badge").all_inner_texts() == [
         "loop body × 12", "1 not covered",
@@ -143,7 +143,7 @@ def test_the_ways_of_all_axes_are_those_that_python_finds(page, gradient):
     assert found == wanted
 
 
-def test_a_story_is_asked_for_once_and_shown_as_text(page):
+def test_an_explanation_is_requested_once_and_shown_as_text(page):
     opened(page, layers(2))
     row(page, "tanh").click()
     row(page, "add").click()
@@ -161,7 +161,7 @@ def test_a_story_is_asked_for_once_and_shown_as_text(page):
     assert page.locator(".sv-values img").count() == 0
 
 
-def test_values_named_on_the_way_can_be_picked_there(page):
+def test_values_named_in_an_explanation_can_be_chosen_there(page):
     opened(page, layers(2))
     row(page, "tanh_1").click()
     page.get_by_label("Why this sharding").get_by_label("Show value w_1").click()
@@ -235,7 +235,7 @@ def test_thousands_of_values_make_no_more_rows_than_are_in_sight(page):
     assert int(grid.get_attribute("aria-rowcount")) > 2000
 
 
-def test_values_are_found_by_what_stands_in_their_row(page):
+def test_values_are_found_by_the_text_of_their_row(page):
     opened(page, layers(30))
     page.get_by_label("Find values").fill("tanh block.py:41")
     expect(page.locator(".sv-vrow:not(.sv-vcall) .sv-vlabel")).to_have_text(["tanh_11"])
@@ -309,7 +309,7 @@ def test_nothing_overflows_a_narrow_page(page, width):
     assert page.evaluate("document.documentElement.scrollWidth") <= width
 
 
-def test_the_saved_page_tells_every_story_without_a_kernel(page, tmp_path):
+def test_the_saved_page_has_every_explanation_without_a_kernel(page, tmp_path):
     made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     made.follow()
     made.wait(120)

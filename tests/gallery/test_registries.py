@@ -8,8 +8,7 @@ import pytest
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.request import request
-from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.resolution import request, resolve
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.gallery.registry import Example, Registry

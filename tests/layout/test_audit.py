@@ -11,7 +11,7 @@ from shardviz.core.layout.audit import Audit, Unmatched, audit
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request
+from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Rules
 
 MESH = make_mesh(data=4, model=2, expert=1)

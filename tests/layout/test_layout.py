@@ -7,11 +7,10 @@ import pytest
 
 from shardviz.core.errors import LayoutError, MeshError
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.divisibility import Misfit
-from shardviz.core.layout.layout import lay_out, layout_from_indices
+from shardviz.core.layout.layout import Misfit, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request, requests
+from shardviz.core.layout.resolution import request, requests
 from shardviz.core.layout.rules import Dialect, Rules
 
 MESH = make_mesh(x=4, y=2)
@@ -37,8 +36,8 @@ def test_strides_say_as_much_as_groups():
     for text, shape in [("x, y", (8, 8)), ("(y, x)", (8,)), ("None, y", (8, 8)), ("", ())]:
         layout = lay_out(shape, Spec.parse(text), MESH)
         cells = np.indices(MESH.axis_sizes)
-        told = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
-        assert layout.groups.tolist() == np.broadcast_to(told, MESH.axis_sizes).ravel().tolist()
+        expected = sum(s * c for s, c in zip(layout.group_strides, cells, strict=True))
+        assert layout.groups.tolist() == np.broadcast_to(expected, MESH.axis_sizes).ravel().tolist()
 
 
 def test_a_layout_counts_blocks_replicas_and_bytes():

@@ -11,8 +11,7 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request
-from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.resolution import request, resolve
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (

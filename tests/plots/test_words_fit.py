@@ -12,8 +12,7 @@ from matplotlib.figure import Figure
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request
-from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.resolution import request, resolve
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp

@@ -26,8 +26,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request
-from shardviz.core.layout.resolution import resolve
+from shardviz.core.layout.resolution import request, resolve
 from shardviz.core.layout.rules import Rules
 from tests.program.helpers import array, program
 

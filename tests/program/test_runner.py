@@ -13,7 +13,7 @@ from jax.sharding import PartitionSpec as P
 
 from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.layout.request import requests
+from shardviz.core.layout.resolution import requests
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from tests.program.helpers import MESH, array, checks, detail, program, run

@@ -128,7 +128,7 @@ def test_a_closure_keeps_its_constraints():
     np.testing.assert_array_equal(out, split(X))
 
 
-def test_static_arguments_stand_in_the_call():
+def test_static_arguments_are_in_the_call():
     split = legacy.sharded_jit(
         lambda x, n, mode: x * n, Parts(2, 1), Parts(1, 2), static_argnums=(1, 2)
     )

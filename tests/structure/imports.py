@@ -69,9 +69,11 @@ def imports_of(files: Mapping[str, ast.Module]) -> list[Import]:
 def file_cycles(imports: list[Import]) -> list[list[str]]:
     """The modules that import each other, each ring once, sorted.
 
-    Imports inside a call count as well: they hide a ring, and do not untie it.
+    Imports inside a call count as well: they hide a ring, and do not untie it. Only a value that
+    asks for its own picture does not count: what draws it has to know it.
     """
-    return _rings(_graph(_edges(imports)))
+    own = (i for i in imports if not i.inside.endswith(("._draw_", "._text_")))
+    return _rings(_graph(_edges(own)))
 
 
 def folder_cycles(imports: list[Import]) -> list[list[str]]:
@@ -91,7 +93,7 @@ def folder_cycles(imports: list[Import]) -> list[list[str]]:
     return sorted(list(ring) for ring in found if not set(ring) <= files)
 
 
-def _edges(imports: list[Import]) -> list[tuple[str, str]]:
+def _edges(imports: Iterable[Import]) -> list[tuple[str, str]]:
     """Importer and imported; without the public names, which are above everything."""
     edges = [(module_name(i.file), i.module) for i in imports if i.top == PACKAGE]
     above = (PACKAGE, f"{PACKAGE}._version")

@@ -1,6 +1,6 @@
 """Run as a notebook would be: programs over its functions, and the code that their Explorer gives.
 
-Prints JSON: of every program its code, and the boxes of its arrays and outputs as it runs.
+Prints JSON: of every program its code, and the shard indices of its arrays and outputs.
 """
 
 # ruff: noqa: F821  the functions' names come from the cell above
@@ -110,26 +110,26 @@ PROGRAMS = {
 }
 
 
-def boxes(layout):
+def shard_indices(layout):
     return {
         str(device): [
             [s.start or 0, n if s.stop is None else s.stop]
-            for s, n in zip(box, layout.shape, strict=True)
+            for s, n in zip(index, layout.shape, strict=True)
         ]
-        for device, box in layout.indices().items()
+        for device, index in layout.indices().items()
     }
 
 
-def told(made):
+def described(made):
     report = sv.run(made)
     assert report.error is None, report.error
     return {
         "code": open_explorer(made, ExecutableCache()).code(),
         "names": [a.name.replace(".", "_") for a in made.arrays],
-        "inputs": [boxes(r.layout) for r in made.requests],
-        "outputs": [boxes(layout) for layout in report.out_layouts.values()],
+        "inputs": [shard_indices(r.layout) for r in made.requests],
+        "outputs": [shard_indices(layout) for layout in report.out_layouts.values()],
     }
 
 
 if __name__ == "__main__":
-    json.dump({name: told(make()) for name, make in PROGRAMS.items()}, sys.stdout)
+    json.dump({name: described(make()) for name, make in PROGRAMS.items()}, sys.stdout)

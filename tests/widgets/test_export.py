@@ -36,10 +36,10 @@ def test_the_code_of_every_program_runs_and_lays_out_the_same(name, eight_device
 
 
 def assert_laid_out(session: Session, namespace: dict[str, object]) -> None:
-    for asked in session.program.requests:
-        array = namespace[asked.array.name]
-        boxes = {s.device.id: s.index for s in array.addressable_shards}
-        assert boxes == asked.layout.indices()
+    for request in session.program.requests:
+        array = namespace[request.array.name]
+        shards = {s.device.id: s.index for s in array.addressable_shards}
+        assert shards == request.layout.indices()
     assert "outputs" in namespace
 
 
@@ -69,8 +69,8 @@ def test_the_code_keeps_axis_types_and_device_order(types, eight_devices, capsys
     made = namespace["mesh"]
     assert [d.id for d in made.devices.flat] == [7, 6, 5, 4, 3, 2, 1, 0]
     assert {t.name for t in made.axis_types} == {types}
-    boxes = {s.device.id: s.index for s in namespace["x"].addressable_shards}
-    assert boxes == session.program.requests[0].layout.indices()
+    shards = {s.device.id: s.index for s in namespace["x"].addressable_shards}
+    assert shards == session.program.requests[0].layout.indices()
 
 
 def test_names_that_are_no_identifiers_become_some(eight_devices, capsys):
@@ -105,7 +105,7 @@ def test_a_function_of_ones_own_is_called_by_its_name():
     assert "define it above" in jax_code.code(session)
 
 
-def test_the_page_is_written_where_asked(tmp_path):
+def test_the_page_is_written_to_its_path(tmp_path):
     made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     path = made.save_html(tmp_path / "mine")
     assert path.name == "mine.html"

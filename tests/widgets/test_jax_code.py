@@ -33,12 +33,12 @@ for name, (code, variables) in json.load(open(sys.argv[2])).items():
         found[name] = f"{type(error).__name__}: {error}"
         continue
     import jax
-    boxes = lambda a: {str(s.device.id): [[i.start or 0, n if i.stop is None else i.stop]
+    shards = lambda a: {str(s.device.id): [[i.start or 0, n if i.stop is None else i.stop]
         for i, n in zip(s.index, a.shape)] for s in a.addressable_shards}
     outputs = jax.tree.leaves(cells["outputs"])
     assert len(said.getvalue().splitlines()) == len(outputs)
-    found[name] = [boxes(a) for a in outputs], {
-        v: None if cells[v].is_deleted() else boxes(cells[v]) for v in variables}
+    found[name] = [shards(a) for a in outputs], {
+        v: None if cells[v].is_deleted() else shards(cells[v]) for v in variables}
 assert "shardviz" not in sys.modules
 json.dump(found, sys.stdout)
 """
@@ -63,27 +63,27 @@ def python(*arguments: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def told() -> dict:
-    """Of every program its code and where everything lies, as the notebook's process says."""
+def programs() -> dict:
+    """The code and the shards of every program, from the notebook's process."""
     return json.loads(python(str(PROGRAMS)))
 
 
 @pytest.fixture(scope="module")
-def pasted(told, tmp_path_factory) -> dict:
-    """Where everything lies once the code ran in a process of its own."""
+def pasted(programs, tmp_path_factory) -> dict:
+    """The shards of everything once the code ran in a process of its own."""
     file = tmp_path_factory.mktemp("pasted") / "codes.json"
-    codes = {n: (t["code"], RENAMED.get(n, t["names"])) for n, t in told.items()}
+    codes = {n: (t["code"], RENAMED.get(n, t["names"])) for n, t in programs.items()}
     file.write_text(json.dumps(codes))
     return json.loads(python("-c", PASTED, str(HERE / "notebook_functions.py"), str(file)))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_pasted_code_puts_everything_where_the_program_does(name, told, pasted):
-    assert not isinstance(pasted[name], str), pasted[name] + "\n" + told[name]["code"]
+def test_pasted_code_places_everything_as_the_program_does(name, programs, pasted):
+    assert not isinstance(pasted[name], str), pasted[name] + "\n" + programs[name]["code"]
     outputs, inputs = pasted[name]
-    assert outputs == told[name]["outputs"]
-    for box, wanted in zip(inputs.values(), told[name]["inputs"], strict=True):
-        assert box in (None, wanted)  # a donated array is used up
+    assert outputs == programs[name]["outputs"]
+    for shards, wanted in zip(inputs.values(), programs[name]["inputs"], strict=True):
+        assert shards in (None, wanted)  # a donated array is used up
 
 
 DONATED = ("pytrees, donated", "one spec for the output", "under jit")
@@ -113,15 +113,15 @@ SAID = {
 
 
 @pytest.mark.parametrize("name", SAID)
-def test_the_code_says(name, told):
-    assert SAID[name] in told[name]["code"]
+def test_the_code_says(name, programs):
+    assert SAID[name] in programs[name]["code"]
 
 
 def closure(k):
     return lambda x: x + k
 
 
-def test_a_function_that_no_code_can_name_leaves_a_place_for_it():
+def test_a_function_that_no_code_can_name_is_a_placeholder():
     program = Program(closure(3), (ArraySpec("x", (8,)),), make_mesh(data=8))
     code = jax_code.code(Session(program))
     assert "jax.jit(function)(x)" in code
@@ -137,7 +137,7 @@ class Callable:
         return x
 
 
-PLACELESS = {
+UNNAMED = {
     "an object": (Callable(), "a Callable"),
     "a method of an object": (Callable().method, "the method method of a Callable"),
     "a class's instance in a partial": (
@@ -147,7 +147,7 @@ PLACELESS = {
 }
 
 
-@pytest.mark.parametrize(("fn", "words"), PLACELESS.values(), ids=PLACELESS.keys())
+@pytest.mark.parametrize(("fn", "words"), UNNAMED.values(), ids=UNNAMED.keys())
 def test_what_has_no_name_is_described(fn, words):
     assert f"Put the program's own function here: {words}" in function_code(fn).source
 
@@ -158,18 +158,18 @@ def test_functions_of_modules_are_imported():
 
 
 def test_names_that_called_functions_read_are_kept_free():
-    assert {"told_by", "LETTERS"} <= names_read(reads)
+    assert {"helper", "LETTERS"} <= names_read(reads)
 
 
 LETTERS = "abc"
 
 
-def told_by(x):
+def helper(x):
     return LETTERS, x
 
 
 def reads(x):
-    return [told_by(y) for y in x]
+    return [helper(y) for y in x]
 
 
 def test_types_of_64_bits_switch_them_on():
@@ -188,7 +188,7 @@ def test_the_code_of_a_reopened_state_says_what_is_missing():
     session = Session(
         Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=8), name=DEVICE_PUT), DEVICE_PUT
     )
-    session.lost = "dot\nimport os"
+    session.missing_function = "dot\nimport os"
     assert "# A saved state holds no functions: 'dot\\nimport os'" in jax_code.code(session)
 
 

@@ -48,7 +48,7 @@ def made() -> Explorer:
 
 
 def hear(explorer: Explorer, intents: list[dict[str, Any]], seq: int = 1) -> None:
-    explorer._hear(explorer, {"seq": seq, "client": "page", "intents": intents}, [])
+    explorer._receive(explorer, {"seq": seq, "client": "page", "intents": intents}, [])
 
 
 @pytest.mark.parametrize("name", EDITS)

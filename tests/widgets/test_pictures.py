@@ -1,4 +1,4 @@
-"""The pictures of many arrays: each kind is drawn once, and has every array's own words."""
+"""Pictures of many arrays: arrays that look alike share one, under their own names."""
 
 from __future__ import annotations
 
@@ -70,16 +70,16 @@ def test_every_picture_is_as_if_drawn_by_itself(edits):
     for edit in edits:
         cache.update(session)
         session.edit(*edit)
-    found = cache.update(session)[1]["arrays"]
-    for asked, picture in zip(session.program.requests, found, strict=True):
-        array = asked.array
-        alone = draw_layout_array(asked.layout, None, None, array.name, array.logical, title="")
+    found = cache.update(session)[1]
+    for request, picture in zip(session.program.requests, found, strict=True):
+        array = request.array
+        alone = draw_layout_array(request.layout, None, None, array.name, array.logical, title="")
         assert picture == serialized(alone), array.name
 
 
 def test_other_devices_are_another_picture():
     session, cache = model(1), PictureCache()
-    before = cache.update(session)[1]["arrays"]
+    before = cache.update(session)[1]
     moved = make_mesh(data=2, model=4, device_ids=[7, 6, 5, 4, 3, 2, 1, 0])
     session.open(session.program.replace(mesh=moved), "")
-    assert cache.update(session)[1]["arrays"] != before
+    assert cache.update(session)[1] != before

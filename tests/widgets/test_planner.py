@@ -12,7 +12,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.planner import Planner, why_not_by_itself
+from shardviz.widgets.planner import Planner, why_not_automatic
 from shardviz.widgets.session import DEVICE_PUT, Session
 from tests.program.helpers import in_new_python
 
@@ -23,26 +23,26 @@ def program(size: int = 8) -> Program:
     return Program(abs, (), make_mesh(data=size), name=f"on {size}")
 
 
-def planned(asked: Program) -> Plan:
-    return Plan(asked.name, asked.mesh, (PlannedOp("x", "argument"),), (ONE,))
+def planned(wanted: Program) -> Plan:
+    return Plan(wanted.name, wanted.mesh, (PlannedOp("x", "argument"),), (ONE,))
 
 
-def reported(asked: Program, target: str, cancelled, preview) -> Report:
-    return Report(asked.name, target, partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)
+def reported(wanted: Program, target: str, cancelled, preview) -> Report:
+    return Report(wanted.name, target, partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)
 
 
 def planner(make_plan=planned, partition=reported, **more) -> Planner:
     return Planner(lambda: None, ExecutableCache(), make_plan, partition, settle_s=0.02, **more)
 
 
-def test_the_newest_program_is_planned_and_then_partitioned():
+def test_the_latest_program_is_planned_and_then_partitioned():
     made = planner()
     for size in (2, 4, 8):
-        made.ask(program(size), size, "")
+        made.request(program(size), size, "")
     assert made.wait(5)
-    assert made.answer.plan.program == made.answer.report.program == "on 8"
-    assert (made.answer.plan_revision, made.answer.report_revision) == (8, 8)
-    assert made.answer.stage == ""
+    assert made.state.plan.program == made.state.report.program == "on 8"
+    assert (made.state.plan_revision, made.state.report_revision) == (8, 8)
+    assert made.state.stage == ""
     made.close()
 
 
@@ -50,22 +50,22 @@ def test_the_same_program_is_planned_once():
     seen: list[str] = []
     made = planner(lambda p: seen.append(p.name) or planned(p))
     for _ in range(3):
-        made.ask(program(), 1, "")
+        made.request(program(), 1, "")
         assert made.wait(5)
     assert seen == ["on 8"]
 
 
-def test_another_target_asks_the_partitioner_again_and_plans_nothing():
+def test_another_target_runs_the_partitioner_again_and_plans_nothing():
     plans, targets = [], []
     made = planner(
         lambda p: plans.append(1) or planned(p),
         lambda p, t, c, v: targets.append(t) or reported(p, t, c, v),
     )
     for target in ("", "cpu:16"):
-        made.ask(program(), 1, target)
+        made.request(program(), 1, target)
         assert made.wait(5)
     assert (plans, targets) == ([1], ["", "cpu:16"])
-    assert made.answer.report_target == "cpu:16"
+    assert made.state.report_target == "cpu:16"
 
 
 @pytest.mark.parametrize(
@@ -78,29 +78,29 @@ def test_another_target_asks_the_partitioner_again_and_plans_nothing():
         (8, "attached", "press Compile"),
     ],
 )
-def test_only_simulated_devices_up_to_512_are_asked_by_themselves(size, target, why):
-    words = why_not_by_itself(program(size), target)
+def test_only_up_to_512_simulated_devices_are_partitioned_automatically(size, target, why):
+    words = why_not_automatic(program(size), target)
     assert words.startswith(why) if why else words == ""
-    asked: list[str] = []
-    made = planner(partition=lambda p, t, c, v: asked.append(t) or reported(p, t, c, v))
-    made.ask(program(size), 1, target)
+    targets: list[str] = []
+    made = planner(partition=lambda p, t, c, v: targets.append(t) or reported(p, t, c, v))
+    made.request(program(size), 1, target)
     assert made.wait(5)
-    assert asked == ([] if why else [target])
-    assert made.answer.reason == words
+    assert targets == ([] if why else [target])
+    assert made.state.reason == words
 
 
 def test_what_cannot_be_traced_is_not_compiled():
-    asked: list[str] = []
+    targets: list[str] = []
     failure = Failure("trace", "The shapes do not fit.")
     made = planner(
         lambda p: Plan(p.name, p.mesh, error=failure),
-        lambda p, t, c, v: asked.append(t) or reported(p, t, c, v),
+        lambda p, t, c, v: targets.append(t) or reported(p, t, c, v),
     )
-    made.ask(program(), 1, "")
+    made.request(program(), 1, "")
     assert made.wait(5)
-    assert made.answer.plan.error == failure
-    assert made.answer.reason == "not asked: there is no plan"
-    assert asked == []
+    assert made.state.plan.error == failure
+    assert made.state.reason == "not run: there is no plan"
+    assert targets == []
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_what_cannot_be_traced_is_not_compiled():
     [(TargetError("There is none."), "program"), (ZeroDivisionError("oh"), "propagate")],
 )
 def test_whatever_planning_raises_becomes_the_plans_error(error, stage):
-    def fail(asked: Program) -> Plan:
+    def fail(wanted: Program) -> Plan:
         raise error
 
     made = planner(fail)
-    made.ask(program(), 1, "tpu:v5e:2x4")
+    made.request(program(), 1, "tpu:v5e:2x4")
     assert made.wait(5)
-    assert made.answer.plan.error.stage == stage
-    assert str(error) in made.answer.plan.error.message
+    assert made.state.plan.error.stage == stage
+    assert str(error) in made.state.plan.error.message
 
 
 def test_whatever_the_partitioner_raises_becomes_the_reports_error():
@@ -123,76 +123,76 @@ def test_whatever_the_partitioner_raises_becomes_the_reports_error():
         raise RuntimeError("the worker ended")
 
     made = planner(partition=fail)
-    made.ask(program(), 1, "")
+    made.request(program(), 1, "")
     assert made.wait(5)
-    assert "the worker ended" in made.answer.report.error.message
+    assert "the worker ended" in made.state.report.error.message
 
 
-def test_an_edit_while_the_partitioner_works_gets_its_plan_at_once_and_drops_the_old_answer():
+def test_an_edit_while_the_partitioner_works_gets_its_plan_at_once_and_drops_the_old_report():
     hold, began = threading.Event(), threading.Event()
 
-    def slow(asked: Program, target: str, cancelled, preview) -> Report:
+    def slow(wanted: Program, target: str, cancelled, preview) -> Report:
         began.set()
-        if asked.name == "on 2":
+        if wanted.name == "on 2":
             hold.wait(5)
-        return reported(asked, target, cancelled, preview)
+        return reported(wanted, target, cancelled, preview)
 
     made = planner(partition=slow)
-    made.ask(program(2), 1, "")
+    made.request(program(2), 1, "")
     assert began.wait(5)
-    made.ask(program(4), 2, "")
+    made.request(program(4), 2, "")
     until = time.monotonic() + 5
-    while made.answer.plan_revision != 2 and time.monotonic() < until:
+    while made.state.plan_revision != 2 and time.monotonic() < until:
         time.sleep(0.005)
-    assert made.answer.plan_revision == 2
-    assert made.answer.report is None
+    assert made.state.plan_revision == 2
+    assert made.state.report is None
     hold.set()
     assert made.wait(5)
-    assert made.answer.report.program == "on 4"
+    assert made.state.report.program == "on 4"
 
 
-def test_what_is_known_before_the_end_is_shown_before_the_end():
+def test_early_results_are_shown_early():
     seen: list[tuple] = []
 
-    def slow(asked: Program, target: str, cancelled, preview) -> Report:
-        preview(Report(asked.name, target, partitioned=(ONE,)))
-        return reported(asked, target, cancelled, preview)
+    def slow(wanted: Program, target: str, cancelled, preview) -> Report:
+        preview(Report(wanted.name, target, partitioned=(ONE,)))
+        return reported(wanted, target, cancelled, preview)
 
     made = Planner(
-        lambda: seen.append((made.answer.stage, made.answer.report)),
+        lambda: seen.append((made.state.stage, made.state.report)),
         ExecutableCache(), planned, slow, settle_s=0.0,
     )  # fmt: skip
-    made.ask(program(), 1, "")
+    made.request(program(), 1, "")
     assert made.wait(5)
     stages = [(s, r is not None, r is not None and r.collectives is not None) for s, r in seen]
     assert ("compiling", True, False) in stages
     assert stages[-1] == ("", True, True)
 
 
-def test_closing_cancels_what_is_under_way():
-    began, told = threading.Event(), []
+def test_closing_cancels_running_work():
+    began, ended = threading.Event(), []
 
-    def slow(asked: Program, target: str, cancelled, preview) -> Report:
+    def slow(wanted: Program, target: str, cancelled, preview) -> Report:
         began.set()
         while not cancelled():
             time.sleep(0.005)
-        told.append(True)
-        return reported(asked, target, cancelled, preview)
+        ended.append(True)
+        return reported(wanted, target, cancelled, preview)
 
     made = planner(partition=slow)
-    made.ask(program(), 1, "")
+    made.request(program(), 1, "")
     assert began.wait(5)
     made.close()
-    assert told == [True]
+    assert ended == [True]
     assert not [t for t in threading.enumerate() if t.name.startswith("shardviz-p")]
 
 
-def test_an_explorer_plans_when_a_page_looks_and_not_before():
+def test_an_explorer_plans_once_a_page_shows_it_and_not_before():
     made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     made.session.edit("mesh", "data=2, model=2")
     assert made.wait(5) is None
     assert made.plan is None
-    made._hear(made, {"client": "a", "seq": 1, "intents": [{"kind": "plan"}]}, [])
+    made._receive(made, {"client": "a", "seq": 1, "intents": [{"kind": "plan"}]}, [])
     made.wait(120)
     assert made.plan.ok
     assert made.stages_data["stages"][0]["state"] == "estimate"
@@ -200,12 +200,12 @@ def test_an_explorer_plans_when_a_page_looks_and_not_before():
     made.close()
 
 
-def test_the_story_of_a_value_is_told_when_somebody_asks():
+def test_the_explanation_of_a_value_is_sent_on_request():
     made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     made.follow()
     made.wait(120)
     name = made.plan.ops[-1].name
-    made._hear(made, {"client": "a", "seq": 1, "intents": [{"kind": "why", "value": name}]}, [])
+    made._receive(made, {"client": "a", "seq": 1, "intents": [{"kind": "why", "value": name}]}, [])
     assert made.explanation["value"] == name
     assert made.explanation["lines"]
     made.close()
@@ -239,6 +239,6 @@ explorer.close()
 
 
 def test_a_planned_program_with_callbacks_still_runs_in_its_kernel():
-    # Planning starts jax: by then it must have been asked for devices enough.
+    # Planning starts jax, which must have enough simulated devices by then.
     stages = "['1 all-reduce', '1 all-reduce', '1 all-reduce'] None"
     assert in_new_python(LOGS).splitlines()[-1] == stages

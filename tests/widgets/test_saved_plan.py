@@ -28,7 +28,7 @@ def explorer(name: str = programs.DEFAULT) -> Explorer:
 
 def views(partition=None) -> StageViews:
     def never(*_: object) -> Report:
-        raise AssertionError("nobody asked for it")
+        raise AssertionError("nobody requested it")
 
     return StageViews(Planner(lambda: None, ExecutableCache(), partition=partition or never))
 
@@ -38,12 +38,12 @@ def text(stages: dict, index: int) -> str:
 
 
 @pytest.mark.parametrize("name", known_names())
-def test_every_known_program_saves_with_its_stages_values_and_stories(name, eight_devices):
+def test_every_known_program_saves_with_its_stages_values_and_explanations(name, eight_devices):
     made = explorer(name)
     began = time.perf_counter()
     stages, values = made._stages.saved(made.session.program, 0, "")
     assert time.perf_counter() - began < stages_view.PLAN_S
-    assert text(stages, 1) == "not asked"
+    assert text(stages, 1) == "not partitioned"
     if name == "two orders of devices":
         assert "Two meshes hold the same 8 devices in another order" in values["error"]
     else:
@@ -52,7 +52,7 @@ def test_every_known_program_saves_with_its_stages_values_and_stories(name, eigh
     made.close()
 
 
-def test_a_page_asks_no_compiler():
+def test_a_saved_page_runs_no_compiler():
     made = views()
     stages, values = made.saved(programs.get(), 0, "")
     assert (text(stages, 0), values["count"] > 5) == ("1 all-gather, 1 all-reduce", True)
@@ -60,7 +60,7 @@ def test_a_page_asks_no_compiler():
     assert text(stages, 2) == "not compiled"
 
 
-def test_an_older_plan_is_planned_anew():
+def test_an_older_plan_is_planned_again():
     made = views()
     made.saved(programs.get(), 0, "")
     _, values = made.saved(programs.get().replace(mesh=make_mesh(data=2, model=2)), 1, "")
@@ -71,7 +71,11 @@ def test_without_jax_the_page_says_not_planned(monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda n: None if n == "jax" else find(n))
     stages, values = views().saved(programs.get(), 0, "")
-    assert [r["text"] for r in stages["stages"]] == ["not planned", "not asked", "not compiled"]
+    assert [r["text"] for r in stages["stages"]] == [
+        "not planned",
+        "not partitioned",
+        "not compiled",
+    ]
     assert values["waiting"]
 
 
@@ -95,7 +99,7 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     made, sent = explorer(), []
     monkeypatch.setattr(made, "send", lambda message, *_: sent.append(message))
     began = time.perf_counter()
-    made._hear(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
+    made._receive(None, {"seq": 1, "client": "test", "intents": [{"kind": "save"}]}, None)
     assert time.perf_counter() - began < stages_view.PLAN_S
     (message,) = [m for m in sent if m.get("kind") == "page"]
     assert '"planned when the edits settle"' not in message["html"]
@@ -103,7 +107,7 @@ def test_the_button_saves_a_planned_page_without_waiting_for_itself(monkeypatch)
     made.close()
 
 
-def test_a_cancelled_compile_keeps_the_older_answer():
+def test_a_cancelled_compile_keeps_the_older_report():
     made = views()
     older = Report("f", "CPU × 8", partitioned=(ONE,), collectives=(ONE,), compile_s=0.1)
     early = Report("f", "CPU × 8", partitioned=(ONE, ONE))
@@ -118,7 +122,7 @@ def test_a_cancelled_compile_keeps_the_older_answer():
     assert stages["revisions"][2] == 0
 
 
-def test_what_the_partitioner_said_before_the_cancel_stays():
+def test_what_the_partitioner_found_before_the_cancel_stays():
     made = views()
     made.take_early(Report("f", "TPU", partitioned=(ONE,)), 1, "")
     made.take(CANCELLED, 1, "")
@@ -134,12 +138,12 @@ def test_a_cancelled_compile_that_is_the_first_leaves_the_stages_empty():
 
 
 @pytest.mark.parametrize("name", puzzles.names())
-def test_a_puzzle_keeps_its_own_mesh_and_comes_back_from_its_state(name):
+def test_a_puzzle_keeps_its_own_mesh_and_is_restored_from_its_state(name):
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("mesh", "data=2, model=8")
     session.edit("program", name)
     assert session.mesh.shape == {"data": 4, "model": 2}
-    assert session.texts["mesh"] == "data=4, model=2"
+    assert session.text["mesh"] == "data=4, model=2"
     again = open_state(session_state(session))
     assert (again.entry, again.program.fn) == (name, session.program.fn)
     assert again.arrays == session.arrays

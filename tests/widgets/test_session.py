@@ -15,12 +15,12 @@ def new_session(name: str = programs.DEFAULT) -> Session:
     return Session(programs.get(name), name)
 
 
-def test_an_edit_of_the_mesh_makes_a_new_program_and_tells_listeners():
-    session, told = new_session(), []
-    session.listen(lambda: told.append(session.mesh.size))
+def test_an_edit_of_the_mesh_makes_a_new_program_and_calls_listeners():
+    session, sizes = new_session(), []
+    session.listen(lambda: sizes.append(session.mesh.size))
     session.edit("mesh", "data=8, model=4")
     assert session.mesh.shape == {"data": 8, "model": 4}
-    assert told == [32]
+    assert sizes == [32]
     assert session.revision == 1
 
 
@@ -30,7 +30,7 @@ def test_a_mesh_that_cannot_be_read_keeps_the_last_good_one():
     session.edit("mesh", "data=four")
     assert session.program is before
     assert "whole number" in session.errors["mesh"]
-    assert session.texts["mesh"] == "data=four"
+    assert session.text["mesh"] == "data=four"
     session.edit("mesh", "data=2")
     assert session.errors == {}
     assert session.mesh.size == 2
@@ -42,7 +42,7 @@ def test_hosts_follow_a_mesh_that_they_cannot_share_evenly():
     assert len(session.mesh.processes) == 4
     session.edit("mesh", "data=6")
     assert len(session.mesh.processes) == 2
-    assert session.texts["hosts"] == "2"
+    assert session.text["hosts"] == "2"
 
 
 def test_permuted_devices_survive_a_new_shape_of_the_same_size():
@@ -61,14 +61,14 @@ def test_axis_types_stay_with_their_axes():
     assert session.mesh.axis_types == ("Explicit",) * 3
 
 
-def test_a_shape_and_names_that_do_not_fit_complain_at_the_field_typed_last():
+def test_a_shape_and_names_that_do_not_fit_are_an_error_at_the_field_typed_last():
     session = new_session()
     good = session.arrays[0]
     session.edit("shape", "512, 2048, 4", 0)
     assert session.arrays[0] == good
-    assert set(session.drafts[0].errors) == {"shape"}
+    assert set(session.fields[0].errors) == {"shape"}
     session.edit("logical", "embed mlp extra", 0)
-    assert session.drafts[0].errors == {}
+    assert session.fields[0].errors == {}
     assert session.arrays[0].shape == (512, 2048, 4)
 
 
@@ -76,10 +76,10 @@ def test_two_wrong_fields_each_keep_their_sentence():
     session = new_session()
     session.edit("shape", "5,,", 0)
     session.edit("dtype", "bfloat61", 0)
-    assert set(session.drafts[0].errors) == {"shape", "dtype"}
-    assert "bfloat16" in session.drafts[0].errors["dtype"]
+    assert set(session.fields[0].errors) == {"shape", "dtype"}
+    assert "bfloat16" in session.fields[0].errors["dtype"]
     session.edit("shape", "512, 2048", 0)
-    assert set(session.drafts[0].errors) == {"dtype"}
+    assert set(session.fields[0].errors) == {"dtype"}
 
 
 def test_a_typed_spec_wins_over_the_rules_until_it_is_cleared():
@@ -100,21 +100,21 @@ def test_a_sharding_spec_is_a_third_way_to_write_a_sharding():
     session = new_session()
     session.edit("spec", PMAP, 0)
     assert str(session.arrays[0].spec) == "P(None, 'model')"
-    assert session.drafts[0].texts["spec"] == PMAP
+    assert session.fields[0].text["spec"] == PMAP
     also = dict(session_view(session)["arrays"][0]["also"])
     assert also["PartitionSpec"] == "P(None, 'model')"
     assert also["ShardingSpec"].startswith("ShardingSpec((NoSharding(), Chunked(2))")
 
 
-def test_a_sharding_spec_is_read_anew_on_another_mesh():
+def test_a_sharding_spec_is_parsed_again_on_another_mesh():
     session = new_session()
     session.edit("spec", PMAP, 0)
     session.edit("mesh", "a=4, b=2")
     assert str(session.arrays[0].spec) == "P(None, 'b')"
     session.edit("mesh", "a=2, b=4")
-    assert "no row of axes" in session.drafts[0].errors["spec"]
+    assert "no row of axes" in session.fields[0].errors["spec"]
     session.edit("mesh", "a=2, b=2, c=2")
-    assert session.drafts[0].errors == {}
+    assert session.fields[0].errors == {}
     assert str(session.arrays[0].spec) == "P(None, 'c')"
 
 
@@ -126,13 +126,13 @@ def test_a_sharding_spec_that_no_partition_spec_equals_is_refused_in_words():
         ("ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))", "no row"),
     ):
         session.edit("spec", text, 0)
-        assert part in session.drafts[0].errors["spec"], text
+        assert part in session.fields[0].errors["spec"], text
 
 
 def test_an_array_cannot_take_the_name_of_another():
     session = new_session()
     session.edit("name", session.arrays[1].name, 0)
-    assert "unique" in session.drafts[0].errors["name"]
+    assert "unique" in session.fields[0].errors["name"]
 
 
 def test_adding_and_removing_an_array_detaches_the_program():
@@ -145,7 +145,7 @@ def test_adding_and_removing_an_array_detaches_the_program():
         session.edit("remove", 0)
     session.edit("remove", 0)
     assert len(session.arrays) == 1
-    assert "last array stays" in session.errors["remove"]
+    assert "last array cannot be removed" in session.errors["remove"]
 
 
 def test_another_program_keeps_a_mesh_that_has_its_axes():
@@ -183,11 +183,11 @@ def test_the_rules_are_tidied_when_the_field_is_left():
     session.edit("rules", "('batch','data'), ('mlp', ('model',))")
     assert not session_view(session)["rules"]["aligned"]
     session.edit("tidy", None)
-    assert session.texts["rules"] == "batch -> data\nmlp -> model"
+    assert session.text["rules"] == "batch -> data\nmlp -> model"
     assert session_view(session)["rules"]["aligned"]
 
 
-def test_rule_rows_say_who_decides_and_who_lost():
+def test_rule_rows_say_which_arrays_a_rule_decides_and_why_not_others():
     rows = session_view(new_session())["rules"]["rows"]
     assert rows[1]["decides"] == "w_in, w_out"
     assert "'model'" in rows[2]["note"]
@@ -250,11 +250,13 @@ def own(name, count=2):
 
 # "attention" is also what a program of the menu is called, which takes five arrays.
 @pytest.mark.parametrize(("name", "count"), [("dot", 2), ("attention", 5), ("<lambda>", 0)])
-def test_a_reopened_state_says_which_function_did_not_come_back(name, count):
+def test_a_reopened_state_says_which_function_was_not_restored(name, count):
     again = open_state(json.loads(json.dumps(session_state(own(name, count)))))
     assert again.entry == DEVICE_PUT
     said = session_view(again)["program"]["lost"]
-    assert said.startswith(f"A saved state holds arrays and no functions: “{name}” did not come")
+    assert said.startswith(
+        f"A saved state holds arrays and no functions: “{name}” was not restored"
+    )
     assert "sv.explore(program)" in said
     assert session_state(open_state(session_state(again))) == session_state(again)
 
@@ -276,10 +278,10 @@ def test_nothing_is_missing_any_more_after(edit):
     assert "function" not in session_state(again)
 
 
-def test_a_state_of_before_names_its_function_as_a_program():
+def test_an_older_state_names_its_function_as_a_program():
     state = {**session_state(own("dot")), "program": "dot"}
     del state["function"]
-    assert "“dot” did not come back" in session_view(open_state(state))["program"]["lost"]
+    assert "“dot” was not restored" in session_view(open_state(state))["program"]["lost"]
 
 
 @pytest.mark.parametrize("name", ["", "hand\nmade", ["x"], 3, None])
@@ -348,7 +350,7 @@ def test_reading_a_state_runs_nothing_of_it():
     assert session.look["by"] == "mesh"
 
 
-def test_drafts_are_made_of_any_array():
+def test_fields_are_made_of_any_array():
     array = ArraySpec("odd 'name'", (), (), "int4")
     session = Session(programs.get().replace(arrays=(array,), tree=None), "")
     session.edit("dtype", "int8", 0)

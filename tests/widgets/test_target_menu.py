@@ -68,13 +68,13 @@ def test_one_click_takes_the_mesh_and_the_note_goes():
     assert "1,024" in view["note"]
     session.edit("fit", None)
     assert math.prod(session.mesh.axis_sizes) == 1024
-    assert session.texts["mesh"] == "data=512, model=2"
-    assert session.texts["hosts"] == "256"
+    assert session.text["mesh"] == "data=512, model=2"
+    assert session.text["hosts"] == "256"
     assert target_view(session.mesh, session.target)["note"] == ""
     assert session.errors == {}
 
 
-def test_a_target_of_ones_own_stands_in_the_menu():
+def test_a_target_of_ones_own_is_in_the_menu():
     view = target_view(make_mesh(data=32), "tpu:v4:2x4x4")
     options = [*view["here"], *described_options()]
     assert view["value"] in [o["value"] for o in options]

@@ -42,7 +42,7 @@ def decoded(view: dict, number: int) -> dict:
         "opcode": text[columns["opcode"][number]],
         "shape": tuple(view["types"][columns["type"][number]][1:]),
         "spec": spec,
-        "dims": tuple(tuple(cut[2] for cut in dim) for dim in dims),
+        "dims": tuple(tuple(axis[2] for axis in dim) for dim in dims),
         "unreduced": set(unreduced),
         "source": text[columns["source"][number]],
         "region": text[columns["region"][number]],
@@ -64,14 +64,14 @@ def test_every_value_can_be_read_back(name):
     view = values_view(plan)
     assert view["count"] == len(plan.ops)
     for number, op in enumerate(plan.ops):
-        whole = [()] * (len(op.shape) - len(op.spec.dims))
+        not_split = [()] * (len(op.shape) - len(op.spec.dims))
         assert decoded(view, number) == {
             "name": op.name,
             "kind": op.kind,
             "opcode": op.opcode,
             "shape": op.shape,
             "spec": str(op.spec),
-            "dims": (*op.spec.dims, *whole),
+            "dims": (*op.spec.dims, *not_split),
             "unreduced": set(op.spec.unreduced),
             "source": op.source,
             "region": op.region,
@@ -106,7 +106,7 @@ def test_parts_of_an_axis_have_its_colour_and_their_own_count():
     assert dims == [[[0, 2, "data:(1)2"], [1, 2, "model"]], []]
 
 
-def test_a_view_is_json_that_an_answer_can_carry():
+def test_a_view_is_json():
     view = values_view(layers(3), explanations=99)
     assert json.loads(json.dumps(view))["explanations"].keys() == {op.name for op in layers(3).ops}
 
@@ -125,7 +125,7 @@ def test_the_size_does_not_grow_with_the_devices():
     assert len(large) - len(small) < 100
 
 
-def test_what_is_estimated_to_move_stands_at_the_value_that_causes_it():
+def test_what_is_estimated_to_move_is_listed_at_the_value_that_causes_it():
     plan = layers(2)
     stray = Collective("all-gather", ("data", "model"), 2048)
     view = values_view(plan.replace(collectives=(*plan.collectives, stray)))
@@ -168,12 +168,12 @@ def test_a_diagnosis_has_its_choices_and_their_price():
     ]
 
 
-def test_many_notes_are_cut_and_counted():
+def test_many_notes_are_limited_and_counted():
     view = values_view(layers(1).replace(notes=tuple(f"Note {n}." for n in range(50))))
     assert (len(view["notes"]), view["moreNotes"]) == (20, 30)
 
 
-def test_a_story_is_that_of_the_plan():
+def test_an_explanation_is_that_of_the_plan():
     plan = layers(3)
     explanation = explanation_view(plan, "dot_general_1")
     assert explanation["lines"] == list(plan.why("dot_general_1").lines)
@@ -187,17 +187,17 @@ def test_a_story_is_that_of_the_plan():
     [(None, "There is no plan yet."), (layers(1), "none is 'nothing'")],
     ids=["no plan", "no such value"],
 )
-def test_a_story_that_cannot_be_told_says_why(plan, words):
+def test_an_explanation_that_there_is_not_says_why(plan, words):
     explanation = explanation_view(plan, "nothing")
     assert words in explanation["error"]
     assert explanation["lines"] == []
 
 
-def test_stories_come_along_with_small_plans_only():
+def test_explanations_are_included_in_small_plans_only():
     plan = layers(1)
     view = values_view(plan, explanations=len(plan.ops))
-    told = view["explanations"]["dot_general"]
-    assert [view["text"][line] for line in told["lines"]] == list(plan.why("dot_general").lines)
+    found = view["explanations"]["dot_general"]
+    assert [view["text"][line] for line in found["lines"]] == list(plan.why("dot_general").lines)
     assert values_view(plan, explanations=len(plan.ops) - 1)["explanations"] == {}
 
 

@@ -48,7 +48,7 @@ WRONG: dict[str, tuple[str, ...]] = {
         "__import__('os')",
     ),
 }  # fmt: skip
-CASES = [(field, text) for field, texts in WRONG.items() for text in texts]
+CASES = [(field, text) for field, wrong in WRONG.items() for text in wrong]
 # Fields that take what is well formed and say on the card why it cannot be laid out.
 WELL_FORMED = (
     ("spec", "nowhere, None"), ("spec", "data, data"), ("spec", "(data, data), None"),
@@ -62,7 +62,7 @@ def fresh() -> Session:
 
 
 def field_error(session: Session, field: str) -> str:
-    errors = session.drafts[0].errors if field in ARRAY_FIELDS else session.errors
+    errors = session.fields[0].errors if field in ARRAY_FIELDS else session.errors
     return errors.get(field, "")
 
 

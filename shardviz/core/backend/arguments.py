@@ -21,7 +21,7 @@ from shardviz.core.layout.array_tree import LeafMetadata, padded, without_metada
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import request
+from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
 
 

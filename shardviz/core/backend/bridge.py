@@ -21,8 +21,7 @@ from shardviz.core.layout.array_spec import ArraySpec, dtype_name
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.request import Request
-from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Rule, Rules
 from shardviz.core.program.program import Program
 

@@ -17,8 +17,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.format import bytes_text, joined, listed, nearest, plural, shown
 from shardviz.core.layout.array_tree import TreeLeaf, read_arrays
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.request import Request, request
-from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.resolution import Request, Resolution, request
 from shardviz.core.layout.rules import Dialect, Rule, Rules
 from shardviz.core.layout.verdicts import BROKEN, Outcome
 
@@ -58,7 +57,7 @@ def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ..
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.request import request
+    >>> from shardviz.core.layout.resolution import request
     >>> table = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None), ("embed", "data"))
     >>> found = request(ArraySpec("w", (8, 4), "embed mlp"), make_mesh(data=4, model=2), table)
     >>> uses = rule_summary([found], table)

@@ -22,12 +22,83 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import listed, plural, shown
+from shardviz.core.format import joined, listed, plural, shown
 from shardviz.core.layout.array_spec import dtype_name, read_shape, size_in_bytes
-from shardviz.core.layout.divisibility import Misfit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec, rank_problem
+
+
+def sizes_that_divide(size: int, parts: int) -> str:
+    """What is left over of `size` elements in `parts` equal blocks, and which sizes would do.
+
+    >>> sizes_that_divide(510, 4)
+    '2 left over. Sizes that do: 508 and 512; or pad by 2.'
+    """
+    misfit = Misfit(size, (), parts, ())
+    fits = joined(f"{n:,}" for n in misfit.sizes)
+    return f"{misfit.remainder:,} left over. Sizes that do: {fits}; or pad by {misfit.padding:,}."
+
+
+@dataclass(frozen=True)
+class Misfit:
+    """A dimension of `size` elements that does not divide into `parts` equal blocks.
+
+    >>> mesh = MeshSpec(("data", "model"), (4, 2))
+    >>> misfit = Misfit.find(510, ("data",), mesh)
+    >>> misfit.remainder, misfit.sizes, misfit.padding, misfit.other_axes
+    (2, (508, 512), 2, ('model',))
+    >>> Misfit.find(512, ("data",), mesh) is None
+    True
+    """
+
+    size: int
+    axes: tuple[str, ...]
+    parts: int
+    other_axes: tuple[str, ...]
+
+    @staticmethod
+    def find(
+        size: int, axes: tuple[str, ...], mesh: MeshSpec, free: tuple[str, ...] | None = None
+    ) -> Misfit | None:
+        """The misfit of `size` over `axes`, or None where it divides.
+
+        `free` limits the other axes that are offered; every axis of the mesh where not given.
+        """
+        parts = math.prod(mesh.shape.get(a, 1) for a in axes)
+        if size % parts == 0:
+            return None
+        offered = mesh.axis_names if free is None else free
+        fits = tuple(
+            a for a in offered if a not in axes and mesh.shape[a] > 1 and size % mesh.shape[a] == 0
+        )
+        return Misfit(size, axes, parts, fits)
+
+    @property
+    def remainder(self) -> int:
+        """What is left over after equal blocks."""
+        return self.size % self.parts
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The nearest sizes that divide: below (where it is not 0) and above."""
+        below = self.size - self.remainder
+        return tuple(s for s in (below, below + self.parts) if s)
+
+    @property
+    def padding(self) -> int:
+        """How many elements of padding make it divide."""
+        return -self.size % self.parts
+
+    def sentence(self) -> str:
+        """One sentence on what is wrong, one on what would work."""
+        over = " × ".join(self.axes)
+        hint = f" It would divide over {listed(self.other_axes, 'or')}." if self.other_axes else ""
+        return (
+            f"{self.size:,} does not divide by {self.parts:,} ({over}):"
+            f" {sizes_that_divide(self.size, self.parts)}{hint}"
+        )
+
 
 #: From this many devices on, copying what is written by doubling is faster than a broadcast sum.
 LARGE = 1 << 15

@@ -9,7 +9,7 @@ import enum
 from dataclasses import dataclass
 
 from shardviz.core.format import joined, listed, shown, suggestion
-from shardviz.core.layout.divisibility import Misfit
+from shardviz.core.layout.layout import Misfit
 from shardviz.core.layout.mesh import MeshSpec
 
 

@@ -13,7 +13,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.request import Request, requests
+from shardviz.core.layout.resolution import Request, requests
 from shardviz.core.layout.rules import Dialect, Rules
 
 

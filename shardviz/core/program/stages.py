@@ -15,12 +15,7 @@ from dataclasses import dataclass, replace
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, listed, plural, shown, suggestion
-from shardviz.core.program.comparison import (
-    Comparison,
-    compare,
-    inherited,
-    total_bytes,
-)
+from shardviz.core.program.comparison import Comparison, compare, inherited, total_bytes
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report

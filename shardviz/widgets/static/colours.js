@@ -65,7 +65,7 @@ export function textOn(fill, theme) {
 const cache = new Map();
 
 /**
- * The colours of groups: ten that can be told apart, and beyond that a ramp for order.
+ * The colours of groups: ten that can be distinguished, and beyond that a ramp for order.
  * @param {number} count how many groups there are
  * @param {string} colormap a Picture's `hue`, or one colour for all
  * @param {Theme} theme

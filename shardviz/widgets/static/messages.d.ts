@@ -39,7 +39,7 @@ export interface Option {
   group?: string;
 }
 
-/** `session_view.py`: what the menus offer, whatever is chosen in them. */
+/** `session_view.py`: the options of all menus. */
 export interface Menus {
   axisTypes: string[];
   presets: { group: string; options: Option[] }[];
@@ -59,7 +59,7 @@ export interface SentView {
   program: ProgramView;
   look: { by: string; colour: string };
   notes: string[];
-  /** Which message of which page this answers. */
+  /** The last message that was handled, and the page that sent it. */
   seq: number;
   client: string;
 }
@@ -182,7 +182,7 @@ export interface Devices {
   hosts: DataView;
   size: number;
   by: string;
-  /** Whether it is known where each device is on the target. */
+  /** Whether the devices have coordinates on the target. */
   has_positions: boolean;
   note: string;
   count: string;
@@ -209,7 +209,7 @@ export interface PictureData {
   groups: number;
   facts: Facts;
   labels: Label[];
-  frames: Frame[];
+  frames: { x: number; y: number; width: number; height: number; label: string; dashed: boolean }[];
   legend: { group: number; text: string; x: number; y: number }[];
   palette: null;
   tiles: TileData;
@@ -238,15 +238,6 @@ export interface Label {
   anchor: "start" | "middle" | "end";
   role: "title" | "axis" | "tick" | "note" | "mono";
   tone: "" | "ink" | "muted" | "good" | "warn" | "bad";
-}
-
-export interface Frame {
-  x: number;
-  y: number;
-  width: number;
-  height: number;
-  label: string;
-  dashed: boolean;
 }
 
 /** One number per tile. */
@@ -294,7 +285,7 @@ export interface Slot {
   limit?: number;
 }
 
-// ── The stages of a program: `stages_view.py`, ``report_view.py` ─────────────
+// ── The stages of a program: `stages_view.py`, `report_view.py` ─────────────
 
 export type StageState = "live" | "estimate" | "failed" | "none";
 /** Indices of two of propagated, partitioned, compiled; -1 is requested. */
@@ -344,7 +335,7 @@ export interface CollectiveChange {
   after: number[];
 }
 
-/** Collectives that belong together: their numbers on every stage. */
+/** Matched collectives: their numbers on every stage. */
 export interface StageRow {
   cells: number[][];
   bytes: string;
@@ -370,7 +361,7 @@ export interface Collective {
   source: string;
   stack: string[];
   values: string[];
-  /** Positions of devices, where no mesh axes say who is in a group. */
+  /** Positions of devices, where mesh axes do not say the groups. */
   groups: number[][];
 }
 
@@ -395,7 +386,7 @@ export interface LeastTime {
   source: string;
 }
 
-/** `stage_views.py`: what is under way in the background. */
+/** `stages_view.py`: the work that runs in the background. */
 export interface Background {
   stage?: string;
 }
@@ -414,24 +405,17 @@ export interface Report {
   stage: string;
   started: number;
   times: [string, string][];
-  checks: Check[];
+  checks: { name: string; ok: boolean | null; detail: string }[];
   verdict: string;
   error: Failure | null;
   effects: Effects;
   cache: Cache;
 }
 
-export interface Check {
-  name: string;
-  ok: boolean | null;
-  detail: string;
-}
-
-export type Effects = EffectsPending | EffectsProblem | EffectsFound;
-
-export type EffectsPending = { state: "none" | "reading"; revision: number };
-
-export type EffectsProblem = { state: "done"; revision: number; problem: string };
+export type Effects =
+  | { state: "none" | "reading"; revision: number }
+  | { state: "done"; revision: number; problem: string }
+  | EffectsFound;
 
 export interface EffectsFound {
   state: "done";
@@ -443,7 +427,7 @@ export interface EffectsFound {
   rows: EffectRow[];
   tokens: string[];
   note: string;
-  /** Only after the order was asked for. */
+  /** Only after the order was requested. */
   watching?: boolean;
   failed?: string;
   observed?: EffectEvent[];
@@ -566,7 +550,7 @@ export interface Explanation {
   error: string;
 }
 
-/** The same with a number for every text. */
+/** The same with a number for every string. */
 export type PackedExplanation = {
   [K in keyof Explanation]: Explanation[K] extends string[] ? number[] : number;
 };
@@ -596,7 +580,7 @@ export type ActionKind =
   | "observe"
   | "save";
 
-/** Text that was typed, or a choice that was made; null where the field says it all. */
+/** Text that was typed, or a choice; null for a button. */
 export type EditValue = string | number | (number | null)[] | null;
 
 /** What Python sends beside the traits: the saved page. */

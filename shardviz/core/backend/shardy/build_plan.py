@@ -30,9 +30,9 @@ from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.tracing import Traced, placed_spec, trace
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import joined, plural, shown
-from shardviz.core.layout.divisibility import Misfit
+from shardviz.core.layout.layout import Misfit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.request import Request
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.program import Program

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from shardviz.core.backend.shardy import rewrites
+from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
     NOWHERE,
     AttributeCache,
@@ -178,7 +178,7 @@ class PlanBuilder(ABC):
             fields: what it has of PlannedOp's fields beside those that every operation has.
         """
         location = context.call.inner(self.attributes.location(op))
-        opcode = fields.pop("opcode", None) or rewrites.name_of(op)
+        opcode = fields.pop("opcode", None) or pipeline.name_of(op)
         results = list(op.results)
         name = self._names.take(base_name(location.op, opcode), len(results))
         operands = fields.pop("operands", None)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from shardviz.core.backend.shardy import control_flow, rewrites
+from shardviz.core.backend.shardy import control_flow, pipeline
 from shardviz.core.backend.shardy.attributes import (
     AttributeCache,
     named_attribute,
@@ -89,7 +89,7 @@ class PlanReader(PlanBuilder):
     def _read_op(self, op: Any, context: BlockContext) -> None:
         rule = self.attributes.rule(op)
         operands = self.named(op.operands)
-        opcode = rewrites.name_of(op)
+        opcode = pipeline.name_of(op)
         words = rule_in_words(rule, operands, _reduces(op, opcode)) if rule else ""
         fields: dict[str, Any] = {"opcode": opcode, "rule": words, "factors": rule}
         if opcode == "custom_call":

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tests.rungs.programs import CASES
+from tests.stages.programs import CASES
 
 SUMS = ("all-reduce", "reduce-scatter")
 PART = re.compile(r"each device has a part|each device has written|each device finds")

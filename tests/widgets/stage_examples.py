@@ -7,7 +7,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
 from shardviz.core.program.report import Collective, Failure, Memory, Report
-from shardviz.widgets.stages_view import Side
+from shardviz.widgets.stages_view import StageResults
 
 MESH = make_mesh(data=4, model=2)
 BAD = "<img src=x onerror=alert(1)>"
@@ -52,7 +52,7 @@ REPORT = Report(
     memory=Memory(arguments=3 << 30, outputs=1 << 30, temporaries=20 << 30, capacity=16 << 30),
     notes=("The torus refuses this mesh: devices stand in plain order.",),
 )  # fmt: skip
-SIDE = Side(PLAN, 0, REPORT, 0, "")
+RESULTS = StageResults(PLAN, 0, REPORT, 0, "")
 
 DIAGNOSIS = Diagnosis(
     "dot_general", "block.py:20", f"Both sides contract over model {BAD}.",

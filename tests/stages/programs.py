@@ -15,7 +15,7 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery
-from tests.rungs import blocks, functions
+from tests.stages import blocks, functions
 
 TWO = ("data=2, model=2", "data=4, model=2", "data=4, model=4")
 ONE = ("data=2", "data=4", "data=8")

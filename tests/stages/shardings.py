@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from shardviz.core.layout.partition_spec import Spec
-from tests.rungs.proto import Message
+from tests.stages.proto import Message
 
 _REPLICATED, _OTHER = 0, 3  # OpSharding's types
 _PART = re.compile(r"(.+):\((\d+)\)(\d+)")

@@ -1,4 +1,4 @@
-"""`python -m tests.rungs.dumps FILE`: compiles every case on every mesh, and keeps what came out.
+"""`python -m tests.stages.dumps FILE`: compiles every case on every mesh, and keeps what came out.
 
 In a process of its own, since it needs more devices than the other tests. FILE then holds a pickled
 dict of case and mesh -> Entry.
@@ -124,7 +124,7 @@ def main(path: str) -> None:
     """Compiles them all."""
     import jax
 
-    from tests.rungs.programs import CASES, DEVICES
+    from tests.stages.programs import CASES, DEVICES
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
     begun = time.perf_counter()
@@ -139,6 +139,6 @@ def main(path: str) -> None:
 if __name__ == "__main__":
     os.environ["JAX_PLATFORMS"] = "cpu"
     # So that what is pickled names this module as the tests import it.
-    from tests.rungs import dumps
+    from tests.stages import dumps
 
     dumps.main(sys.argv[1])

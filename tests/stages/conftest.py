@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rungs.dumps import Entry
+from tests.stages.dumps import Entry
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,7 +22,7 @@ def dumped(tmp_path_factory) -> Mapping[tuple[str, str], Entry]:
     path = tmp_path_factory.mktemp("stages") / "dumps.pickle"
     environment = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"}
     ran = subprocess.run(
-        [sys.executable, "-m", "tests.rungs.dumps", str(path)],
+        [sys.executable, "-m", "tests.stages.dumps", str(path)],
         cwd=ROOT, env={**environment, "JAX_PLATFORMS": "cpu"},
         capture_output=True, text=True, timeout=600,
     )  # fmt: skip

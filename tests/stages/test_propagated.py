@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 
 from shardviz.core.layout.partition_spec import Spec
-from tests.rungs.programs import CASES
-from tests.rungs.propagated import compare
-from tests.rungs.shardings import Blocks, of_spec, of_text, replicated
+from tests.stages.programs import CASES
+from tests.stages.propagated import compare
+from tests.stages.shardings import Blocks, of_spec, of_text, replicated
 
 AXES, SIZES = ("a", "b"), (2, 2)
 

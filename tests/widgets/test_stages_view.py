@@ -10,8 +10,8 @@ from shardviz.core.program.report import Check, Collective, Failure, Memory, Rep
 from shardviz.core.program.roofline import roofline
 from shardviz.core.program.sharding_rule import ShardingRule
 from shardviz.widgets.report_view import memory_view, verdict
-from shardviz.widgets.stages_view import Side, stages_view
-from tests.widgets.rung_examples import (
+from shardviz.widgets.stages_view import StageResults, stages_view
+from tests.widgets.stage_examples import (
     COMPILED,
     FULL,
     LOOP,
@@ -21,7 +21,7 @@ from tests.widgets.rung_examples import (
     PLANNED,
     REFUSED,
     REPORT,
-    SIDE,
+    RESULTS,
     SUMS,
 )
 
@@ -37,7 +37,7 @@ def mark(view: dict, *between: int) -> dict:
 
 
 def test_every_stage_says_its_sum_its_time_and_its_state():
-    view = stages_view(SIDE)
+    view = stages_view(RESULTS)
     assert [r["state"] for r in view["stages"]] == ["estimate", "live", "live"]
     assert stage(view, "propagated")["text"] == "3 all-reduce, 1 all-gather, 1 all-to-all"
     assert stage(view, "propagated")["took"] == "35 ms"
@@ -48,18 +48,18 @@ def test_every_stage_says_its_sum_its_time_and_its_state():
 
 
 def test_the_marks_say_what_changed():
-    view = stages_view(SIDE)
+    view = stages_view(RESULTS)
     assert mark(view, 0, 1)["tone"] == "more"
     assert "3 combined into 1" in mark(view, 1, 2)["text"]
     assert mark(view, -1, 0)["text"] == "1 value got axes"
-    same = stages_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=PLANNED)))
+    same = stages_view(dataclasses.replace(RESULTS, report=REPORT.replace(partitioned=PLANNED)))
     assert mark(same, 0, 1) | {"title": ""} == {
         "between": [0, 1], "text": "estimate was right", "tone": "same", "title": "",
     }  # fmt: skip
 
 
-def test_every_collective_stands_in_exactly_one_row():
-    view = stages_view(SIDE)
+def test_every_collective_is_in_exactly_one_row():
+    view = stages_view(RESULTS)
     for i, known in enumerate((PLANNED, PARTITIONED, COMPILED)):
         seen = Counter(k for row in view["rows"] for k in row["cells"][i])
         assert seen == Counter(range(len(known)))
@@ -67,16 +67,16 @@ def test_every_collective_stands_in_exactly_one_row():
     assert sorted(together["cells"][0]) == sorted(together["cells"][1]) == [0, 1, 2]
 
 
-def test_rows_stand_by_bytes_and_equal_collectives_are_told_apart():
-    twin = Side(PLAN.replace(collectives=(LOOP,) * 4), 0, None)
+def test_rows_are_sorted_by_bytes_and_equal_collectives_have_one_each():
+    twin = StageResults(PLAN.replace(collectives=(LOOP,) * 4), 0, None)
     assert Counter(k for r in stages_view(twin)["rows"] for k in r["cells"][0]) == Counter(range(4))
-    shares = [row["share"] for row in stages_view(SIDE)["rows"]]
+    shares = [row["share"] for row in stages_view(RESULTS)["rows"]]
     assert shares == sorted(shares, reverse=True)
     assert shares[0] == 1.0
 
 
-def test_what_the_compiler_names_only_is_explained_in_the_words_of_the_plan():
-    view = stages_view(SIDE)
+def test_collectives_of_the_compiler_have_the_causes_of_the_plan():
+    view = stages_view(RESULTS)
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
     assert sorted(together["causes"]) == [f"Layer {i} sums over rows." for i in range(3)]
     assert together["tags"] == ["async", "combined"]
@@ -85,12 +85,12 @@ def test_what_the_compiler_names_only_is_explained_in_the_words_of_the_plan():
 def test_a_step_between_slices_is_called_so():
     one = Collective("all-reduce", ("data",), 1024, is_async=True, between_slices=True)
     report = Report("block", "TPU v5e 4×4 × 2 slices, described", collectives=(one,), compile_s=1.0)
-    (row,) = stages_view(Side(report=report))["collectives"][2]
+    (row,) = stages_view(StageResults(report=report))["collectives"][2]
     assert row["tags"] == ["async", "between slices"]
 
 
 def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked():
-    view = stages_view(SIDE)
+    view = stages_view(RESULTS)
     loop = next(c for c in view["collectives"][0] if c["number"] == PLANNED.index(LOOP))
     assert (loop["bytes"], loop["total"], loop["tags"]) == ("4 KiB", "48 KiB", ["× 12"])
     full = next(c for c in view["collectives"][1] if c["number"] == PARTITIONED.index(FULL))
@@ -98,49 +98,49 @@ def test_loops_count_as_often_as_they_run_and_a_full_rematerialisation_is_marked
     assert full["phase"] == "backward"
 
 
-def test_an_estimate_of_another_program_is_compared_with_nothing():
-    view = stages_view(dataclasses.replace(SIDE, plan_revision=1))
+def test_an_estimate_of_another_program_is_not_compared():
+    view = stages_view(dataclasses.replace(RESULTS, plan_revision=1))
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [1, 2]]
     assert {tuple(c["between"]) for c in view["changes"]} == {(1, 2)}
     assert view["revisions"] == [1, 0, 0]
 
 
-def test_without_the_partitioners_answer_the_end_is_compared_with_the_estimate():
-    view = stages_view(dataclasses.replace(SIDE, report=REPORT.replace(partitioned=None)))
+def test_without_the_partitioners_answer_the_compiled_stage_is_compared_with_the_estimate():
+    view = stages_view(dataclasses.replace(RESULTS, report=REPORT.replace(partitioned=None)))
     assert stage(view, "partitioned")["state"] == "none"
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [0, 2]]
 
 
 @pytest.mark.parametrize(
-    ("side", "states"),
+    ("results", "states"),
     [
-        (Side(), ["none", "none", "none"]),
-        (Side(PLAN, 0), ["estimate", "none", "none"]),
-        (Side(REFUSED, 0), ["failed", "none", "none"]),
-        (Side(PLAN, 0, FAILED, 0), ["estimate", "failed", "failed"]),
+        (StageResults(), ["none", "none", "none"]),
+        (StageResults(PLAN, 0), ["estimate", "none", "none"]),
+        (StageResults(REFUSED, 0), ["failed", "none", "none"]),
+        (StageResults(PLAN, 0, FAILED, 0), ["estimate", "failed", "failed"]),
     ],
     ids=["nothing", "a plan", "a refused plan", "a failed compile"],
 )
-def test_what_is_not_known_is_said(side, states):
-    view = stages_view(side)
+def test_unknown_stages_say_so(results, states):
+    view = stages_view(results)
     assert [r["state"] for r in view["stages"]] == states
     assert all(r["text"] for r in view["stages"])
 
 
-def test_the_reason_why_the_partitioner_waits_stands_on_its_stage():
-    view = stages_view(Side(PLAN, 0, reason="press Compile: it takes a while"))
+def test_the_reason_why_the_partitioner_waits_is_on_its_stage():
+    view = stages_view(StageResults(PLAN, 0, reason="press Compile: it takes a while"))
     assert stage(view, "partitioned")["text"] == "press Compile: it takes a while"
 
 
 def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
     many = PLAN.replace(collectives=SUMS * 1000)
     report = REPORT.replace(partitioned=SUMS * 1000, collectives=SUMS * 1000)
-    view = stages_view(Side(many, 0, report, 0))
+    view = stages_view(StageResults(many, 0, report, 0))
     assert view["left_out"] == [2700, 2700, 2700]
     assert len(json.dumps(view)) < 900_000
 
 
-def test_memory_stands_against_what_the_device_has():
+def test_memory_is_compared_with_the_capacity():
     view = memory_view(REPORT)
     assert view["over"]
     assert view["sentence"] == "24 GiB of 16 GiB on each device: 1.5 times what it has."
@@ -155,8 +155,8 @@ def test_memory_stands_against_what_the_device_has():
         (Memory(arguments=1 << 20), "its capacity is not known"),
         (Memory(arguments=1 << 20, capacity=1 << 40), "less than 1 %"),
         (Memory(arguments=1 << 30, outputs=1 << 30, aliased=1 << 30, capacity=2 << 30), "50 %"),
-        (Memory(arguments=1, host_arguments=2 << 20), "Beside that, 2 MiB a device lie in the"),
-        (Memory(host_outputs=2 << 20), "Beside that, 2 MiB a device lie in the"),
+        (Memory(arguments=1, host_arguments=2 << 20), "In addition, 2 MiB per device are in host"),
+        (Memory(host_outputs=2 << 20), "In addition, 2 MiB per device are in host"),
         (Memory(), ""),
     ],
 )
@@ -182,12 +182,12 @@ def test_operations_are_priced_with_the_plan_of_the_same_program():
         "block", "TPU v5e 4×4", cost={"flops": 1e9, "bytes accessed": 1e6}, compile_s=1.0
     )
     report = report.replace(roofline=roofline(report, "tpu:v5e:4x4"))
-    same, apart = (stages_view(Side(plan, 0, report, n))["memory"] for n in (0, 1))
+    same, other = (stages_view(StageResults(plan, 0, report, n))["memory"] for n in (0, 1))
     assert [(o["name"], o["source"], o["share"]) for o in same["operations"]] == [
         ("y", "block.py:3", 1.0)
     ]
-    assert apart["operations"] == []
-    assert same["times"] == apart["times"] != []
+    assert other["operations"] == []
+    assert same["times"] == other["times"] != []
 
 
 def test_a_run_is_summed_up_in_a_few_words():

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from tests.rungs.programs import CASES
-from tests.rungs.proto import Module, axes_by_search, axes_of_moves
+from tests.stages.programs import CASES
+from tests.stages.proto import Module, axes_by_search, axes_of_moves
 
 PAIRS = [(case.name, mesh) for case in CASES for mesh in case.meshes]
 

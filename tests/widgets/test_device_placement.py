@@ -1,4 +1,4 @@
-"""Devices by position, and the links of a chosen collective: what the kernel sends the page."""
+"""Views that the kernel sends: devices by position, and the links of a chosen collective."""
 
 import struct
 
@@ -10,9 +10,9 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Collective, Report
 from shardviz.gallery import programs
-from shardviz.widgets.device_placement import DeviceOrders, device_placement, why_no_placement
+from shardviz.widgets.device_placement import DeviceAssignments, device_placement, why_no_placement
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.pictures import LinkPictures, links_view
+from shardviz.widgets.pictures import LinkPictures, link_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import open_state, session_state
 
@@ -32,7 +32,7 @@ def explorer(**kwargs: str) -> Explorer:
 
 
 def hear(made: Explorer, *intents: dict) -> None:
-    made._hear(None, {"seq": 1, "client": "test", "intents": list(intents)}, None)
+    made._receive(None, {"seq": 1, "client": "test", "intents": list(intents)}, None)
 
 
 def numbers(part: bytes) -> list[int]:
@@ -58,7 +58,7 @@ def test_only_hardware_of_the_size_of_the_mesh_has_positions(target, size, words
     assert (device_placement(make_mesh(data=size), target) is None) == bool(words)
 
 
-def test_devices_that_the_hardware_has_not_have_no_position():
+def test_devices_that_the_hardware_lacks_have_no_position():
     odd = make_mesh({"data": 4}, device_ids=[0, 1, 2, 99])
     assert "are not those of tpu:v5e:2x2" in why_no_placement(odd, "tpu:v5e:2x2")
 
@@ -68,34 +68,34 @@ def test_devices_that_the_hardware_has_not_have_no_position():
 )
 def test_ids_and_hosts_are_those_of_the_hardware(target):
     topology = Topology.parse(target)
-    there = device_placement(MESH, target).mesh
-    ids, hosts = there.device_ids.ravel(), there.process_indices.ravel()
+    placement = device_placement(MESH, target).mesh
+    ids, hosts = placement.device_ids.ravel(), placement.process_indices.ravel()
     assert ids.tolist() == sorted(topology.device_ids.tolist())
-    place = dict(zip(topology.device_ids, topology.process_indices, strict=True))
-    assert hosts.tolist() == [place[i] for i in ids]
+    hosts_of = dict(zip(topology.device_ids, topology.process_indices, strict=True))
+    assert hosts.tolist() == [hosts_of[i] for i in ids]
 
 
 def test_the_order_of_a_compile_wins_for_its_target_and_shape_only():
     order = tuple(np.random.default_rng(1).permutation(16).tolist())
-    orders = DeviceOrders()
+    assignments = DeviceAssignments()
     report = Report("f", "tpu", mesh=make_mesh(MESH.shape, device_ids=list(order)))
-    assert orders.learn(report, MESH, "tpu:v5e:4x4")
-    assert not orders.learn(report, MESH, "tpu:v5e:4x4")
-    found = orders.placement(MESH, "tpu:v5e:4x4")
+    assert assignments.learn(report, MESH, "tpu:v5e:4x4")
+    assert not assignments.learn(report, MESH, "tpu:v5e:4x4")
+    found = assignments.placement(MESH, "tpu:v5e:4x4")
     assert tuple(found.mesh.device_ids.ravel()) == order
     assert found.compiled
     assert "as compiled" in found.words
-    assert not orders.placement(make_mesh(data=2, model=8), "tpu:v5e:4x4").compiled
-    assert not orders.placement(MESH, "tpu:v6e:4x4").compiled
+    assert not assignments.placement(make_mesh(data=2, model=8), "tpu:v5e:4x4").compiled
+    assert not assignments.placement(MESH, "tpu:v6e:4x4").compiled
 
 
-def test_a_report_without_an_order_teaches_none():
-    orders = DeviceOrders()
-    assert not orders.learn(Report("f", "cpu"), MESH, "tpu:v5e:4x4")
-    assert not orders.placement(MESH, "tpu:v5e:4x4").compiled
+def test_a_report_without_an_order_is_ignored():
+    assignments = DeviceAssignments()
+    assert not assignments.learn(Report("f", "cpu"), MESH, "tpu:v5e:4x4")
+    assert not assignments.placement(MESH, "tpu:v5e:4x4").compiled
 
 
-def test_tiles_stand_at_the_coordinates_of_their_devices():
+def test_tiles_are_at_the_coordinates_of_their_devices():
     made = explorer(target="tpu:v5e:2x4", mesh="data=8")
     tiles = made.devices["picture"]["data"]["tiles"]
     buffers = made.devices["picture"]["buffers"]
@@ -154,45 +154,45 @@ CASES = {
 def test_the_sentence_says_what_a_ring_carries(case):
     kind, axes, target, share, words = case
     mesh = make_mesh(data=Topology.parse(target).size // 4, model=4)
-    found = links_view("0:0", Collective(kind, axes, MIB), device_placement(mesh, target))["words"]
+    found = link_view("0:0", Collective(kind, axes, MIB), device_placement(mesh, target))["words"]
     assert found.startswith(f"{words}: each link carries {round(share * 1024)} KiB each way, at ")
 
 
 def test_gpus_and_slices_say_what_leaves_a_chip():
     both = Collective("all-reduce", ("data", "model"), MIB)
-    words = links_view("0:0", both, device_placement(MESH, "gpu:h100:2x8"))["words"]
+    words = link_view("0:0", both, device_placement(MESH, "gpu:h100:2x8"))["words"]
     assert "a GPU sends 1.8 MiB over NVLink and a GPU sends 128 KiB over the network" in words
     wide = device_placement(make_mesh(data=8, model=4), "tpu:v5e:4x4*2")
-    assert "over the network" in links_view("0:0", both, wide)["words"]
+    assert "over the network" in link_view("0:0", both, wide)["words"]
 
 
-def test_loops_count_and_what_is_not_known_is_said():
-    there = device_placement(MESH, "tpu:v5e:4x4")
+def test_loops_count_and_unknown_groups_are_said():
+    placement = device_placement(MESH, "tpu:v5e:4x4")
     loop = Collective("all-gather", ("model",), MIB, trips=12, in_loop=True)
-    assert links_view("0:0", loop, there)["words"].endswith("µs, 12 times.")
-    lost = links_view("0:0", Collective("all-reduce", ("model:(1)2",), MIB), there)
+    assert link_view("0:0", loop, placement)["words"].endswith("µs, 12 times.")
+    lost = link_view("0:0", Collective("all-reduce", ("model:(1)2",), MIB), placement)
     assert lost["picture"] is None
     assert "is not known" in lost["words"]
     ragged = Collective("ragged-all-to-all", ("model",), MIB)
-    assert "No routes are known" in links_view("0:0", ragged, there)["words"]
+    assert "No routes are known" in link_view("0:0", ragged, placement)["words"]
 
 
-def test_the_newest_choice_is_the_one_that_is_drawn():
-    told: list[str] = []
-    pictures = LinkPictures(lambda: told.append(pictures.view["key"]))
-    there = device_placement(MESH, "tpu:v5e:4x4")
+def test_the_latest_choice_is_drawn():
+    drawn: list[str] = []
+    pictures = LinkPictures(lambda: drawn.append(pictures.view["key"]))
+    placement = device_placement(MESH, "tpu:v5e:4x4")
     for number in range(20):
         pictures.chosen = f"0:{number}"
-        pictures.update(Collective("all-gather", ("model",), MIB << number % 3), there)
+        pictures.update(Collective("all-gather", ("model",), MIB << number % 3), placement)
     assert pictures.wait(10)
-    assert pictures.view["key"] == told[-1] == "0:19"
+    assert pictures.view["key"] == drawn[-1] == "0:19"
     pictures.chosen = ""
-    pictures.update(None, there)
+    pictures.update(None, placement)
     assert pictures.view == {}
     pictures.close()
 
 
-def test_a_choice_by_position_brings_its_links_and_letting_go_takes_them():
+def test_a_choice_by_position_shows_its_links_and_none_without_it():
     made = explorer()
     made.page()  # plans
     hear(made, {"kind": "links", "value": "0:0"})
@@ -223,15 +223,17 @@ def test_the_order_that_a_compile_chose_is_shown():
     made = explorer()
     order = [*range(8, 16), *range(8)]
     report = Report("f", "TPU", mesh=make_mesh(MESH.shape, device_ids=order))
-    made._learn_order(report, made.session.program, "tpu:v5e:4x4")
+    made._learn_assignment(report, made.session.program, "tpu:v5e:4x4")
     assert made.devices["count"] == "16 · as compiled"
     assert numbers(made.devices["ids"]) == order
 
 
 def test_an_order_is_of_its_ids_and_not_of_its_names():
-    order, orders = list(range(15, -1, -1)), DeviceOrders()
-    orders.learn(Report("f", "", mesh=make_mesh(MESH.shape, device_ids=order)), MESH, "tpu:v5e:4x4")
-    assert orders.placement(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
+    order, assignments = list(range(15, -1, -1)), DeviceAssignments()
+    assignments.learn(
+        Report("f", "", mesh=make_mesh(MESH.shape, device_ids=order)), MESH, "tpu:v5e:4x4"
+    )
+    assert assignments.placement(make_mesh(a=4, b=4), "tpu:v5e:4x4").compiled
     permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())
-    assert not orders.placement(permuted, "tpu:v5e:4x4").compiled
-    assert not orders.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")
+    assert not assignments.placement(permuted, "tpu:v5e:4x4").compiled
+    assert not assignments.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from shardviz.core.program.plan_values import PlannedOp
-from tests.rungs.dumps import Entry
-from tests.rungs.proto import Instruction, Module, Shape
-from tests.rungs.shardings import Blocks, of_module, of_spec, of_text
+from tests.stages.dumps import Entry
+from tests.stages.proto import Instruction, Module, Shape
+from tests.stages.shardings import Blocks, of_module, of_spec, of_text
 
 # StableHLO's name for it to XLA's; the same with hyphens where not listed.
 _OPCODES: Mapping[str, str] = {
@@ -95,7 +95,7 @@ def _hold(entry: Entry, key: Key, mine: list[Blocks], their: list, found: Compar
     if _settled(entry, key) == Counter(mine):
         found.resharded.append(key)
     else:
-        found.differences.append(f"{key}: plan {_told(mine)}, XLA {_told(their)}")
+        found.differences.append(f"{key}: plan {_shown(mine)}, XLA {_shown(their)}")
 
 
 def _by_shape(entry: Entry, key: Key, mine: list[Blocks], found: Comparison) -> None:
@@ -105,7 +105,7 @@ def _by_shape(entry: Entry, key: Key, mine: list[Blocks], found: Comparison) -> 
         return
     found.by_shape += len(mine)
     if not set(mine) <= set(settled):
-        found.differences.append(f"{key}: plan {_told(mine)}, Shardy {_told(list(settled))}")
+        found.differences.append(f"{key}: plan {_shown(mine)}, Shardy {_shown(list(settled))}")
 
 
 def _ours(entry: Entry) -> dict[Key, list[Blocks]]:
@@ -187,5 +187,5 @@ def _settled(entry: Entry, key: Key) -> Counter[Blocks]:
     )
 
 
-def _told(blocks: list) -> str:
+def _shown(blocks: list) -> str:
     return ", ".join(f"{n} x {b}" for b, n in Counter(blocks).items())
