@@ -1,7 +1,7 @@
 """Wrong inputs, by the field they are given to: what people type, paste or pass by accident.
 
 `WRONG[field]` maps a label to a value; `texts(field)` gives those that can be typed. Every one
-must be refused in one printable sentence, by the public functions and at the Explorer's fields alike.
+must be refused in one printable sentence, by the public functions and by the Explorer's fields.
 """
 
 from __future__ import annotations

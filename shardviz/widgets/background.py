@@ -216,7 +216,7 @@ class Job:
 
     def _made(self, cancelled: Callable[[], bool]) -> Report:
         # Here, and not at the top: only Compile and Run need jax.
-        from shardviz.core.backend.call_cache import jax_caches
+        from shardviz.core.backend import jax_events
         from shardviz.core.backend.worker import run
 
         def enter(stage: str) -> None:
@@ -230,7 +230,7 @@ class Job:
                 self._changed(self)
 
         make = run.compile_program if self.kind == "compile" else run.run_program
-        with jax_caches.jax_cache_events() as seen:
+        with jax_events.jax_cache_events() as seen:
             report = make(
                 self.program,
                 target=self.target or None,

@@ -49,7 +49,7 @@ def test_every_kind_is_named(kind, eight_devices):
 def test_as_many_tokens_go_in_and_out_as_there_are_ordered_effects(kind, eight_devices):
     found = sv.effects(on(1, KINDS[kind]))
     ordered = sum(use.ordered for use in found.uses)
-    assert [t.place for t in found.tokens] == ["in"] * ordered + ["out"] * ordered
+    assert [t.direction for t in found.tokens] == ["in"] * ordered + ["out"] * ordered
 
 
 def test_tokens_are_read_where_the_mesh_is_refused(eight_devices):
@@ -158,7 +158,7 @@ def test_wrong_inputs_are_explained_in_words(call, words):
 
 def test_a_jax_without_its_lists_is_said_in_words(monkeypatch, eight_devices):
     monkeypatch.setattr(effect_rules, "effect_sets", lambda: None)
-    assert "another place than shardviz knows" in effect_rules.without_sets()
+    assert "another module than shardviz knows" in effect_rules.without_sets()
     effect = next(iter(jax.jit(lambda x: KINDS["print, ordered"](x)).trace(STRUCT).jaxpr.effects))
     assert effect_rules.is_ordered_effect(effect)
     assert not effect_rules.is_shardable(effect)

@@ -298,7 +298,7 @@ def test_set_mesh_inside_jit_is_refused_before_it_is_tried():
     )
 
 
-def test_a_disabled_with_is_named():
+def test_a_disabled_with_is_explained():
     jax.config.update("jax_disallow_mesh_context_manager", True)
     try:
         said = mesh_context().entering(make_mesh(x=2), "with")

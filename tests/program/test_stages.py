@@ -96,7 +96,7 @@ CASES = {
         [one(axes=("data",))], [one("reduce-scatter", axes=("model",), op="b", source="")],
         ["removed", "added"], "Gone"),
     "rematerialised": ([one("all-gather")], [one("all-gather", rematerialises=True)], ["kept"],
-                       "full rematerialisation: every device makes the whole array"),
+                       "full rematerialisation: every device makes the full array"),
 }  # fmt: skip
 
 

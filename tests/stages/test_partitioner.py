@@ -201,7 +201,7 @@ def test_flags_that_came_too_late_for_xla_are_said(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_none():
     dumped = compile_with_dump(lowered(), {"xla_dump_to": "sponge"})
-    assert "'sponge', where it was asked to go, is no folder" in dumped.reason
+    assert "'sponge', where it was to go, is no folder" in dumped.reason
 
 
 def test_jaxs_compilation_cache_still_hits_and_is_named(tmp_path):
@@ -294,12 +294,12 @@ def test_of_several_modules_the_named_one_is_read(tmp_path):
     assert "jit_reference_12" in partitioned_text(tmp_path)
 
 
-def test_dumps_go_where_there_is_space(monkeypatch, tmp_path):
+def test_dumps_go_where_memory_is_free(monkeypatch, tmp_path):
     assert os.path.isdir(dump_root())
     monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path))
-    monkeypatch.setattr(partitioner, "_ROOM", 0)
+    monkeypatch.setattr(partitioner, "_MIN_FREE", 0)
     assert dump_root() == str(tmp_path)
-    monkeypatch.setattr(partitioner, "_ROOM", 2**70)
+    monkeypatch.setattr(partitioner, "_MIN_FREE", 2**70)
     assert dump_root() == tempfile.gettempdir()
     monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path / "gone"))
     assert dump_root() == tempfile.gettempdir()

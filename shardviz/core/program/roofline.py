@@ -376,8 +376,8 @@ def _notes(
         )
     if not planned and report.loops:
         notes.append(
-            "XLA's cost analysis counts the body of a loop once; the roofline of"
-            " sv.stages(program, target) counts every iteration."
+            "XLA's cost analysis counts the body of a loop once:"
+            " sv.stages(program, target).roofline counts each time it runs."
         )
     unknown = sum(r.trips is None for r in moves)
     if unknown:

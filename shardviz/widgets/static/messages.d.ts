@@ -439,7 +439,7 @@ export interface EffectRow {
   ordered: boolean;
   shardable: boolean;
   where: string;
-  stands: string[];
+  nesting: string[];
   calls: number;
   note: string;
 }
