@@ -207,7 +207,7 @@ def compare_meshes(
     >>> import jax, jax.numpy as jnp
     >>> here = jax.sharding.Mesh(jax.devices()[:1], ("x",))
     >>> print(compare_meshes(here, here, jnp.sin, jax.ShapeDtypeStruct((8,), "float32")).explain())
-    Nothing was done anew for the second mesh: it has the devices of the first.
+    Nothing was done again for the second mesh: it has the devices of the first.
     """
     contexts = import_optional("shardviz.core.backend.mesh_context", "sv.compare_meshes", "jax")
     return contexts.compare_meshes(first, second, fn, *arrays, specs=specs)

@@ -112,7 +112,7 @@ def test_a_sharding_spec_is_parsed_again_on_another_mesh():
     session.edit("mesh", "a=4, b=2")
     assert str(session.arrays[0].spec) == "P(None, 'b')"
     session.edit("mesh", "a=2, b=4")
-    assert "no row of axes" in session.fields[0].errors["spec"]
+    assert "no product of neighbouring axes" in session.fields[0].errors["spec"]
     session.edit("mesh", "a=2, b=2, c=2")
     assert session.fields[0].errors == {}
     assert str(session.arrays[0].spec) == "P(None, 'c')"
@@ -123,7 +123,7 @@ def test_a_sharding_spec_that_no_partition_spec_equals_is_refused_in_words():
     for text, part in (
         ("ShardingSpec((Unstacked(8), NoSharding()), (ShardedAxis(0),))", "Unstacked removes"),
         ("ShardingSpec((Chunked([4]), NoSharding()), (ShardedAxis(0),))", "is for 4 devices"),
-        ("ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))", "no row"),
+        ("ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))", "no product of"),
     ):
         session.edit("spec", text, 0)
         assert part in session.fields[0].errors["spec"], text

@@ -449,7 +449,7 @@ export interface EffectEvent {
   device: number | null;
   name: string;
   what: string;
-  stands: string;
+  nesting: string;
   ordered: boolean;
   values: string;
 }
