@@ -123,7 +123,10 @@ def test_a_sharding_spec_that_no_partition_spec_equals_is_refused_in_words():
     for text, part in (
         ("ShardingSpec((Unstacked(8), NoSharding()), (ShardedAxis(0),))", "Unstacked removes"),
         ("ShardingSpec((Chunked([4]), NoSharding()), (ShardedAxis(0),))", "is for 4 devices"),
-        ("ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))", "no product of"),
+        (
+            "ShardingSpec((Chunked([2]), NoSharding()), (ShardedAxis(0), Replicated(4)))",
+            "no product of",
+        ),
     ):
         session.edit("spec", text, 0)
         assert part in session.fields[0].errors["spec"], text
