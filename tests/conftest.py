@@ -57,10 +57,13 @@ TOGETHER = ("tests/browser/", "tests/stages/")
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """What `-n auto` means: as many as may run at once; on one core all stays in this process."""
+    """What `-n auto` means: one more than there are cores, as some wait for a browser or a worker.
+
+    On one core all stays in this process.
+    """
     may = getattr(os, "sched_getaffinity", None)  # not on every system
     cores = len(may(0)) if may else os.cpu_count() or 1
-    return cores if cores > 1 else 0
+    return cores + 1 if cores > 1 else 0
 
 
 @pytest.hookimpl(optionalhook=True)

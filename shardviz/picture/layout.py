@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.format import bytes_text, plural
+from shardviz.core.format import bytes_text, ids_text, plural
 from shardviz.core.layout.array_spec import ArraySpec, format_names
 from shardviz.core.layout.layout import Layout
 from shardviz.picture.blocks import (
@@ -26,7 +26,6 @@ from shardviz.picture.blocks import (
     holders_of,
     select_blocks,
 )
-from shardviz.picture.device_ids import ids_text
 from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
 from shardviz.picture.page import label_span, moved, page
 from shardviz.picture.picture import (

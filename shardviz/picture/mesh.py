@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import MeshError
-from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.picture.blocks import array_title, check_drawable
-from shardviz.picture.device_ids import ids_text
 from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
 from shardviz.picture.page import moved, page
 from shardviz.picture.picture import (

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.display import Displayed
-from shardviz.picture.device_ids import ids_text
+from shardviz.core.format import ids_text
 
 INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
 RESERVED = (INDEX, GROUP, DEVICE, DEVICES, PEERS)

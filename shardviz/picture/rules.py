@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardviz.core.format import joined, plural
+from shardviz.core.format import ids_text, joined, plural
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rule, Rules
 from shardviz.core.layout.verdicts import Outcome, Verdict
-from shardviz.picture.device_ids import ids_text
 from shardviz.picture.page import page
 from shardviz.picture.picture import Label, Picture, make_tiles, no_tiles
 from shardviz.picture.spec_bars import NOT_SPLIT_GROUP

@@ -40,7 +40,7 @@ out. `of` is "index" (the tile's number), "group", "device" or the name of a col
 becomes n = (v // divide [% modulo, unless 0]) * times + plus, shown as words[n] if there are
 words. `of: "devices"` is the list of the device ids of the tile (holders[offsets[i]] up to
 holders[offsets[i + 1]]; where offsets are null, its own device) and `of: "peers"` that of the
-devices of the other tiles of its group; both are set as `shardviz.picture.device_ids.ids_text(ids,
+devices of the other tiles of its group; both are set as `shardviz.core.format.ids_text(ids,
 limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
 line to the right edge of the tile.
 

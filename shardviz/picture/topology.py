@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from shardviz.core.format import bytes_text, plural, seconds_text
+from shardviz.core.format import bytes_text, ids_text, plural, seconds_text
 from shardviz.core.hardware.interconnect import LinkUse, device_rows
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.hardware.torus import Torus
@@ -14,7 +14,6 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use, collective_name
 from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
-from shardviz.picture.device_ids import ids_text
 from shardviz.picture.page import page
 from shardviz.picture.picture import (
     DEVICE,

@@ -14,7 +14,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import mlir
 
 import shardviz as sv
-from shardviz.core.backend import jax_effects as effect_rules
+from shardviz.core.backend import jaxprs as effect_rules
 from shardviz.core.program.effects import Effects, EffectUse
 from tests.effects.programs import KINDS, PLACES, STRUCT
 

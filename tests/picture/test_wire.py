@@ -112,7 +112,7 @@ def test_a_page_reads_the_same_tiles_and_words(name):
 
 
 def test_a_page_writes_ids_as_python_does():
-    from shardviz.picture.device_ids import ids_text
+    from shardviz.core.format import ids_text
 
     dice = np.random.default_rng(1)
     cases = [([], 0), ([1], 5), (list(range(4000)), 0), (list(range(0, 4000, 2)), 6)]

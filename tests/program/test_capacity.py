@@ -7,13 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from shardviz.core.backend import devices
-from shardviz.core.backend.devices import (
-    Capacity,
-    capacity_of,
-    host_available,
-    refusal,
-    run_bytes,
-)
+from shardviz.core.backend.devices import Capacity, capacity_of, host_available, refusal, run_bytes
 from shardviz.core.program.report import Memory
 
 GIB = 1 << 30

@@ -15,8 +15,7 @@ from jax.sharding import PartitionSpec as P
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.described_devices import missing
-from shardviz.core.backend.program_meshes import NO_MESH, differing_axes, in_context
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.tracing import NO_MESH, differing_axes, in_context, trace
 from shardviz.core.backend.worker.export import export_program
 
 SIZES, NAMES = (2, 4), ("data", "model")

@@ -13,7 +13,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp, local_shape
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule, local_shape
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
 from shardviz.core.program.roofline import (
@@ -22,7 +22,6 @@ from shardviz.core.program.roofline import (
     roofline,
     with_operations,
 )
-from shardviz.core.program.sharding_rule import ShardingRule
 from shardviz.core.program.stages import Stages
 from shardviz.picture.show import draw, to_text
 

@@ -10,7 +10,7 @@ from shardviz.core.backend.shardy import attributes
 from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, source_location
 from shardviz.core.backend.shardy.builder import base_name
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.sharding_rule import rule_in_words
+from shardviz.core.program.plan_values import rule_in_words
 
 ONES = ", ".join(f"{letter}=1" for letter in "jklmnopqrstuvwxyz")
 # name: rule, operands, what it does with reductions, words

@@ -5,10 +5,9 @@ from collections import Counter
 import pytest
 
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
-from shardviz.core.program.sharding_rule import ShardingRule
 from shardviz.widgets.report_view import memory_view, verdict
 from shardviz.widgets.stages_view import StageResults, stages_view
 from tests.widgets.stage_examples import (

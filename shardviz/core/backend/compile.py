@@ -14,10 +14,9 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.jax_effects import has_callbacks
+from shardviz.core.backend.jaxprs import has_callbacks
 from shardviz.core.backend.partitioner import compile_with_dump
-from shardviz.core.backend.program_meshes import in_context
-from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, trace
+from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, in_context, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural
 from shardviz.core.hlo.collectives import read_collectives

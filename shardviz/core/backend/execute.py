@@ -29,12 +29,12 @@ from shardviz.core.backend.compile import (
 from shardviz.core.backend.devices import capacity_of, host_available, refusal
 from shardviz.core.backend.failures import failure
 from shardviz.core.backend.inputs import Inputs
-from shardviz.core.backend.jax_effects import (
+from shardviz.core.backend.jaxprs import (
     forget_failed_callbacks,
+    positive_arguments,
     refusal_on,
     single_device_effects,
 )
-from shardviz.core.backend.jaxprs import positive_arguments
 from shardviz.core.backend.layout_checks import output_layouts, shards_check, spec_checks
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.errors import ProgramError

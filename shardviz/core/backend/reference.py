@@ -10,12 +10,7 @@ from typing import Any
 import jax
 
 from shardviz.core.backend.compile import Executable, Lowered, compile_lowered, lower
-from shardviz.core.backend.devices import (
-    capacity_of,
-    mesh_of,
-    refusal,
-    run_bytes,
-)
+from shardviz.core.backend.devices import capacity_of, mesh_of, refusal, run_bytes
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.inputs import Inputs
 from shardviz.core.backend.numeric_checks import moved_results, step_of, values_check

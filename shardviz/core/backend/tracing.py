@@ -1,4 +1,11 @@
-"""trace() -> Traced: the user's function, seen by jax with the shardings that were requested.
+"""trace() -> Traced: the function of a program, traced by jax with the requested shardings.
+
+A program that is traced on an abstract mesh has no device order, so jax accepts there what it
+refuses on real devices. The checks here find such programs first.
+
+jax also compares the kind of device that a mesh is made for: a mesh of axes alone is not equal to
+the same axes on CPUs, and `shard_map(mesh=...)` refuses it. That makes no difference to a plan, so
+such a program is traced again with its own mesh in context.
 
 Programs are traced flat: leaves in, leaves out. So an executable can serve every program with the
 same text, whatever trees its arguments and results form.
@@ -6,32 +13,238 @@ same text, whatever trees its arguments and results form.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import re
 import time
-from collections.abc import Callable
+import traceback
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shardviz.core.backend.arguments import as_spec, leaves_with_paths, path_name, spread, unique
 from shardviz.core.backend.bridge import jax_dtype
-from shardviz.core.backend.jax_effects import effect_names
-from shardviz.core.backend.program_meshes import (
-    NO_MESH,
-    MeshConflict,
-    in_context,
-    noting_conflict,
-    refuse_other_axes,
-    refuse_other_device_order,
-)
+from shardviz.core.backend.failures import source_of
+from shardviz.core.backend.jaxprs import device_meshes_in, effect_names, mesh_of_value, meshes_in
 from shardviz.core.errors import ProgramError
+from shardviz.core.format import listed, plural
+from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
+
+MAX_SHOWN = 16
+
+
+def refuse_other_device_order(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses a program that names the devices of its mesh in another order than the mesh.
+
+    Raises:
+        ProgramError: with both orders, how they differ, and the source line of the second.
+    """
+    for named, equation in device_meshes_in(jaxpr):
+        own = mesh.device_ids.ravel().tolist()  # here: most programs name no mesh, however large
+        other = [d.id for d in named.devices.flat]
+        if other != own and sorted(other) == sorted(own):
+            raise ProgramError(
+                _two_orders("The program's mesh", own, naming_operation(equation), other)
+            )
+
+
+def _two_orders(first: str, order: list[int], second: str, other: list[int]) -> str:
+    """The sentence on two device orders: which mesh has which, and what to do."""
+    return (
+        f"Two meshes hold the same {plural(len(order), 'device')} in another order. {first}:"
+        f" {_shown(order)}; {second}: {_shown(other)}{transposed(order, other)}. A program runs on"
+        " one order of devices: make both meshes from one array of devices, or move the array"
+        " first with jax.device_put."
+    )
+
+
+def naming_operation(equation: Any) -> str:
+    """The operation that names a mesh, with its source line where jax kept one.
+
+    >>> import jax
+    >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
+    'sin'
+    """
+    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
+    for frame in getattr(traceback, "frames", ()):
+        if is_user_file(frame.file_name):
+            return f"{equation.primitive.name} ({line_in_words(frame.file_name, frame.line_num)})"
+    return equation.primitive.name
+
+
+def transposed(order: list[int], other: list[int]) -> str:
+    """How a transpose or reversal turns one order into the other, in words; else `""`.
+
+    >>> transposed([0, 1, 2, 3, 4, 5], [0, 3, 1, 4, 2, 5])
+    ', which is the first order as 2 × 3, transposed'
+    """
+    size = len(order)
+    for rows in range(2, size // 2 + 1):
+        grid = np.array(order).reshape(rows, -1) if size % rows == 0 else None
+        if grid is not None and np.array_equal(grid.T.ravel(), other):
+            return f", which is the first order as {rows} × {size // rows}, transposed"
+    return ", which is the first order reversed" if order[::-1] == other else ""
+
+
+def _shown(ids: list[int]) -> str:
+    more = f", … {len(ids) - MAX_SHOWN:,} more" if len(ids) > MAX_SHOWN else ""
+    return ", ".join(map(str, ids[:MAX_SHOWN])) + more
+
+
+# No mesh at all: every operation then takes the mesh of its operands.
+NO_MESH = AbstractMesh((), ())
+
+
+@contextlib.contextmanager
+def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
+    """Traces and lowers with this mesh in context, in place of what `jax.set_mesh` set.
+
+    >>> with in_context(AbstractMesh((4,), ("data",))):
+    ...     jax.sharding.get_abstract_mesh().axis_names
+    ('data',)
+    """
+    # Functions may name mesh axes without a mesh: with_sharding_constraint(x, P("data")).
+    if isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:
+        # A mesh that was set before lowers for its own devices, and refuses one of another size.
+        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
+@dataclass
+class MeshConflict:
+    """A mesh that a program names and that jax refuses because of the mesh in context.
+
+    Attributes:
+        context: the mesh in context.
+        named: the mesh that the program names; None where jax refused none.
+        source: the line of the user's code that names it.
+    """
+
+    context: AbstractMesh
+    named: AbstractMesh | None = None
+    source: str = ""
+
+    @property
+    def same_axes(self) -> bool:
+        """Whether the two differ in nothing but the kind of device."""
+        return self.named is not None and _axes(self.named) == _axes(self.context)
+
+
+def noting_conflict(fn: Callable[..., Any], conflict: MeshConflict) -> Callable[..., Any]:
+    """The same function; which of its meshes jax refuses is noted in `conflict`."""
+
+    @functools.wraps(fn)
+    def noting(*args: Any) -> Any:
+        try:
+            return fn(*args)
+        except ValueError as error:
+            # Here, since jax takes its own frames out of the error before it hands it on.
+            conflict.named = _named(error, conflict.context)
+            conflict.source = source_of(error)
+            raise
+
+    return noting
+
+
+def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
+    """Refuses a program that names a mesh with other axes than its own.
+
+    Raises:
+        ProgramError: with both meshes, and what differs.
+    """
+    if conflict.named is not None and not conflict.same_axes:
+        at = f" at {conflict.source}" if conflict.source else ""
+        words = _two_meshes(f"The function names a mesh of its own{at}", conflict.named, mesh)
+        raise ProgramError(f"{words} Give both the same mesh.")
+
+
+def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
+    """Refuses to plan a program in which something is split over a mesh with other axes.
+
+    jax itself takes one with Auto axes: `with_sharding_constraint` over another shape of the same
+    devices.
+
+    Raises:
+        ProgramError: with both meshes, what differs, and the source line of the second.
+    """
+    for named, equation in meshes_in(jaxpr):
+        if (tuple(named.axis_names), tuple(named.axis_sizes)) != (mesh.axis_names, mesh.axis_sizes):
+            words = _two_meshes(
+                f"{naming_operation(equation)} is over a mesh of its own", named, mesh
+            )
+            raise ProgramError(
+                f"{words} A plan has one mesh: give both the same, or use sv.compile, which"
+                " shows what XLA makes of two."
+            )
+
+
+def _two_meshes(start: str, named: Mesh | AbstractMesh, mesh: MeshSpec) -> str:
+    sizes = zip(named.axis_names, named.axis_sizes, strict=True)
+    other = ", ".join(f"{name}={size}" for name, size in sizes)
+    differs = differing_axes(mesh, named)
+    return f"{start}, {other}, and the program's mesh is {mesh}. {differs}"
+
+
+def differing_axes(mesh: MeshSpec, named: Any) -> str:
+    """What differs between the axes of a program's mesh and of one that its function names.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> differing_axes(make_mesh(data=2, model=4), AbstractMesh((2, 2), ("data", "model")))
+    'The sizes differ: model is 2 there and 4 here.'
+    """
+    names, own = tuple(named.axis_names), mesh.axis_names
+    if set(names) != set(own):
+        sides = (("there", names, own), ("here", own, names))
+        extra = [(where, [a for a in mine if a not in other]) for where, mine, other in sides]
+        words = [f"{listed(axes)} only {where}" for where, axes in extra if axes]
+        return f"The axes differ: {', '.join(words)}."
+    if names != own:
+        return f"The axes are in another order: {listed(names)} there."
+    types = [t.name for t in named.axis_types]
+    for what, theirs, ours in (
+        ("sizes", tuple(named.axis_sizes), mesh.axis_sizes),
+        ("types", types, mesh.axis_types),
+    ):
+        rows = zip(names, theirs, ours, strict=True)
+        if differ := [f"{a} is {t} there and {o} here" for a, t, o in rows if t != o]:
+            return f"The {what} differ: {', '.join(differ)}."
+    return ""
+
+
+def _named(error: BaseException, context: AbstractMesh) -> AbstractMesh | None:
+    """The other mesh among the local variables of the jax function that raised the error."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    if "mesh" not in str(error) or not frames:
+        return None
+    innermost = frames[-1]
+    if not str(innermost.f_globals.get("__name__", "")).startswith("jax."):
+        return None
+    for value in innermost.f_locals.values():
+        found = mesh_of_value(value)
+        mesh = None if found is None else found.abstract_mesh
+        if mesh is not None and mesh != context and not mesh.empty and not _manual(mesh):
+            return mesh
+    return None
+
+
+def _manual(mesh: AbstractMesh) -> bool:
+    return any(t.name == "Manual" for t in mesh.axis_types)
+
+
+def _axes(mesh: Any) -> tuple[Any, ...]:
+    return tuple(mesh.axis_names), tuple(mesh.axis_sizes), tuple(mesh.axis_types)
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,16 @@ from dataclasses import dataclass
 
 from shardviz.core.display import Displayed
 from shardviz.core.format import bytes_text, joined
-from shardviz.core.program.plan_values import TIED, PlannedOp, Record, Step, parent_axis
+from shardviz.core.program.plan_values import (
+    TIED,
+    PlannedOp,
+    Record,
+    ShardingRule,
+    Step,
+    Tensor,
+    parent_axis,
+)
 from shardviz.core.program.report import Collective
-from shardviz.core.program.sharding_rule import ShardingRule, Tensor
 
 _Arrivals = dict[tuple[str, str], Step]
 _CAME = {

@@ -13,8 +13,7 @@ from dataclasses import dataclass
 from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp, group_size, local_shape
-from shardviz.core.program.sharding_rule import ShardingRule
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule, group_size, local_shape
 
 # They only move or name values, or contain other operations.
 _FREE = frozenset(

@@ -17,8 +17,13 @@ from jax.experimental import io_callback
 from jax.extend.core import jaxpr_as_fun
 
 from shardviz.core.backend.inputs import value_leaves
-from shardviz.core.backend.jax_effects import effect_word, is_ordered_effect
-from shardviz.core.backend.jaxprs import TOP_LEVEL, nested_in, plain_jaxpr
+from shardviz.core.backend.jaxprs import (
+    TOP_LEVEL,
+    effect_word,
+    is_ordered_effect,
+    nested_in,
+    plain_jaxpr,
+)
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import trace
 from shardviz.core.backend.worker.run import run_program

@@ -21,28 +21,25 @@ from shardviz.core.backend.devices import (
     backend_started,
     chosen_cpus,
 )
-from shardviz.core.backend.jax_effects import (
+from shardviz.core.backend.jaxprs import (
+    JaxprOperation,
     allowed_constructs,
     effect_sets,
     effect_word,
     in_our_words,
     is_ordered_effect,
     is_shardable,
-    refusal_on,
-    single_device_effects,
-    without_sets,
-)
-from shardviz.core.backend.jaxprs import (
-    JaxprOperation,
     named_device_count,
     names_shardings,
     operations,
+    refusal_on,
     results_from_host,
+    single_device_effects,
+    without_sets,
 )
-from shardviz.core.backend.program_meshes import in_context
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import choose, device_mesh
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.tracing import in_context, trace
 from shardviz.core.backend.worker.export import must_run_here
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import shown

@@ -18,7 +18,7 @@ from jaxlib.mlir.dialects import sdy
 
 from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.sharding_rule import ShardingRule, Tensor
+from shardviz.core.program.plan_values import ShardingRule, Tensor
 
 T = TypeVar("T")
 

@@ -19,15 +19,20 @@ from jax.sharding import AxisType, Mesh
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.devices import LEAST_SIMULATED, ask_for_cpus, chosen_cpus
 from shardviz.core.backend.failures import failure, in_words
-from shardviz.core.backend.jax_effects import refusal_on, single_device_effects
-from shardviz.core.backend.program_meshes import in_context, refuse_other_meshes
+from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
 from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
-from shardviz.core.backend.tracing import Traced, placed_spec, trace
+from shardviz.core.backend.tracing import (
+    Traced,
+    in_context,
+    placed_spec,
+    refuse_other_meshes,
+    trace,
+)
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import joined, plural, shown
 from shardviz.core.layout.layout import Misfit

@@ -24,8 +24,7 @@ from shardviz.core.backend.shardy.builder import (
     all_axes,
     names_of_ends,
 )
-from shardviz.core.program.plan_values import parent_axis
-from shardviz.core.program.sharding_rule import rule_in_words
+from shardviz.core.program.plan_values import parent_axis, rule_in_words
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"dense<(-?\d+)>")

@@ -15,8 +15,7 @@ import numpy as np
 
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.plan_values import PlannedOp, group_size
-from shardviz.core.program.sharding_rule import ShardingRule
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule, group_size
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ from shardviz.core.backend.shardy.builder import (
 from shardviz.core.backend.shardy.estimate_limits import LIMITS, limit_note, windows_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_values import TIED, PlannedOp
-from shardviz.core.program.sharding_rule import ShardingRule, rule_in_words
+from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule, rule_in_words
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
 _SUMS = {"dot_general", "convolution", "dot"}

@@ -19,9 +19,8 @@ from jaxlib.version import __version__ as jaxlib_version
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, positive_arguments
-from shardviz.core.backend.program_meshes import in_context
 from shardviz.core.backend.reference import unsharded
-from shardviz.core.backend.tracing import Traced, donated_leaves, trace
+from shardviz.core.backend.tracing import Traced, donated_leaves, in_context, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, shown
 from shardviz.core.hlo.sources import source_lines
