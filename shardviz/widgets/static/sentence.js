@@ -77,7 +77,11 @@ export class Sentence {
 
 /** @param {ArrayView} array */
 function arrayWords({ name, blocks = 1, replicas = 1, shard = [], shardBytes = "" }) {
-  const count = `${blocks.toLocaleString("en")} ${blocks === 1 ? "block" : "blocks"}`;
+  if (blocks === 1) {
+    const all = replicas === 1 ? "1 device holds" : `${replicas.toLocaleString("en")} devices hold`;
+    return [bold(name), ` is not split: ${all} all of it, ${shardBytes} each.`];
+  }
+  const count = `${blocks.toLocaleString("en")} blocks`;
   const holders =
     replicas === 1
       ? "every device holds its own"
