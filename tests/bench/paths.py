@@ -13,6 +13,7 @@ import shardviz as sv
 from shardviz.gallery import programs
 
 _ROOT = str(Path(sv.__file__).parent) + os.sep
+_OWN = str(Path("gallery", "functions.py"))  # the function that is planned, not what plans it
 MOST_FOR_EDIT, MOST_FOR_PLAN = 30, 22
 
 
@@ -26,7 +27,9 @@ def files_entered(call: Callable[[], Any]) -> list[str]:
     def entered(frame: FrameType, event: str, _: Any) -> None:
         code = frame.f_code
         if event == "call" and code.co_name != "<module>" and code.co_filename.startswith(_ROOT):
-            found.add(code.co_filename.removeprefix(_ROOT))
+            file = code.co_filename.removeprefix(_ROOT)
+            if file != _OWN:
+                found.add(file)
 
     before = sys.getprofile()
     sys.setprofile(entered)

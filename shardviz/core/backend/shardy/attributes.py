@@ -455,3 +455,9 @@ def named_attribute(function: Any, kind: str, number: int, name: str = "sdy.shar
     if kind not in function.attributes or name not in function.attributes[kind][number]:
         return None
     return function.attributes[kind][number][name]
+
+
+def defining_op(value: Any) -> Any:
+    """The operation that a value is a result of, or None for an argument of a block."""
+    owner = value.owner
+    return getattr(owner, "operation", owner) if hasattr(owner, "attributes") else None

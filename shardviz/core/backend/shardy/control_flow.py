@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 from shardviz.core.backend.shardy.attributes import (
+    defining_op,
     parse_axes,
     parse_edge_lists,
     parse_edges,
@@ -196,12 +197,6 @@ def _constant(value: Any) -> int | None:
         return None
     found = _NUMBER.match(str(made.attributes["value"]))
     return int(found[1]) if found else None
-
-
-def defining_op(value: Any) -> Any:
-    """The operation that a value is a result of, or None for an argument of a block."""
-    owner = value.owner
-    return getattr(owner, "operation", owner) if hasattr(owner, "attributes") else None
 
 
 def _last(block: Any) -> Any:

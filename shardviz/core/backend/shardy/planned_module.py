@@ -16,8 +16,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, named_attribute
-from shardviz.core.backend.shardy.control_flow import defining_op, trip_count
+from shardviz.core.backend.shardy.attributes import (
+    AttributeCache,
+    SourceLocation,
+    defining_op,
+    named_attribute,
+)
+from shardviz.core.backend.shardy.control_flow import trip_count
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
 
