@@ -51,7 +51,7 @@ function contrast(a, b) {
 }
 
 /**
- * The colour of text on a fill, as `ink_on` of palette.py chooses it: the theme's own where it can
+ * The colour of text on a fill, as `text_colours` of palette.py chooses it: the theme's own where it can
  * be read, else black or white.
  * @param {string} fill
  * @param {Theme} theme
