@@ -112,7 +112,7 @@ class Faults:
 
         def spoiled(*arguments: Any, **options: Any) -> Any:
             exported = packed(*arguments, **options)
-            # The last bytes name source lines; without those alone it may be read all the same.
+            # With only a few of the last bytes missing it may be read all the same.
             length = self.random.randrange(len(exported.module) * 9 // 10)
             noise = self.random.randbytes(self.random.randrange(64))
             return replace(exported, module=exported.module[:length] + noise)
