@@ -43,6 +43,11 @@ def run(made: Program, *values: Any, **options: Any) -> Report:
     return run_program(made, *values, **options)
 
 
+def run_here(made: Program, *values: Any, **options: Any) -> Report:
+    """As `run`, on the devices of this process and not in a worker."""
+    return run(made, *values, target="attached", **options)
+
+
 def checks(report: Report) -> dict[str, bool | None]:
     return {c.name: c.ok for c in report.checks}
 

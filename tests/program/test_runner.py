@@ -16,7 +16,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.resolution import requests
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
-from tests.program.helpers import MESH, array, checks, detail, program, run
+from tests.program.helpers import MESH, array, checks, detail, program, run, run_here
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
 KB = 1024
@@ -399,15 +399,15 @@ def test_a_function_for_many_devices_alone_is_not_compared():
 
 def test_a_wrong_result_is_found(monkeypatch):
     # The same text runs on both sides, so a fault is planted in the reference.
-    from shardviz.core.backend import compile, reference
+    from shardviz.core.backend import execute
 
-    real = compile.lower
+    real = execute.Execution.lowered_unsharded
 
-    def other(made, mesh):
-        return real(made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh)
+    def other(self, made, mesh):
+        return real(self, made.replace(fn=lambda x, w: (x @ w) * 1.01), mesh)
 
-    monkeypatch.setattr(reference, "lower", other)
-    report = run(program(matmul, X, W))
+    monkeypatch.setattr(execute.Execution, "lowered_unsharded", other)
+    report = run_here(program(matmul, X, W))
     assert not report.ok
     assert report.error is None
     assert checks(report)["output: values"] is False
@@ -421,7 +421,7 @@ def test_a_wrong_prediction_is_found():
     # A program whose predicted layout is not that of its spec.
     mixed = right[0].__class__(right[0].array, None, right[0].spec, wrong[0].layout, None)
     made.__dict__["requests"] = (mixed, right[1])
-    report = run(made)
+    report = run_here(made)
     assert not report.ok
     assert checks(report)["x: indices of 8 shards"] is False
     assert "the layout puts" in detail(report, "x: indices of 8 shards")
@@ -430,7 +430,9 @@ def test_a_wrong_prediction_is_found():
 def test_a_worker_thread_does_as_well():
     cache, reports = ExecutableCache(), []
     threads = [
-        threading.Thread(target=lambda: reports.append(run(program(matmul, X, W), cache=cache)))
+        threading.Thread(
+            target=lambda: reports.append(run_here(program(matmul, X, W), cache=cache))
+        )
         for _ in range(4)
     ]
     for thread in threads:
@@ -448,10 +450,12 @@ STAGES = ["program", "target", "trace", "lower", "compile", "place", "run", "che
 
 def test_stages_are_reported_as_they_begin():
     stages: list[str] = []
-    run(program(matmul, X, W), progress=stages.append)
+    run_here(program(matmul, X, W), progress=stages.append)
     assert stages == STAGES
     stages.clear()
-    compile_program(program(matmul, X, W), cache=ExecutableCache(), progress=stages.append)
+    compile_program(
+        program(matmul, X, W), "attached", cache=ExecutableCache(), progress=stages.append
+    )
     assert stages == STAGES[:5]
 
 
@@ -459,7 +463,9 @@ def test_stages_are_reported_as_they_begin():
 def test_a_cancelled_walk_ends_at_the_next_stage(stage):
     begun: list[str] = []
     before = STAGES[: STAGES.index(stage)]
-    report = run(program(matmul, X, W), progress=begun.append, cancelled=lambda: begun == before)
+    report = run_here(
+        program(matmul, X, W), progress=begun.append, cancelled=lambda: begun == before
+    )
     assert report.error is not None
     assert report.error.stage == "cancelled"
     assert repr(stage) in report.error.message
@@ -473,7 +479,9 @@ def test_a_cancelled_run_ends_between_repeats():
         asked.append(1)
         return len(asked) > 12
 
-    report = run(program(matmul, X, W), repeat=1000, cancelled=cancelled)  # 7 stages, then runs
+    report = run_here(
+        program(matmul, X, W), repeat=1000, cancelled=cancelled
+    )  # 7 stages, then runs
     assert report.error is not None
     assert report.error.stage == "cancelled"
     assert report.error.message == "Cancelled after 6 of 1000 runs."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
-import jaxlib.version
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -16,13 +15,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.cache import ExecutableCache
-from tests.program.helpers import array, program, run
-
-# jaxlib 0.11.2 alone ends the process when a callback raises on several CPU devices: the device
-# that it raised on never joins the others. 0.11.1 and 0.12.0 tell the error.
-failing_callbacks_are_reported = pytest.mark.skipif(
-    jaxlib.version.__version__ == "0.11.2", reason="jaxlib 0.11.2 aborts where a callback raises"
-)
+from tests.program.helpers import array, program, run, run_here
 
 X, W = array("x", (8, 16), "a"), array("w", (16, 8), "None, b")
 
@@ -107,12 +100,7 @@ FAILING = {
 
 @pytest.mark.parametrize(
     ("made", "values", "options", "stage", "words", "has_line"),
-    [
-        pytest.param(
-            *case, id=name, marks=[failing_callbacks_are_reported] if "callback" in name else []
-        )
-        for name, case in FAILING.items()
-    ],
+    [pytest.param(*case, id=name) for name, case in FAILING.items()],
 )
 def test_every_failure_is_reported_with_its_stage(made, values, options, stage, words, has_line):
     report = run(made, *values, **options)
@@ -134,7 +122,6 @@ def test_compiles_fail_as_runs_do(name):
     assert words in report.error.message
 
 
-@failing_callbacks_are_reported
 def test_what_was_known_before_the_failure_is_kept():
     report = run(program(failing_callback, X))
     assert report.target == "CPU × 8, simulated"
@@ -145,7 +132,6 @@ def test_what_was_known_before_the_failure_is_kept():
     assert [c.ok for c in report.checks] == [True]
 
 
-@failing_callbacks_are_reported
 def test_the_next_run_knows_nothing_of_a_failed_one():
     cache = ExecutableCache()
     assert run(program(failing_callback, X), cache=cache).error is not None
@@ -170,7 +156,7 @@ def test_a_failed_compile_is_not_kept():
 def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
     monkeypatch.setattr(devices, "host_available", lambda: 416 * 8 - 1)
     begun: list[str] = []
-    report = run(program(matmul, X, W), progress=begun.append)
+    report = run_here(program(matmul, X, W), progress=begun.append)
     assert report.error is not None
     assert report.error.stage == "place"
     assert "416 B on each device (384 B of arguments, 32 B of outputs)" in report.error.message
@@ -178,14 +164,14 @@ def test_what_does_not_fit_is_refused_before_anything_is_placed(monkeypatch):
     assert begun[-1] == "place"
     assert report.place_s is None
     monkeypatch.setattr(devices, "host_available", lambda: 416 * 8)
-    assert run(program(matmul, X, W)).error is None
+    assert run_here(program(matmul, X, W)).error is None
 
 
 def test_what_does_not_fit_on_one_device_is_not_compared(monkeypatch):
     # On one device: 8 * 16 + 16 * 8 + 8 * 8 floats, 1,280 bytes; on eight, 8 * 416 in all.
     free = iter([416 * 8, 416 * 8, 1279])
     monkeypatch.setattr(devices, "host_available", lambda: next(free))
-    report = run(program(matmul, X, W))
+    report = run_here(program(matmul, X, W))
     assert report.ok, report
     check = report.checks[-1]
     assert (check.name, check.ok) == ("unsharded function", None)

@@ -228,7 +228,9 @@ def test_a_mesh_that_is_too_big_is_refused():
 
 
 DECIDED = {
-    "nothing said": (None, 8, "cpu:8", False),
+    "nothing said": (None, 8, "cpu:8", True),
+    "nothing said, one device": (None, 1, "attached", False),
+    "simulated, one device": ("cpu", 1, "cpu:1", False),
     "nothing said, more than there are": (None, 16, "cpu:16", True),
     "as many as the mesh": ("cpu", 16, "cpu:16", True),
     "a number": ("cpu:8", 8, "cpu:8", True),

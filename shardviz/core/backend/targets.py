@@ -93,11 +93,13 @@ def decide(text: str | Target | None, needed: int) -> Target:
             raise TargetError(target.missing)
         return target
     kind, colon, number = word.partition(":")
-    if kind.strip() not in ("", "cpu") or (not colon and _attached_fits(word, needed)):
+    if kind.strip() not in ("", "cpu") or (not word and _attached_fits(needed)):
         return choose(word, needed)
     count = _typed_count(word, number) if colon else needed
     if count < needed:
         raise TargetError(_typed_too_few(count, needed))
+    if count == 1:
+        return choose(word, needed)  # the CPU itself, which every kernel has
     if count > MOST_SIMULATED:
         raise TargetError(
             f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at most"
@@ -149,7 +151,9 @@ def choose(text: str | Target | None, needed: int) -> Target:
     found = attached_devices(_PLATFORMS.get(word))
     if len(found) < needed:
         raise TargetError(too_few(found[0].platform, len(found), needed))
-    return Target("attached", found[0].platform, len(found) if found[0].platform != "cpu" else 1)
+    # Of CPU devices only as many as are needed: all but one are simulated.
+    count = len(found) if found[0].platform != "cpu" else needed
+    return Target("attached", found[0].platform, count)
 
 
 def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
@@ -187,12 +191,10 @@ def _is_described(word: str) -> bool:
     return word.partition(":")[0].strip() in ("tpu", "gpu") and word.count(":") > 1
 
 
-def _attached_fits(word: str, needed: int) -> bool:
-    """Whether a mesh fits on attached devices; those of a GPU or TPU only where none was named."""
+def _attached_fits(needed: int) -> bool:
+    """Whether a mesh fits on the attached devices, the CPU being one."""
     if needed == 1:
         return True
-    if word:
-        return False
     # This starts the backend, with the one CPU device that jax has by default.
     found = attached_devices(None)
     return found[0].platform != "cpu" and len(found) >= needed

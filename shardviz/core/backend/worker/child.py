@@ -286,7 +286,7 @@ def _program(exported: ExportedProgram, folder: str) -> Program:
         _function_of(exported),
         exported.arrays,
         exported.mesh,
-        out_specs=exported.out_specs,
+        out_specs=exported.out_specs or None,
         options=options,
         name=exported.name,
     )

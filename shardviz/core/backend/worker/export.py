@@ -19,7 +19,7 @@ from jaxlib.version import __version__ as jaxlib_version
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import in_words
-from shardviz.core.backend.jaxprs import operations, positive_arguments
+from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.tracing import Traced, donated_leaves, in_context, trace
 from shardviz.core.backend.worker.callbacks import (
@@ -192,6 +192,12 @@ def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False
             " cannot be sent to another process. Take them out to compile it for this target, or"
             " run it on devices of this kernel."
         )
+    if _has_partial_sums(traced):
+        return (
+            "An argument or result is a partial sum (its sharding has unreduced axes), which jax"
+            " does not export, so the program cannot be sent to another process. Run it on devices"
+            " of this kernel, with target='attached'."
+        )
     for name, value in program.options.items():
         if name != "donate" and not isinstance(value, _PLAIN):
             return (
@@ -199,6 +205,12 @@ def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False
                 " another process. Give text, a number or a truth value."
             )
     return None
+
+
+def _has_partial_sums(traced: Traced) -> bool:
+    body = plain_jaxpr(traced.stage.jaxpr)
+    specs = (getattr(v.aval, "sharding", None) for v in (*body.invars, *body.outvars))
+    return any(getattr(getattr(s, "spec", None), "unreduced", None) for s in specs)
 
 
 def callback_names(jaxpr: Any) -> tuple[str, ...]:

@@ -176,6 +176,7 @@ class WorkerClient:
                 raise Failed(_callback_failure(server.raised)) from None
         if (error := answer.report.error) is not None:
             self._note(answer.report)
+            execution.note(compile_s=answer.report.compile_s)
             if server.raised is not None:
                 error = replace(error, source=source_of(server.raised) or error.source)
             raise Failed(error)
