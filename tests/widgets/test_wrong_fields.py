@@ -100,7 +100,7 @@ def test_what_is_well_formed_and_does_not_work_is_said_on_the_card(field, text):
     session = fresh()
     session.edit(field, text, 0)
     assert field_error(session, field) == ""
-    card = session_view(session)["arrays"][0]
+    card = session_view(session)["layout_0"]
     if (field, text) == ("spec", "<b>, None"):
         assert "<b>" in card["problem"]
     assert card["problem"]

@@ -3,7 +3,7 @@
 import { Field } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./messages").ArrayField} ArrayField */
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
@@ -75,7 +75,7 @@ export class ArrayCards {
     }
   }
 
-  /** @param {import("./messages").View} view */
+  /** @param {import("./view_data.js").View} view */
   show(view) {
     const moved = this.selected !== view.selected;
     this.selected = view.selected;
@@ -98,12 +98,12 @@ export class ArrayCards {
       if (moved) field.input.blur();
       field.sync(array.fields[key].text, array.fields[key].error);
     }
-    const also = (array.also ?? []).filter(([, text]) => text !== array.spec);
-    const lines = also.map(([dialect, text]) =>
+    const lines = (array.also ?? []).map(([dialect, text]) =>
       h("div", { class: "sv-mono", text, title: `${dialect}: ${text}` }),
     );
     fill(this.also, ...lines);
-    this.fields.spec.input.placeholder = array.byRules ? array.spec : "None: no dimension is split";
+    this.fields.spec.input.placeholder =
+      array.noRules || array.typedSpec ? "None: no dimension is split" : array.spec;
   }
 
   /** @param {number} index */
@@ -147,7 +147,7 @@ export class ArrayCards {
     setText(card.type, `${a.short} · ${a.bytes}`);
     setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
     setText(card.spec, a.spec);
-    toggle(card.spec, "sv-typed", a.typedSpec);
+    toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
     setText(card.summary, a.problem ? "" : (a.summary ?? ""));
     setText(card.warn, a.warnings.join(" "));
     setText(card.problem, a.problem);

@@ -14,12 +14,12 @@ export class ArraySteps {
     this.node = h("div", { class: "sv-steps" });
   }
 
-  /** @param {number} rank @param {import("./messages").Facts | undefined} facts */
+  /** @param {number} rank @param {ArrayFacts | undefined} facts */
   show(rank, facts) {
     const key = JSON.stringify([rank, facts]);
     if (key === this.key) return;
     this.key = key;
-    fill(this.node, ...(rank > 2 && facts?.kind === "array" ? this.controls(rank, facts) : []));
+    fill(this.node, ...(rank > 2 && facts ? this.controls(rank, facts) : []));
   }
 
   /** @param {number} rank @param {ArrayFacts} facts */

@@ -27,7 +27,7 @@ export class IntentQueue {
 
   /**
    * Takes note of the answer in a view; whether everything that was sent is answered.
-   * @param {import("./messages").View} view
+   * @param {import("./view_data.js").View} view
    */
   receive(view) {
     if (view.client === this.client) this.answered = Math.max(this.answered, view.seq);
