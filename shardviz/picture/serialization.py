@@ -205,7 +205,7 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
 
 def _number(value: Any) -> int | float:
     """A whole number, or the shortest that is the same float32."""
-    return _whole(float(str(value))) if isinstance(value, np.float32) else int(value)
+    return _whole(float(str(value))) if value.dtype == np.float32 else int(value)
 
 
 def _length(value: float) -> int | float:

@@ -128,7 +128,7 @@ def test_the_page_closes_no_script_early():
         {"view": {"x": "</script><script>alert(1)</script>\u2028"}}, "<pre>"
     )
     data = re.search(r'id="state">(.*?)</script>', page, re.DOTALL).group(1)
-    assert json.loads(data)["view"]["x"].startswith("</script>")
+    assert json.loads(data)["state"]["view"]["x"].startswith("</script>")
     assert "&lt;pre&gt;" in page
 
 

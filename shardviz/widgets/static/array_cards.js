@@ -1,6 +1,6 @@
 // @ts-check
 // The arrays: a card each, and the fields of the one that is selected.
-import { Field } from "./controls.js";
+import { Field, answers } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
@@ -38,11 +38,13 @@ export class ArrayCards {
       this.also,
     );
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
-    this.add = button("+ array", () => edit("add", null), {
+    /** What is selected once the kernel has answered: a second click is about that. */
+    this.next = { selected: 0, count: 0 };
+    this.add = button("+ array", () => this.addArray(), {
       class: "sv-link",
       "aria-label": "Add an array",
     });
-    this.remove = button("remove", () => edit("remove", this.selected), {
+    this.remove = button("remove", () => this.removeArray(), {
       class: "sv-link",
       "aria-label": "Remove the selected array",
     });
@@ -64,6 +66,17 @@ export class ArrayCards {
     /** @type {Set<string> | null} */ this.lit = null;
   }
 
+  addArray() {
+    this.edit("add", null);
+    this.next = { selected: this.next.count, count: this.next.count + 1 };
+  }
+
+  removeArray() {
+    const { selected, count } = this.next;
+    this.edit("remove", selected);
+    if (count > 1) this.next = { selected: Math.min(selected, count - 2), count: count - 1 };
+  }
+
   /**
    * The arrays that a value's axes came from stand out; null ends that.
    * @param {string[] | null} names
@@ -78,7 +91,9 @@ export class ArrayCards {
   /** @param {import("./view_data.js").View} view */
   show(view) {
     const moved = this.selected !== view.selected;
-    this.selected = view.selected;
+    const { selected } = view;
+    if (answers.settled) this.next = { selected, count: view.arrays.length };
+    this.selected = selected;
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));

@@ -98,6 +98,7 @@ class Page {
   /** Shows another array at once, whatever the kernel is doing. @param {number} index */
   select(index) {
     this.chosen = index;
+    this.cards.next.selected = index;
     this.edit("select", index);
     this.schedule();
   }

@@ -171,7 +171,7 @@ export class MeshBar {
     const key = JSON.stringify(mesh.axes) + theme;
     if (key !== this.key) {
       this.key = key;
-      fill(this.axes, ...mesh.axes.map((a, i) => this.chip(mesh.axes, a, i)));
+      fill(this.axes, ...mesh.axes.map((axis) => this.chip(axis)));
       this.markAxes();
     }
     if (!this.presets.options.length) {
@@ -191,36 +191,22 @@ export class MeshBar {
 
   /**
    * One axis, with steps to half and double its size.
-   * @param {MeshAxis[]} axes
    * @param {MeshAxis} axis
-   * @param {number} index
    */
-  chip(axes, axis, index) {
-    const resize = (/** @type {number} */ size) => {
-      const sizes = axes.map((a, i) => `${quoted(a.name)}=${i === index ? size : a.size}`);
-      const text = sizes.join(", ");
-      this.mesh.input.value = text;
-      this.mesh.state.touched = true;
-      this.edit("mesh", text);
-    };
+  chip(axis) {
     return h(
       "span",
       { class: "sv-chip", title: `${axis.type} axis`, "data-axis": axis.name },
       h("b", { text: axis.name }),
       h("span", { text: String(axis.size) }),
-      button("−", () => resize(Math.max(1, Math.floor(axis.size / 2))), {
+      button("−", () => this.edit("halve", axis.name), {
         class: "sv-tiny",
         "aria-label": `Halve axis ${axis.name}`,
       }),
-      button("+", () => resize(axis.size * 2), {
+      button("+", () => this.edit("double", axis.name), {
         class: "sv-tiny",
         "aria-label": `Double axis ${axis.name}`,
       }),
     );
   }
-}
-
-/** A name as it is typed: quoted where it has letters that mean something. @param {string} name */
-function quoted(name) {
-  return /^[^\s=:,;'"]+$/.test(name) ? name : `'${name}'`;
 }
