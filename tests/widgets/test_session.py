@@ -24,6 +24,24 @@ def test_an_edit_of_the_mesh_makes_a_new_program_and_calls_listeners():
     assert session.revision == 1
 
 
+def test_an_axis_is_doubled_and_halved():
+    session = new_session()
+    session.edit("mesh", "'a b'=4, model=3")
+    session.edit("double", "a b")
+    session.edit("double", "a b")
+    assert session.text["mesh"] == "'a b'=16, model=3"
+    for _ in range(3):
+        session.edit("halve", "model")
+    assert session.mesh.shape == {"a b": 16, "model": 1}
+    session.edit("double", "mode")
+    assert session.errors["mesh"] == "There is no mesh axis 'mode'. Did you mean 'model'?"
+    session.edit("halve", "a b")
+    assert session.errors == {}
+    while "mesh" not in session.errors:
+        session.edit("double", "model")
+    assert session.mesh.size == 1 << 24, "the last good mesh stays"
+
+
 def test_a_mesh_that_cannot_be_read_keeps_the_last_good_one():
     session = new_session()
     before = session.program
