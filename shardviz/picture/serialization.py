@@ -1,38 +1,41 @@
 """serialize(picture): a Picture as JSON and binary buffers, for a painter in a browser.
 
-The JSON of one picture, version 1; lengths are in points, y downward, origin at the top left:
+The JSON of one picture; lengths are in points, y downward, origin at the top left. What equals its
+default, given in brackets, is left out, since a picture is sent with every edit:
 
-    version   1
     width, height
-    alt       the picture in words
-    colormap       "blocks", "ramp", "verdicts", "bars" or "plain"
-    groups    how many groups there are
-    facts     what the drawing knows beyond its shapes: {"kind": "devices", "by": "mesh"} or
+    alt       the picture in words [""]
+    colormap  ["blocks"], "ramp", "verdicts", "bars" or "plain"
+    groups    how many groups there are [1]
+    facts     what the drawing knows beyond its shapes [{}]: {"kind": "devices", "by": "mesh"} or
               {"kind": "array", "dims": [0, 1], "steps": [{"dim", "count", "at" (null: all)}],
               "toScale"}, …
-    labels    [{"x", "y" (middle of the line), "text", "anchor": "start" | "middle" | "end",
-              "role": "title" | "axis" | "tick" | "note" | "mono",
-              "tone": "" | "text" | "muted" | "good" | "warn" | "bad"}]
-    frames    [{"x", "y", "width", "height", "label", "dashed"}]
-    legend    [{"group", "text", "x", "y"}], a swatch of 9 by 9 points and text at its right
-    palette   null for a page that brings its own, or
+    labels    rows of x, y (middle of the line), text, role ("title", "axis", "tick", "note" or
+              "mono"), anchor ("start", "middle" or "end"), tone ("", "text", "muted", "good",
+              "warn" or "bad") [none]
+    frames    rows of x, y, label, width, height, dashed [none]
+    legend    rows of x, y, text, group: a swatch of 9 by 9 points and text at its right [none]
+    palette   [null] for a page that brings its own, or
               {"light": colours, "dark": colours}; colours is {"rest", "faint", "strong": fills
               as "#rrggbb" (nothing pointed at; another tile pointed at; this tile pointed at),
               "restText", "faintText", "strongText": the colour of text on each fill}. The colour of
               group g stands at: groups > length ? floor(g * (length - 1) / (groups - 1))
               : g % length, length being that of the list.
-    tiles     {"count", "radius", "align": "start" | "middle",
+    tiles     {"count", "radius" [0], "align": "start" or ["middle"],
               "x", "y", "width", "height": columns of float32,
-              "group": column of int32, "device": column (-1: the tile is no single device),
-              "columns": {name: column}, "offsets", "holders": columns or null,
-              "text", "hint": templates}
-    edges     null, or {"count", "x0", "y0", "x1", "y1", "width": columns of float32, "group":
+              "group": column of int32 [0], "device": column [-1: the tile is no single device],
+              "columns": {name: column} [{}], "offsets", "holders": columns or [null],
+              "text", "hint": templates [[]]}
+    edges     [null], or {"count", "x0", "y0", "x1", "y1", "width": columns of float32, "group":
               column of int32 (-1: stands by; -2: belongs to several groups)}, under the tiles
-    panels    [{"x", "y", "picture": JSON of a picture}], which share the list of buffers
+    panels    [{"x", "y", "picture": JSON of a picture}], which share the list of buffers [none]
 
-A column is {"value": v} where all tiles have one value, {"start": a, "step": s} where tile i has
-a + s * i, or {"buffer": b, "dtype": "float32" | "int32" | "float64"}: buffer number b holds one
-little-endian number a tile. Ids and counts beyond int32 are sent as float64, exact to 2**53.
+The last fields of a row are left out where they equal those of the row before.
+
+A column is a number where all tiles have it, [a, s] where tile i has a + s * i,
+{"values": numbers} of few tiles, or {"buffer": b, "dtype": "float32" | "int32" | "float64"}: buffer
+number b holds one little-endian number a tile. Ids and counts beyond int32 are sent as float64,
+exact to 2**53. A float32 is written with as few digits as tell it from its neighbours.
 
 A template is a list of parts, joined: a part is text, or a slot {"of", "divide", "modulo",
 "times", "plus", "words", "limit"} in which fields with their default (1, 0, 1, 0, [], 0) are left
@@ -50,24 +53,27 @@ with Python. `messages.d.ts` beside it has the types.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
-from shardviz.picture.picture import (
-    Edges,
-    Frame,
-    Label,
-    LegendEntry,
-    Picture,
-    Slot,
-    Template,
-    Tiles,
-)
+from shardviz.picture.picture import NO_DEVICE, Edges, Picture, Slot, Template, Tiles
 
-VERSION = 1
-_DEFAULTS = {"divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": (), "limit": 0}
+MOST_INLINE = 16  # tiles whose numbers are sent as text: a buffer has a name and an address
+_LABEL = ("x", "y", "text", "role", "anchor", "tone")
+_FRAME = ("x", "y", "label", "width", "height", "dashed")
+_LEGEND = ("x", "y", "text", "group")
+_PICTURE: dict[str, Any] = {
+    "alt": "", "colormap": "blocks", "groups": 1, "facts": {}, "labels": [], "frames": [],
+    "legend": [], "palette": None, "edges": None, "panels": [],
+}  # fmt: skip
+_TILES: dict[str, Any] = {
+    "radius": 0, "align": "middle", "group": 0, "device": NO_DEVICE, "offsets": None,
+    "holders": None, "columns": {}, "text": [], "hint": [],
+}  # fmt: skip
+_SLOT: dict[str, Any] = {"divide": 1, "modulo": 0, "times": 1, "plus": 0, "words": [], "limit": 0}
 _INT32 = np.iinfo(np.int32)
 
 
@@ -80,39 +86,60 @@ def serialize(picture: Picture, with_palette: bool = True) -> tuple[dict[str, An
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.show import draw
     >>> data, buffers = serialize(draw(make_mesh(data=4, model=2)))
-    >>> data["tiles"]["count"], data["tiles"]["device"], len(buffers[0])
-    (8, {'start': 0, 'step': 1}, 32)
+    >>> data["tiles"]["count"], data["tiles"]["device"], len(buffers)
+    (8, [0, 1], 0)
     """
     buffers: list[bytes] = []
-    return {"version": VERSION, **_picture(picture, buffers, with_palette)}, buffers
+    return _picture(picture, buffers, with_palette), buffers
 
 
 def _picture(picture: Picture, buffers: list[bytes], with_palette: bool) -> dict[str, Any]:
     names = THEMES if with_palette else ()
     colours = {name: colours_data(picture.groups, picture.colormap, name) for name in names}
-    return {
-        "width": round(picture.width, 2),
-        "height": round(picture.height, 2),
+    data = {
+        "width": _length(picture.width),
+        "height": _length(picture.height),
         "alt": picture.alt,
         "colormap": picture.colormap,
         "groups": picture.groups,
         "facts": dict(picture.facts),
-        "labels": [_rounded(v) for v in picture.labels],
-        "frames": [_rounded(v) for v in picture.frames],
-        "legend": [_rounded(v) for v in picture.legend],
+        "labels": _rows(picture.labels, _LABEL),
+        "frames": _rows(picture.frames, _FRAME),
+        "legend": _rows(picture.legend, _LEGEND),
         "palette": colours or None,
         "tiles": _tiles(picture.tiles, buffers),
         "edges": _edges(picture.edges, buffers),
         "panels": [
-            {"x": round(x, 2), "y": round(y, 2), "picture": _picture(panel, buffers, with_palette)}
+            {"x": _length(x), "y": _length(y), "picture": _picture(panel, buffers, with_palette)}
             for x, y, panel in picture.panels
         ],
     }
+    return _without(_PICTURE, data)
 
 
-def _rounded(part: Label | Frame | LegendEntry) -> dict[str, Any]:
-    """A part of a picture, its lengths to a hundredth of a point."""
-    return {k: round(v, 2) if isinstance(v, float) else v for k, v in vars(part).items()}
+def _without(defaults: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """The data without what equals its default."""
+    return {k: v for k, v in data.items() if k not in defaults or v != defaults[k]}
+
+
+def _rows(parts: Sequence[Any], fields: Sequence[str]) -> list[list[Any]]:
+    """Parts of a picture as rows, their lengths to a hundredth of a point.
+
+    >>> from shardviz.picture.picture import Label
+    >>> _rows([Label(1 / 3, 2, "0", "end"), Label(4.0, 2.0, "16", "end")], _LABEL)
+    [[0.33, 2, '0', 'axis', 'end', ''], [4, 2, '16']]
+    """
+    rows: list[list[Any]] = []
+    before: list[Any] = []
+    for part in parts:
+        values = [getattr(part, name) for name in fields]
+        row = [_length(v) if isinstance(v, float) else v for v in values]
+        used = len(row)
+        while before and used and row[used - 1] == before[used - 1]:
+            used -= 1
+        rows.append(row[:used])
+        before = row
+    return rows
 
 
 def colours_data(groups: int, colormap: str, theme: str) -> dict[str, list[str]]:
@@ -133,30 +160,40 @@ def _tiles(tiles: Tiles, buffers: list[bytes]) -> dict[str, Any]:
     data: dict[str, Any] = {"count": len(tiles), "radius": tiles.radius, "align": tiles.align}
     for name in ("x", "y", "width", "height", "group", "device", "offsets", "holders"):
         values = getattr(tiles, name)
-        data[name] = None if values is None else _column(values, buffers)
-    data["columns"] = {name: _column(v, buffers) for name, v in tiles.columns.items()}
+        data[name] = None if values is None else column(values, buffers)
+    data["columns"] = {name: column(v, buffers) for name, v in tiles.columns.items()}
     data["text"], data["hint"] = _template(tiles.text), _template(tiles.hint)
-    return data
+    return _without(_TILES, data)
 
 
 def _edges(edges: Edges | None, buffers: list[bytes]) -> dict[str, Any] | None:
     if edges is None:
         return None
-    columns = {name: _column(values, buffers) for name, values in vars(edges).items()}
+    columns = {name: column(values, buffers) for name, values in vars(edges).items()}
     return {"count": len(edges), **columns}
 
 
-def _column(values: np.ndarray, buffers: list[bytes]) -> dict[str, Any]:
-    """One number a tile, as short as it can be said."""
+def column(values: np.ndarray, buffers: list[bytes]) -> Any:
+    """One number a tile, as short as it can be said.
+
+    Args:
+        values: whole numbers or float32, [tiles].
+        buffers: takes the numbers where they are many.
+
+    >>> column(np.array([7, 7, 7]), []), column(np.array([4, 6, 8]), [])
+    (7, [4, 2])
+    """
     if not len(values):
-        return {"value": 0}
+        return 0
     exact = values.dtype != np.float32
     if (values == values[0]).all():
-        return {"value": int(values[0]) if exact else float(values[0])}
+        return _number(values[0])
     if exact:
         step = int(values[1]) - int(values[0])
         if (np.diff(values) == step).all():
-            return {"start": int(values[0]), "step": step}
+            return [int(values[0]), step]
+    if len(values) <= MOST_INLINE:
+        return {"values": [_number(v) for v in values]}
     kind = "<f4"
     if exact:
         narrow = _INT32.min <= values.min() and values.max() <= _INT32.max
@@ -166,14 +203,24 @@ def _column(values: np.ndarray, buffers: list[bytes]) -> dict[str, Any]:
     return {"buffer": len(buffers) - 1, "dtype": names[kind]}
 
 
+def _number(value: Any) -> int | float:
+    """A whole number, or the shortest that is the same float32."""
+    return _whole(float(str(value))) if value.dtype == np.float32 else int(value)
+
+
+def _length(value: float) -> int | float:
+    return _whole(round(float(value), 2))
+
+
+def _whole(value: float) -> int | float:
+    """`16` rather than `16.0`."""
+    return int(value) if value.is_integer() else value
+
+
 def _template(template: Template) -> list[Any]:
-    return [part if isinstance(part, str) else _slot(part) for part in template]
+    return [part if isinstance(part, str) else _slot(part) for part in template if part != ""]
 
 
 def _slot(slot: Slot) -> dict[str, Any]:
-    data: dict[str, Any] = {"of": slot.of}
-    for name, default in _DEFAULTS.items():
-        value = getattr(slot, name)
-        if value != default:
-            data[name] = list(value) if name == "words" else value
-    return data
+    data = {name: getattr(slot, name) for name in ("of", *_SLOT)}
+    return _without(_SLOT, {**data, "words": list(slot.words)})

@@ -24,21 +24,22 @@ from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.report_view import History, cache_view, report_view
 from shardviz.widgets.session import MAX_ARRAYS, Session
-from shardviz.widgets.session_view import menus_view, session_view
+from shardviz.widgets.session_view import array_trait, layout_trait, menus_view, session_view
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import session_on, session_state
 from shardviz.widgets.values_view import explanation_view
 
 
-def array_trait(number: int) -> str:
-    """The name of the trait that holds the view and the picture of one array."""
-    return f"array_{number}"
-
-
 class _ArrayTraits(traitlets.HasTraits):
-    """One trait for each array, so that an edit sends only the arrays that it changes."""
+    """Two traits for each array, so that an edit sends only what it changes."""
 
-    locals().update({array_trait(i): traitlets.Dict().tag(sync=True) for i in range(MAX_ARRAYS)})
+    locals().update(
+        {
+            trait(i): traitlets.Dict().tag(sync=True)
+            for trait in (array_trait, layout_trait)
+            for i in range(MAX_ARRAYS)
+        }
+    )
 
 
 class Explorer(anywidget.AnyWidget, _ArrayTraits):
@@ -53,14 +54,19 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
 
     >>> explorer = open_explorer(None, ExecutableCache())
     >>> explorer.session.edit("mesh", "data=2, model=2")
-    >>> explorer.session.mesh.size, explorer.view["mesh"]["error"]
-    (4, '')
+    >>> explorer.session.mesh.size, explorer.mesh["count"]
+    (4, '4 devices · 2 hosts')
     """
 
     _esm = html_page.bundled_module("explorer")
     _css = html_page.bundled_styles()
     menus = traitlets.Dict().tag(sync=True)
+    answer = traitlets.Dict().tag(sync=True)
     view = traitlets.Dict().tag(sync=True)
+    mesh = traitlets.Dict().tag(sync=True)
+    rules = traitlets.Dict().tag(sync=True)
+    rule_use = traitlets.Dict().tag(sync=True)
+    program = traitlets.Dict().tag(sync=True)
     devices = traitlets.Dict().tag(sync=True)
     report_data = traitlets.Dict().tag(sync=True)
     code_data = traitlets.Unicode().tag(sync=True)
@@ -141,7 +147,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         """The text of the file that `save_html` writes."""
         session = self.session
         stages, values = self._stages.saved(session.program, session.revision, session.target)
-        arrays = [array_trait(i) for i in range(len(session.program.arrays))]
+        numbers = range(len(session.program.arrays))
+        arrays = [trait(i) for trait in (array_trait, layout_trait) for i in numbers]
         traits = {name: getattr(self, name) for name in (*_SAVED, *arrays)}
         traits["code_data"] = self.code()
         return html_page.saved_page(
@@ -314,7 +321,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if self._edited:
             self._refresh()
             return
-        self.view = {**self.view, **self._handled}
+        self._answer()
         self._update_links()
         self._refresh_report()
         if self._follows:
@@ -325,9 +332,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         with self._sync, self.hold_sync():
             self.devices, pictures = self._pictures.update(session, self._placement())
             self._update_links()
-            view = session_view(session)
-            self._show_arrays(view.pop("arrays"), pictures)
-            self.view = {**view, **self._handled}
+            for name, value in session_view(session, pictures).items():
+                setattr(self, name, value)
+            self._clear_arrays(len(pictures))
+            self._answer()
             self.target = target_view(
                 session.mesh, session.target, session.errors.get("target", "")
             )
@@ -337,18 +345,21 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if self._follows:
             self._request_plan()
 
-    def _show_arrays(self, views: list[dict[str, Any]], pictures: list[Any]) -> None:
-        for i, (view, picture) in enumerate(zip(views, pictures, strict=True)):
-            setattr(self, array_trait(i), {**view, "picture": picture})
-        for i in range(len(views), MAX_ARRAYS):
+    def _clear_arrays(self, count: int) -> None:
+        """Empties the traits of the arrays that are there no longer."""
+        for i in range(count, MAX_ARRAYS):
             if not getattr(self, array_trait(i)):
                 break
             setattr(self, array_trait(i), {})
+            setattr(self, layout_trait(i), {})
+
+    def _answer(self) -> None:
+        """Says which message of the page is handled, and which revision of the program is shown."""
+        self.answer = {**self._handled, "revision": self.session.revision}
 
     def _refresh_report(self) -> None:
-        stale = self._report_revision != self.session.revision
         self.report_data = {
-            **report_view(self._job, self.report, stale),
+            **report_view(self._job, self.report, self._report_revision),
             "effects": self._effects.view,
             "cache": self._cache_data,
         }
@@ -373,7 +384,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
 
 
 _SAVED = (
-    "menus", "view", "devices", "report_data", "target", "palette", "stages_data",
+    "menus", "answer", "view", "mesh", "rules", "rule_use", "program", "devices", "report_data",
+    "target", "palette", "stages_data",
 )  # fmt: skip
 
 

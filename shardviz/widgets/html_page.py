@@ -95,7 +95,9 @@ def saved_page(traits: dict[str, Any], alt: str) -> str:
         traits: the synced traits of an Explorer, by name.
         alt: the text for readers without scripts.
     """
-    data = json.dumps(_packed({**traits, "offline": True}), separators=(",", ":"))
+    buffers: list[list[Any]] = []
+    state = _without_bytes({**traits, "offline": True}, [], buffers)
+    data = json.dumps({"state": state, "buffers": buffers}, separators=(",", ":"))
     # An escaped `<` cannot end the script element.
     data = data.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
     module = base64.b64encode(bundled_module("explorer").encode()).decode()
@@ -104,14 +106,28 @@ def saved_page(traits: dict[str, Any], alt: str) -> str:
     )
 
 
-def _packed(value: Any) -> Any:
-    """The value with its bytes as base64, because JSON has no bytes."""
+def _without_bytes(value: Any, path: list[str | int], buffers: list[list[Any]]) -> Any:
+    """The value with None in the place of bytes, which JSON lacks.
+
+    They stand apart, each with its address, because any key inside of a value may be a name that a
+    person typed.
+
+    Args:
+        value: of JSON's types and bytes.
+        path: the address of the value.
+        buffers: takes pairs of an address and its bytes as base64.
+
+    >>> found = []
+    >>> _without_bytes({"axes": {"$bytes": 4}, "ids": [b"ab"]}, [], found), found
+    ({'axes': {'$bytes': 4}, 'ids': [None]}, [[['ids', 0], 'YWI=']])
+    """
     if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$bytes": base64.b64encode(bytes(value)).decode()}
+        buffers.append([path, base64.b64encode(bytes(value)).decode()])
+        return None
     if isinstance(value, dict):
-        return {k: _packed(v) for k, v in value.items()}
+        return {k: _without_bytes(v, [*path, k], buffers) for k, v in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_packed(v) for v in value]
+        return [_without_bytes(v, [*path, i], buffers) for i, v in enumerate(value)]
     return value
 
 
@@ -139,8 +155,11 @@ const bytes = (text) => {{
   for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
   return new DataView(out.buffer);
 }};
-const state = JSON.parse(document.getElementById("state").textContent, (key, value) =>
-  value && typeof value === "object" && "$bytes" in value ? bytes(value.$bytes) : value);
+const {{ state, buffers }} = JSON.parse(document.getElementById("state").textContent);
+for (const [path, text] of buffers) {{
+  const last = path.pop();
+  path.reduce((value, key) => value[key], state)[last] = bytes(text);
+}}
 const model = {{ get: (name) => state[name], on() {{}}, off() {{}} }};
 explorer.render({{ model, el: document.getElementById("shardviz") }});
 </script>

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
@@ -136,6 +137,7 @@ def _tree_code(name: str, value: object, leaves: Sequence[str], imports: set[str
 
 _HEAD = """\
 import jax
+import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
@@ -191,6 +193,8 @@ def _first_devices(mesh: MeshSpec) -> str:
     return f"""\
 {_simulated(mesh.size)}\
 devices = jax.devices() if jax.device_count() >= {mesh.size} else jax.devices("cpu")
+if len(devices) < {mesh.size}:
+    {_refusal(f"This mesh has {plural(mesh.size, 'device')}")}
 devices = np.array(devices[:{mesh.size}]).reshape({mesh.axis_sizes!r})
 """
 
@@ -205,17 +209,29 @@ ids = {_ids_text(ids)}  # the devices of the mesh, in its order
 devices = {{d.id: d for d in jax.devices()}}
 if not set(ids) <= set(devices):
     devices = {{d.id: d for d in jax.devices("cpu")}}
+if not set(ids) <= set(devices):
+    {_refusal("Some devices of this mesh are not here")}
 devices = np.array([devices[i] for i in ids]).reshape({mesh.axis_sizes!r})
 """
 
 
 def _simulated(count: int) -> str:
     return f"""\
-try:  # simulated devices, where there are too few real ones; only before JAX starts
+try:  # simulated devices, where there are too few real ones
     jax.config.update("jax_num_cpu_devices", {count})
-except RuntimeError:
-    pass
+except RuntimeError:  # JAX has started; without accelerators it can start again
+    if jax.default_backend() == "cpu" and jax.device_count() < {count}:
+        jax.extend.backend.clear_backends()
+        jax.config.update("jax_num_cpu_devices", {count})
 """
+
+
+def _refusal(why: str) -> str:
+    """The line that ends the code where JAX has too few devices."""
+    return (
+        f'raise RuntimeError("{why}, and JAX has"\n'
+        '        f" {len(jax.devices())}. Restart the kernel and run this cell first.")'
+    )
 
 
 def _ids_text(ids: np.ndarray) -> str:

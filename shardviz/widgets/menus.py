@@ -205,8 +205,20 @@ def described_options() -> list[dict[str, str]]:
     return options
 
 
+@lru_cache(maxsize=1)
+def local_options() -> list[dict[str, str]]:
+    """The targets on this machine. The page adds to `cpu` how many devices that are."""
+    options = (
+        ("", "automatic", "Attached devices if enough, else simulated."),
+        ("attached", "attached devices", "What this kernel's JAX has."),
+        ("cpu", "simulated CPU", "As many devices as the mesh has, simulated."),
+    )
+    here = {"group": "On this machine"}
+    return [{"value": v, "label": label, "title": title, **here} for v, label, title in options]
+
+
 def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
-    """The target menu, and notes on the chosen target.
+    """The chosen target, and notes on it; the options are in the menus.
 
     Args:
         mesh: of the session.
@@ -216,29 +228,18 @@ def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
     >>> view = target_view(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     >>> view["note"], view["offer"]
     ('TPU v5e 4×4 has 16 devices and the mesh has 8.', 'Take data=8, model=2')
+    >>> target_view(make_mesh(data=4, model=2), "cpu:8")
+    {'value': 'cpu:8', 'label': 'simulated CPU × 8'}
     """
-    here, one = "On this machine", f"simulated CPU × {mesh.size:,}"
-    options = [
-        {"value": "", "label": "automatic", "title": "Attached devices if enough, else simulated."},
-        {"value": "attached", "label": "attached devices", "title": "What this kernel's JAX has."},
-        {"value": "cpu", "label": one, "title": "As many devices as the mesh has, simulated."},
-    ]
-    if target not in [o["value"] for o in options] and target not in EXAMPLES:
-        title = target_title(target)
-        options.append({"value": target, "label": title, "title": title})
-    note = offer = ""
+    view = {"value": target}
+    if target not in (*_PLAIN, *EXAMPLES):
+        view["label"] = target_title(target)
+    if error:
+        view["error"] = error
     count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target)
     if count is not None and fitting is not None:
-        note = f"{target_title(target)} has {plural(count, 'device')} and the mesh has"
-        note += f" {mesh.size:,}."
+        has = f"{target_title(target)} has {plural(count, 'device')}"
         axes = ", ".join(f"{format_names((n,))}={s}" for n, s in fitting.shape.items())
-        offer = f"Take {axes}"
+        view |= {"note": f"{has} and the mesh has {mesh.size:,}.", "offer": f"Take {axes}"}
     topology = topology_of(target)
-    return {
-        "here": [{**option, "group": here} for option in options],
-        "value": target,
-        "error": error,
-        "note": note,
-        "offer": offer,
-        "words": "" if topology is None else topology.words(),
-    }
+    return view if topology is None else {**view, "words": topology.words()}

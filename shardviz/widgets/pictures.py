@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.errors import ShardvizError
+from shardviz.core.format import bytes_text
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.resolution import Request
@@ -16,8 +18,8 @@ from shardviz.core.program.roofline import collective_link_use
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.mesh import draw_mesh
 from shardviz.picture.palette import THEMES, palette
-from shardviz.picture.picture import Picture
-from shardviz.picture.serialization import serialize
+from shardviz.picture.picture import NO_DEVICE, Picture
+from shardviz.picture.serialization import column, serialize
 from shardviz.picture.topology import draw_position
 from shardviz.widgets.background import LatestWins
 from shardviz.widgets.device_placement import DevicePlacement, link_words, why_no_placement
@@ -25,7 +27,6 @@ from shardviz.widgets.session import Session
 
 # A small picture beside the main one shows an array only up to so many blocks.
 MAX_THUMB_BLOCKS = 4096
-NAME = "\u2060"  # the name in a picture that arrays of several names share
 
 
 class PictureCache:
@@ -33,15 +34,17 @@ class PictureCache:
 
     def __init__(self) -> None:
         self._devices: tuple[Any, dict[str, Any]] = (None, {})
-        self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn, without the name
-        self._named: dict[Any, dict[str, Any]] = {}
-        self._shown: tuple[Any, list[dict[str, Any] | None]] = (None, [])
+        self._arrays: dict[Any, dict[str, Any]] = {}  # by what is drawn
+        self._shown: tuple[Any, list[dict[str, Any]]] = (None, [])
         self._last: dict[int, dict[str, Any]] = {}
 
     def update(
         self, session: Session, placement: DevicePlacement | None = None
-    ) -> tuple[dict[str, Any], list[dict[str, Any] | None]]:
-        """The pictures of the devices and of each array; None for an array that cannot be drawn.
+    ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The pictures of the devices and of each array.
+
+        An array without a layout, if selected, keeps its last picture, with the numbers of the
+        layout that it shows as `pictured`. Nothing is there for an array that cannot be drawn.
 
         Args:
             session: whose mesh and arrays are drawn.
@@ -67,28 +70,38 @@ class PictureCache:
             self._devices = (key, view)
         return view
 
-    def _array_pictures(self, session: Session) -> list[dict[str, Any] | None]:
+    def _array_pictures(self, session: Session) -> list[dict[str, Any]]:
         keys = [
-            (_key(request, session.look if i == session.selected else None), request.array.name)
+            _key(request, session.look if i == session.selected else None)
             for i, request in enumerate(session.program.requests)
         ]
         if self._shown[0] == keys:
             return self._shown[1]
-        pictures, drawn, named = [], {}, {}
-        for index, (both, request) in enumerate(zip(keys, session.program.requests, strict=True)):
-            picture, (key, name) = None, both
-            if key is not None:
+        pictures: list[dict[str, Any]] = []
+        drawn: dict[Any, dict[str, Any]] = {}
+        for index, (key, request) in enumerate(zip(keys, session.program.requests, strict=True)):
+            picture: dict[str, Any] = {}
+            if key is not None and request.layout is not None:
                 # The layers of a model look alike: each look is drawn once.
                 drawn[key] = drawn.get(key) or self._arrays.get(key) or _draw(request, key)
-                picture = self._named.get(both) or _with_name(drawn[key], name)
-                named[both] = picture
-                self._last[index] = picture
+                picture = {"picture": drawn[key]}
+                self._last[index] = {**picture, "pictured": layout_numbers(request.layout)}
             elif index == session.selected and request.layout is None:
-                picture = self._last.get(index)  # the last good picture stays
+                picture = self._last.get(index, {})  # the last good picture stays
             pictures.append(picture)
-        self._arrays, self._named = drawn, named
+        self._arrays = drawn
         self._shown = (keys, pictures)
         return self._shown[1]
+
+
+def layout_numbers(layout: Layout) -> dict[str, Any]:
+    """What the page says about the blocks of an array."""
+    return {
+        "counts": list(layout.block_counts),
+        "shard": list(layout.shard_shape),
+        "replicas": layout.replicas,
+        "shardBytes": bytes_text(layout.bytes_per_device),
+    }
 
 
 def _drawn(mesh: MeshSpec, by: str, placement: DevicePlacement | None) -> dict[str, Any]:
@@ -98,16 +111,16 @@ def _drawn(mesh: MeshSpec, by: str, placement: DevicePlacement | None) -> dict[s
     else:
         mesh = placement.mesh
         picture = draw_position(mesh, placement.topology, title="", bare=True)
-    return {
-        "picture": serialized(picture),
-        "ids": b"" if mesh.ids_are_positions else _numbers(mesh.device_ids),
-        "hosts": b"" if mesh.processes == (0,) else _numbers(mesh.process_indices),
-        "size": mesh.size,
-    }
-
-
-def _numbers(values: np.ndarray) -> bytes:
-    return values.astype("<i4").tobytes()
+    buffers: list[bytes] = []
+    ids = {} if mesh.ids_are_positions else {"ids": column(mesh.device_ids.ravel(), buffers)}
+    hosts = {}
+    if mesh.processes != (0,):
+        hosts["hosts"] = column(mesh.process_indices.ravel(), buffers)
+    # The page colours devices by what they hold.
+    tiles = replace(picture.tiles, group=np.zeros(mesh.size, np.int32))
+    picture = replace(picture, tiles=tiles, groups=1)
+    view = {"picture": _serialized_devices(picture), **ids, **hosts, "size": mesh.size}
+    return {**view, "buffers": buffers} if buffers else view
 
 
 def _key(request: Request, look: dict[str, Any] | None) -> Any:
@@ -133,22 +146,29 @@ def _key(request: Request, look: dict[str, Any] | None) -> Any:
 def _draw(request: Request, key: Any) -> dict[str, Any]:
     dims, at = key[-1]
     layout: Layout = request.layout  # type: ignore[assignment]
-    return serialized(draw_layout_array(layout, dims, at, NAME, request.array.logical, title=""))
+    picture = draw_layout_array(layout, dims, at, "", request.array.logical, title="")
+    # `holders` says which devices a block has; of two dimensions there are none to choose.
+    tiles = replace(picture.tiles, device=np.full(len(picture.tiles), NO_DEVICE))
+    facts = picture.facts if len(layout.shape) > 2 else {}
+    return serialized(replace(picture, tiles=tiles, facts=facts))
 
 
-def _with_name(drawn: dict[str, Any], name: str) -> dict[str, Any]:
-    """A shared picture with the name of one array."""
-    data = drawn["data"]
-    hint = [name, *data["tiles"]["hint"][1:]]
-    alt = data["alt"].replace(NAME, name, 1)
-    named = {**data, "alt": alt, "tiles": {**data["tiles"], "hint": hint}}
-    return {"data": named, "buffers": drawn["buffers"]}
+def _serialized_devices(picture: Picture) -> dict[str, Any]:
+    """Without the texts of tiles: the page knows what to write into devices."""
+    tiles = replace(picture.tiles, text=(), columns={})
+    return serialized(replace(picture, tiles=tiles, facts={}))
 
 
 def serialized(picture: Picture) -> dict[str, Any]:
-    """A Picture for the page, which has its own colours: the JSON and its buffers."""
-    data, buffers = serialize(picture, with_palette=False)
-    return {"data": data, "buffers": buffers}
+    """A Picture for the page: the JSON and its buffers.
+
+    Without what the page has or knows: colours, and what a tooltip says; and without what it does
+    not show.
+    """
+    tiles = replace(picture.tiles, hint=(), radius=0, align="middle")
+    bare = replace(picture, alt="", legend=(), tiles=tiles)
+    data, buffers = serialize(bare, with_palette=False)
+    return {"data": data, **({"buffers": buffers} if buffers else {})}
 
 
 def palettes() -> dict[str, dict[str, Any]]:
@@ -234,7 +254,7 @@ def link_view(key: str, collective: Collective, placement: DevicePlacement) -> d
         words, picture = link_words(collective, links), None
         if links is not None:
             drawn = draw_position(mesh, topology, collective, title="", links=links, bare=True)
-            picture = serialized(drawn)
+            picture = _serialized_devices(drawn)
     except ShardvizError as error:
         return {"key": key, "words": str(error)}
     return {"key": key, "words": words, "picture": picture}

@@ -19,7 +19,7 @@ from shardviz.widgets.background import Job
 MAX_ROWS = 300
 _EMPTY: dict[str, Any] = {
     "state": "none",
-    "stale": False,
+    "revision": -1,
     "stage": "",
     "started": 0,
     "times": [],
@@ -29,11 +29,18 @@ _EMPTY: dict[str, Any] = {
 }
 
 
-def report_view(job: Job | None, last: Report | None, stale: bool) -> dict[str, Any]:
-    """The last report, and the running job if there is one."""
+def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str, Any]:
+    """The last report, and the running job if there is one.
+
+    Args:
+        job: the last one that was started.
+        last: the last report.
+        revision: of the program that it is of; the page says when that is no longer the last one.
+    """
     view = dict(_EMPTY) if last is None else _report(last)
     # A cancelled job says nothing about the program, so it is never out of date.
-    view |= {"stale": stale and last is not None and not was_cancelled(last)}
+    if last is not None and not was_cancelled(last):
+        view["revision"] = revision
     if job is not None and not job.done:
         view |= {
             "state": "running",

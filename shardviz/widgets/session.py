@@ -8,7 +8,7 @@ good program stays. A session uses no widgets, and an edit calls no jax.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -161,13 +161,15 @@ class Session:
 
         Args:
             name: the field: `mesh`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
-                `program`, `select`, `by`, `dims`, `at`, `add`, `remove`, or one of ARRAY_FIELDS.
+                `program`, `select`, `by`, `dims`, `at`, `add`, `remove`, or one of ARRAY_FIELDS;
+                or `double` or `halve`, whose value is a mesh axis.
             value: the text or choice.
             array: the index of the array, for its fields.
         """
         handler = _EDITS.get(name)
         before = self.program
-        self.errors.pop(name, None)
+        place = "mesh" if name in ("double", "halve") else name
+        self.errors.pop(place, None)
         try:
             if name in ARRAY_FIELDS:
                 self._edit_array(name, _text(value), self.selected if array is None else array)
@@ -176,7 +178,7 @@ class Session:
             else:
                 raise ShardvizError(f"There is no field {shown(name)}.{suggestion(name, _EDITS)}")
         except ShardvizError as error:
-            self.errors[name] = str(error)
+            self.errors[place] = str(error)
         if self.program is not before:
             self.revision += 1
         for listener in self._listeners:
@@ -230,6 +232,18 @@ class Session:
         kinds = [types.get(name, common) for name in shape]
         self._set_mesh(make_mesh(shape, axis_types=kinds, device_ids=ids, processes=hosts))
         self.text["hosts"] = str(hosts)
+
+    def _edit_double(self, value: Any) -> None:
+        self._resize(value, lambda size: 2 * size)
+
+    def _edit_halve(self, value: Any) -> None:
+        self._resize(value, lambda size: max(1, size // 2))
+
+    def _resize(self, value: Any, resized: Callable[[int], int]) -> None:
+        shape, name = self.mesh.shape, _text(value)
+        if name not in shape:
+            raise ShardvizError(f"There is no mesh axis {shown(name)}.{suggestion(name, shape)}")
+        self._edit_mesh(_axes_text({**shape, name: resized(shape[name])}))
 
     def _edit_hosts(self, value: Any) -> None:
         self.text["hosts"] = _text(value)
@@ -373,8 +387,8 @@ class Session:
 _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (
-        "mesh", "hosts", "types", "target", "fit", "rules", "tidy", "dialect", "program", "preset",
-        "select", "by", "colour", "dims", "at", "add", "remove",
+        "mesh", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy", "dialect",
+        "program", "preset", "select", "by", "colour", "dims", "at", "add", "remove",
     )
 }  # fmt: skip
 
@@ -382,10 +396,14 @@ _EDITS: dict[str, Callable[[Session, Any], None]] = {
 def program_fields(program: Program) -> dict[str, str]:
     """The text of the fields that belong to no array."""
     return {
-        "mesh": ", ".join(f"{format_names((n,))}={s}" for n, s in program.mesh.shape.items()),
+        "mesh": _axes_text(program.mesh.shape),
         "hosts": str(len(program.mesh.processes)),
         "rules": "" if program.rules is None else program.rules.text(),
     }
+
+
+def _axes_text(shape: Mapping[str, int]) -> str:
+    return ", ".join(f"{format_names((name,))}={size}" for name, size in shape.items())
 
 
 def _text(value: Any) -> str:

@@ -1,10 +1,12 @@
-"""The views of a session as plain data: Session -> JSON, without pictures and without jax.
+"""The views of a session as plain data: Session -> JSON, without jax.
 
-Every sentence that depends on the core is made here, none on the page.
+Every sentence that depends on the core is made here, none on the page. What is empty, and what the
+page can derive from the rest, is not sent; `static/view_data.js` puts it back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -18,7 +20,8 @@ from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import equivalents
-from shardviz.widgets.menus import described_options, program_options
+from shardviz.widgets.menus import described_options, local_options, program_options
+from shardviz.widgets.pictures import layout_numbers
 from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, ArrayFields, Session
 
 SHOWN_NAMES = 3
@@ -33,20 +36,22 @@ def mesh_view(session: Session) -> dict[str, Any]:
     """The mesh bar: fields, axes, and the number of devices."""
     mesh = session.mesh
     types = sorted(set(mesh.axis_types))
-    hosts = plural(len(mesh.processes), "host")
+    one = len(types) == 1
+    axes = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
     return {
         "text": session.text["mesh"],
-        "error": session.errors.get("mesh", ""),
+        **_filled(error=session.errors.get("mesh"), hostsError=session.errors.get("hosts")),
         "hosts": session.text["hosts"],
-        "hostsError": session.errors.get("hosts", ""),
-        "types": types[0] if len(types) == 1 else "mixed",
-        "axes": [
-            {"name": n, "size": s, "type": t}
-            for n, s, t in zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
-        ],
-        "count": f"{plural(mesh.size, 'device')} · {hosts}",
+        "types": types[0] if one else "mixed",
+        "axes": [[name, size] if one else [name, size, kind] for name, size, kind in axes],
+        "count": f"{plural(mesh.size, 'device')} · {plural(len(mesh.processes), 'host')}",
         "local": _local_parts(mesh),
     }
+
+
+def _filled(**fields: Any) -> dict[str, Any]:
+    """The fields that are not empty."""
+    return {name: value for name, value in fields.items() if value}
 
 
 @lru_cache(maxsize=8)
@@ -79,6 +84,7 @@ def menus_view(session: Session) -> dict[str, Any]:
         "presets": _presets(),
         "dialects": [d.value for d in Dialect],
         "programs": programs,
+        "here": local_options(),
         "targets": described_options(),
     }
 
@@ -101,12 +107,25 @@ def _presets() -> list[dict[str, Any]]:
     ]
 
 
-def array_view(fields: ArrayFields, request: Request, known: dict[Any, Any]) -> dict[str, Any]:
-    """One array card, and the reasons in the sentence about the array.
+def array_view(fields: ArrayFields, request: Request) -> dict[str, Any]:
+    """What was typed about an array, and what that says without rules and mesh."""
+    array = request.array
+    return {
+        "name": array.name,
+        "short": array.short,
+        "bytes": bytes_text(array.bytes),
+        **_filled(names=[n if n is None else str(n) for n in array.logical or ()]),
+        "texts": {name: fields.text[name] for name in ARRAY_FIELDS},
+        **_filled(errors={name: fields.errors[name] for name in fields.errors}),
+    }
+
+
+def layout_view(request: Request, picture: dict[str, Any], known: dict[Any, Any]) -> dict[str, Any]:
+    """How an array is split, and the reasons, one for each dimension.
 
     Args:
-        fields: of the array.
         request: the array, resolved and laid out.
+        picture: of the array, as `PictureCache` has it.
         known: warnings and reasons by shape, names and spec, which the layers of a model share.
     """
     array, layout = request.array, request.layout
@@ -114,35 +133,19 @@ def array_view(fields: ArrayFields, request: Request, known: dict[Any, Any]) -> 
     if kind not in known:
         known[kind] = _warnings(request), _dims(request)
     warnings, dims = known[kind]
-    view: dict[str, Any] = {
-        "name": array.name,
-        "short": array.short,
-        "bytes": bytes_text(array.bytes),
-        "logical": " · ".join("_" if n is None else str(n) for n in array.logical or ()),
+    view = {
         "spec": "" if request.spec is None else str(request.spec),
-        "typedSpec": array.spec is not None,
-        "byRules": request.resolution is not None and array.spec is None,
-        "fields": {
-            name: {"text": fields.text[name], "error": fields.errors.get(name, "")}
-            for name in ARRAY_FIELDS
-        },
-        "problem": request.problem or "",
-        "warnings": warnings,
-        "shape": list(array.shape),
         "dims": dims,
-        "rank": array.rank,
+        **_filled(
+            typedSpec=array.spec is not None,
+            noRules=request.resolution is None and array.spec is None,
+            problem=request.problem,
+            warnings=warnings,
+        ),
+        **picture,
     }
     if layout is not None:
-        view |= {
-            "counts": list(layout.block_counts),
-            "shard": list(layout.shard_shape),
-            "strides": list(layout.group_strides or ()),
-            "blocks": layout.num_blocks,
-            "replicas": layout.replicas,
-            "shardBytes": bytes_text(layout.bytes_per_device),
-            "summary": f"{bytes_text(layout.bytes_per_device)} per device · "
-            + ("no replicas" if layout.replicas == 1 else plural(layout.replicas, "replica")),
-        }
+        view |= {**layout_numbers(layout), "strides": list(layout.group_strides or ())}
     return view
 
 
@@ -162,17 +165,10 @@ def _warnings(request: Request) -> list[str]:
 
 def _dims(request: Request) -> list[dict[str, Any]]:
     """One entry per dimension: its mesh axes, and the reason in one sentence."""
-    array, spec, entries = request.array, request.spec, []
-    for dim in range(array.rank):
-        name = None if array.logical is None else array.logical[dim]
+    spec, entries = request.spec, []
+    for dim in range(request.array.rank):
         axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
-        entries.append(
-            {
-                "name": "" if name is None else str(name),
-                "axes": list(axes),
-                "why": _why(request, dim),
-            }
-        )
+        entries.append({"why": _why(request, dim), **_filled(axes=list(axes))})
     return entries
 
 
@@ -187,45 +183,45 @@ def _why(request: Request, dim: int) -> str:
 
 
 def rules_view(session: Session) -> dict[str, Any]:
-    """The rule table: its text, and the effect of every rule."""
+    """The rule table as it was typed."""
+    return {
+        "text": session.text["rules"],
+        **_filled(error=session.errors.get("rules")),
+        "dialect": session.program.dialect.value,
+    }
+
+
+def rule_use_view(session: Session) -> dict[str, Any]:
+    """The effect of every rule, each with the number of its line of text.
+
+    A row is shown beside its line only where the text has one rule per line.
+    """
     summary = rule_summary(session.program.requests, session.rules)
-    # A row is shown beside its line of text only where the text has one rule per line.
     lines = session.text["rules"].split("\n")
     numbers = [
         i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith("#")
     ]
     aligned = len(numbers) == len(summary) and "rules" not in session.errors
-    return {
-        "text": session.text["rules"],
-        "error": session.errors.get("rules", ""),
-        "dialect": session.program.dialect.value,
-        "aligned": aligned,
-        "rows": [
-            {"line": numbers[i] if aligned else i, **_rule_row(use)}
-            for i, use in enumerate(summary)
-        ],
-    }
+    if not aligned:
+        return {"aligned": False, "rows": []}
+    pairs = zip(numbers, summary, strict=True)
+    return {"aligned": True, "rows": [{"line": i, **_rule_row(use)} for i, use in pairs]}
 
 
 def _rule_row(use: RuleUse) -> dict[str, Any]:
     """A row of the rule table: the arrays that the rule decides, and why not others."""
-    note = ""
-    if use.broken:
-        note = f"{use.broken[0][0]}: {use.broken[0][1]}"
-    elif use.lost:
-        note = f"{use.lost[0][0]}: {use.lost[0][1]}"
-        if len(use.lost) > 1:
-            note += f" (+{len(use.lost) - 1})"
-    elif use.never:
-        note = use.never.removeprefix("never fires: ")
-    return {
-        "decides": _few(use.decides),
-        "not_split": _few(use.leaves_unsplit),
-        "never": bool(use.never),
-        "broken": bool(use.broken),
-        "note": note,
-        "more": "\n".join(f"{name}: {text}" for name, text in (*use.broken, *use.lost)),
-    }
+    reasons = [f"{name}: {text}" for name, text in (*use.broken, *use.lost)]
+    note = reasons[0] if reasons else (use.never or "").removeprefix("never fires: ")
+    if not use.broken and len(use.lost) > 1:
+        note += f" (+{len(use.lost) - 1})"
+    return _filled(
+        decides=_few(use.decides),
+        not_split=_few(use.leaves_unsplit),
+        never=bool(use.never),
+        broken=bool(use.broken),
+        note=note,
+        more="\n".join(reasons) if len(reasons) > 1 else "",
+    )
 
 
 def _few(names: tuple[str, ...]) -> str:
@@ -244,11 +240,13 @@ def program_view(session: Session) -> dict[str, Any]:
     total = sum(r.layout.bytes_per_device for r in arrays if r.layout is not None)
     return {
         "value": session.entry,
-        "error": session.errors.get("program", "") or session.errors.get("preset", ""),
-        "lost": _missing(session.missing_function),
+        **_filled(
+            error=session.errors.get("program") or session.errors.get("preset"),
+            lost=_missing(session.missing_function),
+            broken=broken > 0,
+        ),
         "requested": requested,
         "requestedBytes": f"{bytes_text(total)} per device",
-        "problems": list(session.program.problems),
     }
 
 
@@ -262,22 +260,62 @@ def _missing(name: str) -> str:
     )
 
 
-def session_view(session: Session) -> dict[str, Any]:
-    """Everything but the pictures and the report."""
+def array_trait(number: int) -> str:
+    """The name of the trait that holds what was typed about an array."""
+    return f"array_{number}"
+
+
+def layout_trait(number: int) -> str:
+    """The name of the trait that holds the layout and the picture of an array."""
+    return f"layout_{number}"
+
+
+def session_view(
+    session: Session, pictures: Sequence[dict[str, Any]] = ()
+) -> dict[str, dict[str, Any]]:
+    """The traits that show the session, by name, each sent only where it changed.
+
+    Args:
+        session: what is shown.
+        pictures: of the arrays, as `PictureCache` has them; none of them where this is empty.
+    """
     requests = session.program.requests
-    known: dict[Any, Any] = {}
-    arrays = [array_view(f, r, known) for f, r in zip(session.fields, requests, strict=True)]
     chosen = requests[session.selected].layout if requests else None
-    if chosen is not None:
-        arrays[session.selected]["also"] = [list(item) for item in equivalents(chosen).items()]
-    return {
+    spec = None if chosen is None else str(requests[session.selected].spec)
+    also = [] if chosen is None else [list(v) for v in equivalents(chosen).items() if v[1] != spec]
+    views: dict[str, dict[str, Any]] = {
         "mesh": mesh_view(session),
-        "arrays": arrays,
-        "count": len(arrays),
-        "selected": session.selected,
-        "revision": session.revision,
         "rules": rules_view(session),
+        "rule_use": rule_use_view(session),
         "program": program_view(session),
-        "look": {"by": session.look["by"], "colour": session.look["colour"]},
-        "notes": [session.errors[name] for name in NOTED if name in session.errors],
+        "view": {
+            "count": len(requests),
+            "selected": session.selected,
+            "look": {"by": session.look["by"], "colour": session.look["colour"]},
+            **_filled(
+                also=also,
+                notes=[session.errors[name] for name in NOTED if name in session.errors],
+            ),
+        },
     }
+    for i, (fields, request) in enumerate(zip(session.fields, requests, strict=True)):
+        views[array_trait(i)] = array_view(fields, request)
+    for i, layout in enumerate(_layouts(requests, pictures or [{} for _ in requests])):
+        views[layout_trait(i)] = layout
+    return views
+
+
+def _layouts(
+    requests: Sequence[Request], pictures: Sequence[dict[str, Any]]
+) -> Iterator[dict[str, Any]]:
+    """The layouts; of an array that is split as one before it, the number of that one."""
+    known: dict[Any, Any] = {}
+    first: dict[Any, int] = {}
+    for i, (request, picture) in enumerate(zip(requests, pictures, strict=True)):
+        array = request.array
+        look = (array.shape, array.dtype, array.logical, array.spec, id(picture.get("picture")))
+        same = first.setdefault(look, i)
+        if same == i or request.layout is None:
+            yield layout_view(request, picture, known)
+        else:
+            yield {"same": same}

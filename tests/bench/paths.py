@@ -53,7 +53,7 @@ def edit_files() -> list[str]:
             explorer, {**message, "intents": []}, []
         )  # so that everything is imported
         found = files_entered(lambda: explorer._receive(explorer, message, []))
-        assert explorer.view["mesh"]["text"] == "data=2, model=4"
+        assert explorer.mesh["text"] == "data=2, model=4"
     finally:
         explorer.close()
     return found

@@ -32,8 +32,9 @@ from tests.widgets.plans import REFUSED, layers
 from tests.widgets.stage_examples import RESULTS
 
 TRAITS = (
-    "menus", "view", "array_0", "devices", "report_data", "code_data", "target", "palette",
-    "stages_data", "plan_data", "explanation", "background", "link_data", "offline",
+    "menus", "answer", "view", "mesh", "rules", "rule_use", "program", "array_0", "layout_0",
+    "layout_1", "devices", "report_data", "code_data", "target", "palette", "stages_data",
+    "plan_data", "explanation", "background", "link_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
 

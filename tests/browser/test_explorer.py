@@ -121,6 +121,63 @@ def test_chips_double_and_halve_an_axis(screen):
     expect(screen.locator(".sv-count")).to_contain_text("8 devices")
 
 
+# Clicks in one task of the browser, before the kernel has answered the first; then what is there.
+CLICKS = """
+async ([label, count]) => {
+  for (let i = 0; i < count; i++) document.querySelector(`[aria-label="${label}"]`).click();
+}
+"""
+THREE_DIMS = """
+import shardviz as sv
+rules = [("a", "a"), ("b", "b"), ("c", "c")]
+sv.explore(sv.program(abs, sv.array("x", (8, 8, 8), "a b c"), mesh="a=2, b=4, c=2", rules=rules))
+"""
+
+
+def test_every_click_of_one_task_counts(screen):
+    def click(label: str, count: int) -> None:
+        screen.evaluate(CLICKS, [label, count])
+        screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+
+    click("Double axis data", 3)
+    assert ask_kernel(screen, "dict(explorer.session.mesh.shape)") == {"data": 32, "model": 2}
+    expect(screen.get_by_label("Mesh axes", exact=True)).to_have_value("data=32, model=2")
+    click("Halve axis data", 2)
+    assert ask_kernel(screen, "dict(explorer.session.mesh.shape)") == {"data": 8, "model": 2}
+    click("Add an array", 150)
+    assert ask_kernel(screen, "len(explorer.session.arrays)") == 153
+    click("Remove the selected array", 149)
+    names = ask_kernel(screen, "[a.name for a in explorer.session.arrays]")
+    assert names == ["w_in", "w_out", "x", "a0"]
+    screen.evaluate(
+        """() => {
+          const at = (label) => document.querySelector(`[aria-label="${label}"]`);
+          const type = (text) => {
+            at("Array name").value = text;
+            at("Array name").dispatchEvent(new InputEvent("input", { bubbles: true }));
+          };
+          for (const text of ["b", "bi", "bia"]) type(text);
+          at("Add an array").click();
+          at("Remove the selected array").click();
+          type("bias");
+        }"""
+    )
+    screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    names = ask_kernel(screen, "[a.name for a in explorer.session.arrays]")
+    assert names == ["w_in", "w_out", "x", "bias"]
+
+
+def test_every_step_of_one_task_counts(lab):
+    page = lab.open([THREE_DIMS], width=1400, height=1200)
+    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    page.get_by_label("Shown dimensions", exact=True).select_option("0,2")
+    page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    page.evaluate(CLICKS, ["Next block of dim 1", 3])
+    expect(page.locator(".sv-step")).to_contain_text("dim 1: 3 of 4")
+    page.evaluate(CLICKS, ["Previous block of dim 1", 2])
+    expect(page.locator(".sv-step")).to_contain_text("dim 1: 1 of 4")
+
+
 def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
     screen.get_by_role("button", name="Run", exact=True).click()
     expect(screen.locator(".sv-status")).to_contain_text("checks hold", timeout=RUN_MS)

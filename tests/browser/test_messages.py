@@ -29,7 +29,7 @@ def test_python_sends_what_is_declared(compiler):
     ("wrong", "word"),
     [
         ({**TARGET, "surplus": 1}, "surplus"),
-        ({k: v for k, v in TARGET.items() if k != "note"}, "note"),
+        ({k: v for k, v in TARGET.items() if k != "value"}, "value"),
         ({**TARGET, "value": 3}, "number"),
     ],
     ids=["a key too many", "a key too few", "another type"],

@@ -159,6 +159,37 @@ def test_names_that_are_markup_stay_text(page, tmp_path):
     assert dialogs == []
 
 
+# Names that mean something to JSON, to JavaScript or to the page itself.
+NAMES = ("$bytes", "__proto__", "constructor", "toString", "length", "buffers", "null", "]]>")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
+    made = explorer(hosts="2", mesh=f"'{name}'=32, model=2", rules=f"'{name}' -> '{name}'")
+    made.session.edit("name", name, 2)
+    made.session.edit("logical", f"'{name}' embed", 2)
+    assert made.session.program.problems == ()
+    assert made.plan is None
+    opened(page, made, tmp_path)
+    assert made.plan.ok, "the page has the values and stages, too"
+    expect(page.locator(".sv-chip b").first).to_have_text(name)
+    assert f"dim 0 “{name}” → {name}" in select(page, 2)
+    page.get_by_label("Devices", exact=True).focus()
+    page.keyboard.press("End")
+    assert f"Device 63 holds {name}[" in sentence(page)
+    assert f"{name} 31, model 1" in sentence(page)
+    page.get_by_role("tab", name="Values").click()
+    expect(page.locator(".sv-axislegend")).to_contain_text(name)
+    expect(page.locator(".sv-vrow").first).to_be_visible()
+    page.get_by_role("tab", name="Collectives").click()
+    expect(page.locator(".sv-stage").nth(1)).not_to_have_attribute("data-state", "none")
+
+
+def select(page: Page, index: int) -> str:
+    page.locator(".sv-cardhead").nth(index).click()
+    return sentence(page)
+
+
 def test_a_thousand_hosts_and_four_thousand_devices_keep_every_id(page, tmp_path):
     made = explorer(mesh="data=256, model=16", hosts="512")
     opened(page, made, tmp_path)

@@ -22,7 +22,7 @@ def opened(page: Page, folder: Path, results: StageResults, **edits: str) -> Pag
     made: Explorer = explorer(**edits)
     saved = saved_stages(stages_view(results)), values_view(results.plan, explanations=300)
     made._stages.saved = lambda *_: saved  # type: ignore[method-assign]
-    made.view = {**made.view, "revision": 0}
+    made.answer = {**made.answer, "revision": 0}
     page.goto(made.save_html(folder / "page").as_uri())
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     return page

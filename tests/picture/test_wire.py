@@ -24,7 +24,7 @@ READER = Path(html_page.HERE / "picture_data.js")
 NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
-import { openTiles, readEdges, filledTemplate, devicesOf, idsText } from %s;
+import { openTiles, readEdges, filledTemplate, devicesOf, idsText, wholeRows } from %s;
 import { readFileSync } from "node:fs";
 const { data, buffers, ids } = JSON.parse(readFileSync(0, "utf8"));
 const views = buffers.map((b) => { const raw = Uint8Array.from(Buffer.from(b, "base64"));
@@ -34,11 +34,13 @@ function read(picture) {
   const each = [...Array(tiles.count).keys()].map((i) => ({
     edges: [tiles.x(i), tiles.y(i), tiles.width(i), tiles.height(i)],
     group: tiles.group(i), device: tiles.device(i), devices: devicesOf(tiles, i),
-    label: filledTemplate(picture.tiles.text, tiles, i),
-    tooltip: filledTemplate(picture.tiles.hint, tiles, i) }));
+    label: filledTemplate(picture.tiles.text ?? [], tiles, i),
+    tooltip: filledTemplate(picture.tiles.hint ?? [], tiles, i) }));
   const edges = readEdges(picture.edges, views), names = ["x0", "y0", "x1", "y1", "group", "width"];
   const strokes = edges && names.map((name) => [...edges[name]]);
-  return { each, strokes, panels: picture.panels.map((p) => read(p.picture)) };
+  const panels = (picture.panels ?? []).map((p) => read(p.picture));
+  const rows = [picture.labels, picture.frames, picture.legend].map((r) => wholeRows(r ?? []));
+  return { each, strokes, rows, panels };
 }
 console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
   ([list, limit]) => idsText(list, limit)) }));
@@ -79,7 +81,19 @@ def _in_python(picture: Picture) -> dict:
     if picture.edges is not None:
         strokes = [values.tolist() for values in vars(picture.edges).values()]
     panels = [_in_python(p) for _, _, p in picture.panels]
-    return {"each": each, "strokes": strokes, "panels": panels}
+    rows = [
+        [[_rounded(getattr(part, name)) for name in fields] for part in parts]
+        for parts, fields in (
+            (picture.labels, ("x", "y", "text", "role", "anchor", "tone")),
+            (picture.frames, ("x", "y", "label", "width", "height", "dashed")),
+            (picture.legend, ("x", "y", "text", "group")),
+        )
+    ]
+    return {"each": each, "strokes": strokes, "rows": rows, "panels": panels}
+
+
+def _rounded(value):
+    return round(value, 2) if isinstance(value, float) else value
 
 
 def _odd_mesh():
@@ -128,15 +142,21 @@ def test_a_page_writes_ids_as_python_does():
 def test_the_wire_is_json_and_carries_what_surrounds_the_tiles():
     picture = draw(VALUES["request"])
     data = json.loads(json.dumps(serialize(picture)[0]))
-    assert data["version"] == 1
     assert (data["width"], data["height"], data["alt"]) == (
         picture.width, picture.height, picture.alt,
     )  # fmt: skip
     devices = data["panels"][0]["picture"]
-    assert {"data 0", "model 1"} <= {v["text"] for v in devices["labels"]}
-    assert [f["label"] for f in devices["frames"]] == ["host 0", "host 1"]
+    assert {"data 0", "model 1"} <= {v[2] for v in devices["labels"]}
+    assert [f[2] for f in devices["frames"]] == ["host 0", "host 1"]
     assert devices["facts"] == {"kind": "devices", "by": "mesh"}
-    assert all(set(v) == {"x", "y", "text", "anchor", "role", "tone"} for v in devices["labels"])
+
+
+def test_what_equals_its_default_or_the_row_before_is_left_out():
+    data, buffers = serialize(draw(make_mesh(data=4), title=""), with_palette=False)
+    assert set(data) == {"width", "height", "alt", "facts", "labels", "tiles"}
+    assert "group" not in data["tiles"]
+    assert [len(row) for row in data["labels"]] == [6, *[3] * (len(data["labels"]) - 1)]
+    assert buffers == [], "the numbers of a few tiles are in the JSON"
 
 
 @pytest.mark.parametrize("groups", [2, 10, 11, 5000])
@@ -154,8 +174,8 @@ def test_what_is_alike_for_all_tiles_is_sent_once():
     data, buffers = serialize(draw(make_mesh(data=256, model=256)))
     tiles = data["tiles"]
     assert tiles["count"] == 65536
-    assert tiles["device"] == {"start": 0, "step": 1}
-    assert tiles["group"] == {"value": 0}
+    assert tiles["device"] == [0, 1]
+    assert "group" not in tiles
     assert [len(b) for b in buffers] == [4 * 65536] * 2
     assert len(json.dumps(data)) < 40_000
 
@@ -165,9 +185,9 @@ def test_edges_travel_as_columns_and_are_absent_where_there_are_none():
     data, buffers = serialize(draw(mesh, by="position", topology="tpu:v6e:16x16"))
     edges = data["edges"]
     assert edges["count"] == 2 * 16 * 15 + 2 * 2 * 16
-    assert (edges["group"], edges["width"]) == ({"value": -1}, {"value": 0.5})
+    assert (edges["group"], edges["width"]) == (-1, 0.5)
     assert len(buffers[edges["x0"]["buffer"]]) == 4 * edges["count"]
-    assert serialize(draw(mesh))[0]["edges"] is None
+    assert "edges" not in serialize(draw(mesh))[0]
 
 
 def test_ids_beyond_int32_travel_whole():

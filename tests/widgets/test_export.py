@@ -128,7 +128,7 @@ def test_the_page_closes_no_script_early():
         {"view": {"x": "</script><script>alert(1)</script>\u2028"}}, "<pre>"
     )
     data = re.search(r'id="state">(.*?)</script>', page, re.DOTALL).group(1)
-    assert json.loads(data)["view"]["x"].startswith("</script>")
+    assert json.loads(data)["state"]["view"]["x"].startswith("</script>")
     assert "&lt;pre&gt;" in page
 
 
@@ -151,5 +151,5 @@ def test_the_report_of_a_run_reaches_the_view(eight_devices):
     assert {c["ok"] for c in view["checks"]} == {True}
     assert "all-reduce" in made.stages_data["stages"][2]["text"]
     made.session.edit("mesh", "data=2, model=2")
-    assert made.report_data["stale"]
+    assert (made.report_data["revision"], made.answer["revision"]) == (0, 1)
     assert np.shape(jax.tree.leaves(report.outputs)[0]) == (64, 512)

@@ -117,6 +117,38 @@ def test_the_code_says(name, programs):
     assert SAID[name] in programs[name]["code"]
 
 
+LATE = """
+import contextlib, io, sys
+import jax
+old = jax.numpy.ones(3)
+assert jax.device_count() == 1
+codes = {codes!r}
+for code in codes:
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(compile(code, "cell", "exec"), {{}})
+assert jax.device_count() == 16
+assert (old + 1).tolist() == [2, 2, 2], "what was made before can be used"
+jax.default_backend = lambda: "gpu"  # beside an accelerator JAX is not started again
+try:
+    exec(compile(codes[0].replace("8", "32"), "cell", "exec"), {{}})
+except RuntimeError as error:
+    print(error)
+"""
+
+
+def test_pasted_code_runs_where_jax_has_started_with_one_device():
+    meshes = (
+        make_mesh(data=8),
+        make_mesh(data=4, model=2),
+        make_mesh(a=4, device_ids=range(12, 16)),
+    )
+    made = [Session(Program(abs, (ArraySpec("x", (64,)),), m, name=DEVICE_PUT)) for m in meshes]
+    said = python("-c", LATE.format(codes=[jax_code.code(session) for session in made]))
+    assert said == (
+        "This mesh has 32 devices, and JAX has 16. Restart the kernel and run this cell first.\n"
+    )
+
+
 def closure(k):
     return lambda x: x + k
 

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.report import Report
 from shardviz.gallery import programs
 from shardviz.widgets import explorer as explorer_module
 from shardviz.widgets import jax_code
@@ -30,16 +32,31 @@ EDITS = {
         {"kind": "edit", "field": "dialect", "value": "nnx"},
     ],
 }
-# A field of an array changes that array. The rules are read by all three arrays; another mesh
-# changes their pictures and that of the devices as well.
+# Edits of the MLP on 8 devices, as somebody types them or has typed them. The rules are read by all
+# three arrays; another mesh changes the pictures of the devices and of all arrays.
+RULES = "batch -> data\nmlp -> model\nembed -> model\nembed -> None\nembed -> data"
 TYPED = {
-    "name": ({"value": "w_inn", "array": 0}, 5_000),
-    "shape": ({"value": "512, 204", "array": 0}, 5_000),
-    "logical": ({"value": "embed ml", "array": 0}, 5_000),
-    "spec": ({"value": "None, mode", "array": 0}, 5_000),
-    "rules": ({"value": "batch -> data\nmlp -> model\nembed -> mode"}, 6_500),
-    "mesh": ({"value": "data=4, model=1"}, 12_500),
+    "a name": ("name", "w_inn", 0),
+    "a shape": ("shape", "512, 204", 0),
+    "a shape that does not divide": ("shape", "512, 2049", 0),
+    "a type": ("dtype", "float64", 0),
+    "logical axes": ("logical", "embed ml", 0),
+    "a spec": ("spec", "None, (model, data)", 0),
+    "a spec that cannot be read": ("spec", "None, mode", 0),
+    "the name of an axis in a rule": ("rules", RULES[:-1], None),
+    "the name of a dimension in a rule": ("rules", RULES.replace("mlp", "ml"), None),
+    "a rule with another axis": ("rules", RULES.replace("> model", "> data"), None),
+    "no rules": ("rules", "", None),
+    "the size of an axis": ("mesh", "data=4, model=1", None),
+    "the name of an axis": ("mesh", "data=4, mode=2", None),
+    "an axis more": ("mesh", "data=4, model=2, x=1", None),
+    "a mesh of 2 x 4": ("mesh", "data=2, model=4", None),
+    "a mesh of 1 x 8": ("mesh", "data=1, model=8", None),
+    "a mesh of 8 x 1": ("mesh", "data=8, model=1", None),
+    "hosts": ("hosts", "4", None),
+    "a target": ("target", "tpu:v5e:4x4", None),
 }
+MOST_BYTES = 5_000
 
 
 @pytest.fixture
@@ -69,20 +86,65 @@ def test_each_view_is_made_once_for_an_edit(name: str, made: Explorer, monkeypat
     assert counts == {"view": 1, "target": 1, "report": 1, "code": 1, "menus": 0}
     hear(made, [{"kind": "why", "value": "x"}], 2)
     assert counts == {"view": 1, "target": 1, "report": 2, "code": 1, "menus": 0}
-    assert made.view["seq"] == 2
+    assert made.answer["seq"] == 2
 
 
-@pytest.mark.parametrize("field", TYPED)
-def test_a_typed_character_sends_few_bytes(field: str, made: Explorer, monkeypatch):
-    typed, most = TYPED[field]
+@pytest.mark.parametrize("edit", TYPED.values(), ids=TYPED.keys())
+def test_a_typed_character_sends_few_bytes(edit: tuple[Any, ...], made: Explorer, monkeypatch):
+    sent = sent_by(made, monkeypatch, *edit)
+    assert len(sent) == 1, "one edit is one message"
+    assert 0 < bytes_of(*sent[0]) <= MOST_BYTES
+
+
+def test_what_an_edit_does_not_change_is_not_sent(made: Explorer, monkeypatch):
+    ((message, _),) = sent_by(made, monkeypatch, "name", "w_inn", 0)
+    assert set(message["state"]) == {"answer", "array_0", "rule_use"}
+
+
+def test_a_report_is_not_sent_again_when_an_edit_makes_it_stale(made: Explorer, monkeypatch):
+    made.report = Report("MLP", "cpu:8", run_s=0.1)
+    made._refresh_report()
+    ((message, _),) = sent_by(made, monkeypatch, "mesh", "data=8, model=1")
+    assert "report_data" not in message["state"]
+    assert made.report_data["revision"] != made.answer["revision"]
+
+
+def test_layers_that_are_split_alike_are_sent_once(monkeypatch):
+    def sizes(count: int) -> int:
+        arrays = [ArraySpec(f"w_{i}", (512, 2048), "embed mlp") for i in range(count)]
+        program = programs.get().replace(fn=lambda *a: a, arrays=arrays, name="layers")
+        sent = sent_by(Explorer(Session(program), ExecutableCache()), monkeypatch, *MESH)
+        return bytes_of(*sent[0])
+
+    assert sizes(24) - sizes(4) < 20 * 50
+
+
+MESH = ("mesh", "data=2, model=4")
+
+
+def sent_by(
+    made: Explorer,
+    monkeypatch: pytest.MonkeyPatch,
+    field: str,
+    value: str,
+    array: int | None = None,
+) -> list[tuple[dict[str, Any], list[Any]]]:
+    """The messages that one edit of the page sends back, each with its buffers."""
     hear(made, [])
-    sent: list[int] = []
+    sent: list[tuple[dict[str, Any], list[Any]]] = []
 
     def send(message: dict[str, Any], buffers: list[Any] | None = None) -> None:
-        sizes = [memoryview(b).nbytes for b in buffers or ()]
-        sent.append(len(json.dumps(message, ensure_ascii=False).encode()) + sum(sizes))
+        sent.append((message, buffers or []))
 
+    monkeypatch.setattr(made, "_request_plan", lambda: None)  # a plan is a message of its own
+    made._planner.wait(60)
     monkeypatch.setattr(made, "_send", send)
-    hear(made, [{"kind": "edit", "field": field, **typed}])
-    assert 0 < sum(sent) <= most
-    assert len(sent) == 1, "one edit is one message"
+    number = {} if array is None else {"array": array}
+    hear(made, [{"kind": "edit", "field": field, "value": value, **number}], 2)
+    return sent
+
+
+def bytes_of(message: dict[str, Any], buffers: list[Any]) -> int:
+    """As Jupyter sends it: UTF-8, and the buffers as they are."""
+    size = len(json.dumps(message, ensure_ascii=False).encode())
+    return size + sum(memoryview(b).nbytes for b in buffers)

@@ -10,6 +10,7 @@ from shardviz.widgets.menus import (
     checked_target,
     described_options,
     fitting_mesh,
+    local_options,
     target_view,
     topology_of,
 )
@@ -70,17 +71,16 @@ def test_one_click_takes_the_mesh_and_the_note_goes():
     assert math.prod(session.mesh.axis_sizes) == 1024
     assert session.text["mesh"] == "data=512, model=2"
     assert session.text["hosts"] == "256"
-    assert target_view(session.mesh, session.target)["note"] == ""
+    assert target_view(session.mesh, session.target).keys() == {"value", "words"}
     assert session.errors == {}
 
 
 def test_a_target_of_ones_own_is_in_the_menu():
     view = target_view(make_mesh(data=32), "tpu:v4:2x4x4")
-    options = [*view["here"], *described_options()]
-    assert view["value"] in [o["value"] for o in options]
-    assert len({o["value"] for o in options}) == len(options)
-    known = target_view(make_mesh(data=16), "tpu:v5e:4x4")  # it is in the menu already
-    assert "tpu:v5e:4x4" not in [o["value"] for o in known["here"]]
+    assert view["label"] == "TPU v4 2×4×4"
+    for option in (*local_options(), *described_options()):
+        known = target_view(make_mesh(data=16), option["value"])  # it is in the menu already
+        assert "label" not in known, option["value"]
 
 
 def test_the_target_is_part_of_the_state():

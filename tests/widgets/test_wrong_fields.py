@@ -100,7 +100,7 @@ def test_what_is_well_formed_and_does_not_work_is_said_on_the_card(field, text):
     session = fresh()
     session.edit(field, text, 0)
     assert field_error(session, field) == ""
-    card = session_view(session)["arrays"][0]
+    card = session_view(session)["layout_0"]
     if (field, text) == ("spec", "<b>, None"):
         assert "<b>" in card["problem"]
     assert card["problem"]
@@ -117,12 +117,13 @@ def test_what_is_well_formed_and_does_not_work_is_said_on_the_card(field, text):
         ("at", {}), ("at", []), ("mesh", 4), ("mesh", None), ("rules", ["x"]), ("dialect", None),
         ("program", None), ("program", "no such"), ("preset", "mesh:none"), ("preset", "x"),
         ("types", "Autoo"), ("target", 8), ("shape", 5), ("nothing", 1), ("__class__", "x"),
+        ("double", 1), ("double", None), ("halve", ["data"]), ("halve", "moon"),
     ],
 )  # fmt: skip
 def test_a_message_of_another_type_is_refused_in_words(field, value):
     session = fresh()
     before = session.program
     session.edit(field, value)
-    assert session.errors.get(field)
+    assert session.errors.get("mesh" if field in ("double", "halve") else field)
     assert session.program is before
     json.dumps(session_view(session))

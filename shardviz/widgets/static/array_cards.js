@@ -1,9 +1,9 @@
 // @ts-check
 // The arrays: a card each, and the fields of the one that is selected.
-import { Field } from "./controls.js";
+import { Field, answers } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./messages").ArrayField} ArrayField */
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
@@ -38,11 +38,13 @@ export class ArrayCards {
       this.also,
     );
     this.list = h("div", { class: "sv-cards", role: "list", "aria-label": "Arrays" });
-    this.add = button("+ array", () => edit("add", null), {
+    /** What is selected once the kernel has answered: a second click is about that. */
+    this.next = { selected: 0, count: 0 };
+    this.add = button("+ array", () => this.addArray(), {
       class: "sv-link",
       "aria-label": "Add an array",
     });
-    this.remove = button("remove", () => edit("remove", this.selected), {
+    this.remove = button("remove", () => this.removeArray(), {
       class: "sv-link",
       "aria-label": "Remove the selected array",
     });
@@ -64,6 +66,17 @@ export class ArrayCards {
     /** @type {Set<string> | null} */ this.lit = null;
   }
 
+  addArray() {
+    this.edit("add", null);
+    this.next = { selected: this.next.count, count: this.next.count + 1 };
+  }
+
+  removeArray() {
+    const { selected, count } = this.next;
+    this.edit("remove", selected);
+    if (count > 1) this.next = { selected: Math.min(selected, count - 2), count: count - 1 };
+  }
+
   /**
    * The arrays that a value's axes came from stand out; null ends that.
    * @param {string[] | null} names
@@ -75,10 +88,12 @@ export class ArrayCards {
     }
   }
 
-  /** @param {import("./messages").View} view */
+  /** @param {import("./view_data.js").View} view */
   show(view) {
     const moved = this.selected !== view.selected;
-    this.selected = view.selected;
+    const { selected } = view;
+    if (answers.settled) this.next = { selected, count: view.arrays.length };
+    this.selected = selected;
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
@@ -98,12 +113,12 @@ export class ArrayCards {
       if (moved) field.input.blur();
       field.sync(array.fields[key].text, array.fields[key].error);
     }
-    const also = (array.also ?? []).filter(([, text]) => text !== array.spec);
-    const lines = also.map(([dialect, text]) =>
+    const lines = (array.also ?? []).map(([dialect, text]) =>
       h("div", { class: "sv-mono", text, title: `${dialect}: ${text}` }),
     );
     fill(this.also, ...lines);
-    this.fields.spec.input.placeholder = array.byRules ? array.spec : "None: no dimension is split";
+    this.fields.spec.input.placeholder =
+      array.noRules || array.typedSpec ? "None: no dimension is split" : array.spec;
   }
 
   /** @param {number} index */
@@ -147,7 +162,7 @@ export class ArrayCards {
     setText(card.type, `${a.short} · ${a.bytes}`);
     setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
     setText(card.spec, a.spec);
-    toggle(card.spec, "sv-typed", a.typedSpec);
+    toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
     setText(card.summary, a.problem ? "" : (a.summary ?? ""));
     setText(card.warn, a.warnings.join(" "));
     setText(card.problem, a.problem);

@@ -1,6 +1,6 @@
 // @ts-check
 // Which two dimensions of an array are shown, and steps through the blocks of the others.
-import { Choice } from "./controls.js";
+import { Choice, answers } from "./controls.js";
 import { button, fill, h } from "./dom.js";
 
 /** @typedef {import("./messages").ArrayStep} ArrayStep */
@@ -11,15 +11,22 @@ export class ArraySteps {
   constructor(edit) {
     this.edit = edit;
     this.key = "";
+    /**
+     * Which blocks are shown once the kernel has answered: a second click goes on from there.
+     * @type {ArrayStep["at"][]}
+     */
+    this.next = [];
     this.node = h("div", { class: "sv-steps" });
   }
 
-  /** @param {number} rank @param {import("./messages").Facts | undefined} facts */
+  /** @param {number} rank @param {ArrayFacts | undefined} facts */
   show(rank, facts) {
+    const steps = facts?.steps ?? [];
+    if (answers.settled || this.next.length !== steps.length) this.next = steps.map((s) => s.at);
     const key = JSON.stringify([rank, facts]);
     if (key === this.key) return;
     this.key = key;
-    fill(this.node, ...(rank > 2 && facts?.kind === "array" ? this.controls(rank, facts) : []));
+    fill(this.node, ...(rank > 2 && facts ? this.controls(rank, facts) : []));
   }
 
   /** @param {number} rank @param {ArrayFacts} facts */
@@ -27,21 +34,19 @@ export class ArraySteps {
     const choose = (/** @type {string} */ v) => this.edit("dims", v.split(",").map(Number));
     const choice = new Choice("Shown dimensions", choose);
     choice.sync(dimensionPairs(rank), dims.join());
-    const parts = [choice.node, ...steps.map((step) => this.stepper(step, steps))];
+    const parts = [choice.node, ...steps.map((step, i) => this.stepper(step, i))];
     if (steps.every(({ at }) => at === null)) return parts;
     const all = { class: "sv-link", "aria-label": "Show all blocks" };
     return [...parts, button("all", () => this.edit("at", null), all)];
   }
 
-  /** @param {ArrayStep} step @param {ArrayStep[]} steps those of all dimensions not shown */
-  stepper(step, steps) {
-    const { dim, count, at } = step;
+  /** @param {ArrayStep} step @param {number} i its number among those not shown */
+  stepper({ dim, count, at }, i) {
     const go = (/** @type {number} */ by) => {
-      const next = at === null ? 0 : (at + by + count) % count;
-      this.edit(
-        "at",
-        steps.map((other) => (other === step ? next : (other.at ?? 0))),
-      );
+      const now = this.next[i];
+      this.next = this.next.map((other) => other ?? 0);
+      this.next[i] = now === null ? 0 : (now + by + count) % count;
+      this.edit("at", this.next);
     };
     const text = at === null ? `dim ${dim}: all ${count}` : `dim ${dim}: ${at + 1} of ${count}`;
     return h(

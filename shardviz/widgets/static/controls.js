@@ -65,8 +65,8 @@ export class Field {
     );
   }
 
-  /** @param {string} text @param {string} error */
-  sync(text, error) {
+  /** @param {string} text @param {string} [error] */
+  sync(text, error = "") {
     if (this.input.value !== text && this.state.accepts(this.input)) this.input.value = text;
     setText(this.error, error);
     toggle(this.node, "sv-wrong", Boolean(error));

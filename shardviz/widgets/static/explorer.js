@@ -13,11 +13,11 @@ import { PicturePanel } from "./picture_panel.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
 import { isDark, watchTheme } from "./theme.js";
+import { readView } from "./view_data.js";
 
 /** @typedef {import("./messages").Model} Model */
 /** @typedef {import("./messages").Traits} Traits */
-/** @typedef {import("./messages").View} View */
-/** @typedef {import("./messages").SentView} SentView */
+/** @typedef {import("./view_data.js").View} View */
 /** @typedef {import("./messages").Intent} Intent */
 /** @typedef {import("./messages").CustomMessage} CustomMessage */
 /** @typedef {import("./messages").EditValue} EditValue */
@@ -26,6 +26,7 @@ import { isDark, watchTheme } from "./theme.js";
 /** @type {(keyof Traits)[]} */
 const TRAITS = [
   "menus",
+  "answer",
   "view",
   "devices",
   "report_data",
@@ -97,6 +98,7 @@ class Page {
   /** Shows another array at once, whatever the kernel is doing. @param {number} index */
   select(index) {
     this.chosen = index;
+    this.cards.next.selected = index;
     this.edit("select", index);
     this.schedule();
   }
@@ -119,10 +121,9 @@ class Page {
 
   draw() {
     this.scheduled = false;
-    const sent = this.get("view");
-    if (!("mesh" in sent)) return;
-    const arrays = Array.from({ length: sent.count }, (_, i) => this.get(`array_${i}`));
-    const view = this.withChosen({ .../** @type {SentView} */ (sent), arrays });
+    const sent = readView((name) => this.get(name));
+    if (!sent) return;
+    const view = this.withChosen(sent);
     answers.settled = this.intents.receive(view);
     /** @type {"dark" | "light"} */
     const name = isDark() ? "dark" : "light";
@@ -139,7 +140,7 @@ class Page {
     this.bar.show(view, this.get("target"), menus, theme.name);
     this.cards.show(view);
     this.rules.show(view.rules, menus.dialects);
-    const pictures = arrays.map(({ picture }) => picture && this.picture(picture));
+    const pictures = view.arrays.map(({ picture }) => (picture ? this.picture(picture) : null));
     this.panel.show({
       view,
       devices,
@@ -207,12 +208,12 @@ class Page {
 }
 
 /** @param {Traits["devices"]} devices */
-function drawnDevices({ picture, ids, hosts, size, ...words }) {
+function drawnDevices({ picture, ids = [0, 1], hosts = 0, size, buffers = [], ...words }) {
   return {
     ...words,
     picture: readPicture(picture),
-    ids: readNumbers(ids, size),
-    hosts: hosts.byteLength ? readNumbers(hosts, 0) : new Int32Array(size),
+    ids: readNumbers(ids, buffers, size),
+    hosts: readNumbers(hosts, buffers, size),
   };
 }
 

@@ -2,7 +2,8 @@
 // What is pointed at, and what belongs to it: which block of every array a device holds, who else
 // holds it, and who takes part in a collective with it. Nothing here asks the kernel.
 
-/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
+/** @typedef {Partial<Pick<import("./messages").LayoutNumbers, "counts" | "shard">>} Blocks */
 /**
  * What is pointed at: a device by its position in mesh order, a block, or nothing.
  * @typedef {{kind: "device", at: number} | {kind: "block", array: number, group: number} | null}
@@ -133,7 +134,7 @@ export class Highlight {
 
   /**
    * The index of one block into its array, as [start, stop] pairs.
-   * @param {ArrayView} array
+   * @param {Blocks} array
    * @param {number} group
    * @returns {Array<[number, number]>}
    */
@@ -151,7 +152,7 @@ export class Highlight {
 
   /**
    * The same as text: `16:32, 256:512`.
-   * @param {ArrayView} array
+   * @param {Blocks} array
    * @param {number} group
    */
   indexText(array, group) {

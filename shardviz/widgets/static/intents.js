@@ -1,10 +1,13 @@
 // @ts-check
 // Sends what the person does to the kernel. While one message is under way only the newest text of
-// each field is kept, so that typing never queues up.
+// each field is kept, so that typing never queues up; what buttons do counts every time.
 
 /** @typedef {import("./messages").Intent} Intent */
 
 const ANSWER_MS = 4000; // a kernel that is busy with a cell answers late
+const MOST_INTENTS = 100; // that the kernel takes in one message
+/** Edits that depend on what was there before; so their order counts, too. */
+const COMMANDS = ["add", "remove", "double", "halve", "fit", "preset", "tidy"];
 
 export class IntentQueue {
   /** @param {import("./messages").Model} model */
@@ -14,24 +17,37 @@ export class IntentQueue {
     this.client = Math.random().toString(36).slice(2);
     this.sent = 0;
     this.answered = 0;
-    /** @type {Map<string, Intent>} */ this.waiting = new Map();
+    /** @type {Intent[]} */ this.waiting = [];
   }
 
   /** @param {Intent} intent */
   send(intent) {
-    const key = intent.kind === "edit" ? `${intent.field}:${intent.array ?? ""}` : intent.kind;
-    this.waiting.delete(key);
-    this.waiting.set(key, intent);
+    const at = this.replaceable(intent);
+    if (at >= 0) this.waiting.splice(at, 1);
+    this.waiting.push(intent);
     this.flush();
   }
 
   /**
+   * Where an older text of the same field waits, with no command after it; or -1.
+   * @param {Intent} intent
+   */
+  replaceable(intent) {
+    if (isCommand(intent)) return -1;
+    const key = keyOf(intent);
+    for (let i = this.waiting.length - 1; i >= 0 && !isCommand(this.waiting[i]); i--) {
+      if (keyOf(this.waiting[i]) === key) return i;
+    }
+    return -1;
+  }
+
+  /**
    * Takes note of the answer in a view; whether everything that was sent is answered.
-   * @param {import("./messages").View} view
+   * @param {import("./messages").Answer} view
    */
   receive(view) {
     if (view.client === this.client) this.answered = Math.max(this.answered, view.seq);
-    return !this.pending && !this.waiting.size;
+    return !this.pending && !this.waiting.length;
   }
 
   /** Whether a message is under way. */
@@ -40,9 +56,8 @@ export class IntentQueue {
   }
 
   flush() {
-    if (this.pending || !this.waiting.size) return;
-    const intents = [...this.waiting.values()];
-    this.waiting.clear();
+    if (this.pending || !this.waiting.length) return;
+    const intents = this.waiting.splice(0, MOST_INTENTS);
     const seq = ++this.sent;
     this.model.send?.({ client: this.client, seq, intents });
     // An answer that is lost must not lock the page.
@@ -55,4 +70,14 @@ export class IntentQueue {
     this.answered = Math.max(this.answered, seq);
     this.flush();
   }
+}
+
+/** @param {Intent} intent */
+function isCommand(intent) {
+  return intent.kind === "edit" && COMMANDS.includes(intent.field);
+}
+
+/** Which field an intent is about. @param {Intent} intent */
+function keyOf(intent) {
+  return intent.kind === "edit" ? `${intent.field}:${intent.array ?? ""}` : intent.kind;
 }

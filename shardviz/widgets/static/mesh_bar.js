@@ -3,8 +3,9 @@
 import { Choice, Field, answers } from "./controls.js";
 import { OWN_KEYS, button, fill, focusedNear, h, toggle } from "./dom.js";
 
-/** @typedef {import("./messages").MeshAxis} MeshAxis */
+/** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
 /** @typedef {import("./messages").Target} Target */
+/** @typedef {import("./messages").Option} Option */
 
 const OTHER = "…"; // the choice that opens a field
 
@@ -46,8 +47,12 @@ export class MeshBar {
     this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
     this.targetKey = "";
     this.presets = this.presetMenu();
-    /** @type {import("./messages").Option[]} */
-    this.described = [];
+    /**
+     * Of the menus, those on this machine first.
+     * @type {Option[]}
+     */
+    this.targets = [];
+    this.here = 0;
     this.node = h(
       "header",
       { class: "sv-bar" },
@@ -100,26 +105,26 @@ export class MeshBar {
    * @param {Target} target
    */
   showTarget(target) {
+    const { value, label, note = "", offer = "" } = target;
     const typing = !this.typed.node.hidden;
     this.target.sync(
       [
-        ...target.here,
-        ...this.described,
+        ...this.targets.slice(0, this.here),
+        ...(label ? [{ value, label, title: label, group: this.targets[0]?.group }] : []),
+        ...this.targets.slice(this.here),
         { value: OTHER, label: "by name…", title: "Any chip and shape, or cpu:N." },
       ],
-      typing ? OTHER : target.value,
+      typing ? OTHER : value,
     );
-    this.target.select.title = target.words;
+    this.target.select.title = target.words ?? "";
     this.typed.sync(this.typed.input.value, target.error);
     this.shownTarget = target;
     this.leave();
-    const key = target.note + target.offer;
+    const key = note + offer;
     if (key === this.targetKey) return;
     this.targetKey = key;
-    const offer = button(target.offer, () => this.edit("fit", null), {
-      class: "sv-button sv-small",
-    });
-    fill(this.targetNote, ...(target.note ? [h("span", { text: target.note }), offer] : []));
+    const fit = button(offer, () => this.edit("fit", null), { class: "sv-button sv-small" });
+    fill(this.targetNote, ...(note ? [h("span", { text: note }), fit] : []));
   }
 
   /** Once the kernel has read a name that was typed, the menu shows it in place of the field. */
@@ -143,13 +148,19 @@ export class MeshBar {
   }
 
   /**
-   * @param {import("./messages").View} view
+   * @param {import("./view_data.js").View} view
    * @param {Target} target
    * @param {import("./messages").Menus} menus
    * @param {string} theme its name
    */
   show({ mesh }, target, menus, theme) {
-    this.described = menus.targets;
+    this.here = menus.here.length;
+    const size = mesh.axes.reduce((all, axis) => all * axis.size, 1);
+    const cpus = (/** @type {Option} */ option) =>
+      option.value === "cpu"
+        ? { ...option, label: `${option.label} × ${size.toLocaleString("en")}` }
+        : option;
+    this.targets = [...menus.here.map(cpus), ...menus.targets];
     this.mesh.sync(mesh.text, mesh.error);
     this.hosts.sync(mesh.hosts, mesh.hostsError);
     this.types.sync(
@@ -160,7 +171,7 @@ export class MeshBar {
     const key = JSON.stringify(mesh.axes) + theme;
     if (key !== this.key) {
       this.key = key;
-      fill(this.axes, ...mesh.axes.map((a, i) => this.chip(mesh.axes, a, i)));
+      fill(this.axes, ...mesh.axes.map((axis) => this.chip(axis)));
       this.markAxes();
     }
     if (!this.presets.options.length) {
@@ -180,36 +191,22 @@ export class MeshBar {
 
   /**
    * One axis, with steps to half and double its size.
-   * @param {MeshAxis[]} axes
    * @param {MeshAxis} axis
-   * @param {number} index
    */
-  chip(axes, axis, index) {
-    const resize = (/** @type {number} */ size) => {
-      const sizes = axes.map((a, i) => `${quoted(a.name)}=${i === index ? size : a.size}`);
-      const text = sizes.join(", ");
-      this.mesh.input.value = text;
-      this.mesh.state.touched = true;
-      this.edit("mesh", text);
-    };
+  chip(axis) {
     return h(
       "span",
       { class: "sv-chip", title: `${axis.type} axis`, "data-axis": axis.name },
       h("b", { text: axis.name }),
       h("span", { text: String(axis.size) }),
-      button("−", () => resize(Math.max(1, Math.floor(axis.size / 2))), {
+      button("−", () => this.edit("halve", axis.name), {
         class: "sv-tiny",
         "aria-label": `Halve axis ${axis.name}`,
       }),
-      button("+", () => resize(axis.size * 2), {
+      button("+", () => this.edit("double", axis.name), {
         class: "sv-tiny",
         "aria-label": `Double axis ${axis.name}`,
       }),
     );
   }
-}
-
-/** A name as it is typed: quoted where it has letters that mean something. @param {string} name */
-function quoted(name) {
-  return /^[^\s=:,;'"]+$/.test(name) ? name : `'${name}'`;
 }

@@ -6,9 +6,16 @@
 /** What an Explorer's model holds, by the name of the trait (`explorer.py`). */
 export interface Traits {
   menus: Menus;
+  answer: Answer;
+  // What a session is, in parts, so that an edit sends only those that it changes.
   view: SentView | Record<string, never>;
-  /** One trait for each array, so that an edit sends only those that it changes. */
-  [array: `array_${number}`]: ArrayView;
+  mesh: SentMesh;
+  rules: RulesText;
+  rule_use: RuleUse;
+  program: ProgramView;
+  [array: `array_${number}`]: SentArray;
+  /** Of an array that is split as one before it, the number of that one. */
+  [layout: `layout_${number}`]: SentLayout | { same: number };
   devices: Devices;
   report_data: Report;
   /** The state as plain JAX code. */
@@ -45,87 +52,90 @@ export interface Menus {
   presets: { group: string; options: Option[] }[];
   dialects: string[];
   programs: Option[];
+  /** Targets on this machine, and described ones. */
+  here: Option[];
   targets: Option[];
 }
 
-/** `session_view.py`: everything but the arrays, the pictures and the report. */
+/** `explorer.py`: the last message that was handled, the page that sent it, and the program's revision. */
+export interface Answer {
+  seq: number;
+  client: string;
+  revision: number;
+}
+
+/** `session_view.py`: what is shown, and how. */
 export interface SentView {
-  mesh: MeshView;
   /** How many arrays there are. */
   count: number;
   selected: number;
-  revision: number;
-  rules: RulesView;
-  program: ProgramView;
   look: { by: string; colour: string };
-  notes: string[];
-  /** The last message that was handled, and the page that sent it. */
-  seq: number;
-  client: string;
+  notes?: string[];
+  /** The selected array's layout in other dialects, as [dialect, text]. */
+  also?: [string, string][];
 }
 
-/** What the page shows: the view with its arrays. */
-export interface View extends SentView {
-  arrays: ArrayView[];
-}
-
-export interface MeshView {
+/** `session_view.py`. */
+export interface SentMesh {
   text: string;
-  error: string;
+  error?: string;
   hosts: string;
-  hostsError: string;
+  hostsError?: string;
   types: string;
-  axes: MeshAxis[];
+  /** With the type of each axis where they differ. */
+  axes: ([name: string, size: number] | [name: string, size: number, type: string])[];
   count: string;
   local: string;
 }
 
-export interface MeshAxis {
-  name: string;
-  size: number;
-  type: string;
-}
-
 export type ArrayField = "name" | "dtype" | "shape" | "logical" | "spec";
 
-/** An array; without a layout (where it has a problem) the fields of `ArrayLayout` are missing. */
-export interface ArrayView extends Partial<ArrayLayout> {
+/** `session_view.py`: what was typed about an array. */
+export interface SentArray {
   name: string;
   short: string;
   bytes: string;
-  logical: string;
-  spec: string;
-  typedSpec: boolean;
-  byRules: boolean;
-  fields: Record<ArrayField, { text: string; error: string }>;
-  problem: string;
-  warnings: string[];
-  shape: number[];
-  dims: { name: string; axes: string[]; why: string }[];
-  rank: number;
-  /** The same layout in other dialects, as [dialect, text]; of the selected array only. */
-  also?: [string, string][];
-  /** Null where there is nothing to draw. */
-  picture: PackedPicture | null;
+  /** The logical axis of every dimension, where there are any. */
+  names?: (string | null)[];
+  texts: Record<ArrayField, string>;
+  errors?: Partial<Record<ArrayField, string>>;
 }
 
-export interface ArrayLayout {
+/** `session_view.py`: how an array is split, and why. */
+export interface SentLayout extends Partial<LayoutNumbers> {
+  spec: string;
+  dims: { why: string; axes?: string[] }[];
+  typedSpec?: true;
+  /** Whether neither a spec nor rules say how it is split. */
+  noRules?: true;
+  problem?: string;
+  warnings?: string[];
+  /** By mesh axis: what one step along it adds to the number of the block. */
+  strides?: number[];
+  picture?: PackedPicture;
+  /** What the picture shows, where it is of an older layout. */
+  pictured?: LayoutNumbers;
+}
+
+/** `pictures.py`: an array without a layout (it has a problem) has none of these. */
+export interface LayoutNumbers {
   /** Blocks along each dimension. */
   counts: number[];
   /** The shape of one shard. */
   shard: number[];
-  /** By mesh axis: what one step along it adds to the number of the block. */
-  strides: number[];
-  blocks: number;
   replicas: number;
   shardBytes: string;
-  summary: string;
 }
 
-export interface RulesView {
+/** `session_view.py`: the rules as they were typed. */
+export interface RulesText {
   text: string;
-  error: string;
+  error?: string;
   dialect: string;
+}
+
+/** `session_view.py`: what every rule does. */
+export interface RuleUse {
   /** Whether the text has one rule per line, as the rows have. */
   aligned: boolean;
   rows: RuleRow[];
@@ -133,33 +143,35 @@ export interface RulesView {
 
 export interface RuleRow {
   line: number;
-  decides: string;
+  decides?: string;
   /** The dimensions that the rule leaves unsplit. */
-  not_split: string;
-  never: boolean;
-  broken: boolean;
-  note: string;
-  more: string;
+  not_split?: string;
+  never?: true;
+  broken?: true;
+  note?: string;
+  more?: string;
 }
 
+/** `session_view.py`. */
 export interface ProgramView {
   value: string;
-  error: string;
-  lost: string;
+  error?: string;
+  lost?: string;
+  /** Whether an array cannot be laid out. */
+  broken?: true;
   requested: string;
   requestedBytes: string;
-  problems: string[];
 }
 
-/** `menus.py`. */
+/** `menus.py`: the chosen target. */
 export interface Target {
-  /** Targets on this machine; the described ones are in `Menus`. */
-  here: Option[];
   value: string;
-  error: string;
-  note: string;
-  offer: string;
-  words: string;
+  /** Where it is not in the menus. */
+  label?: string;
+  error?: string;
+  note?: string;
+  offer?: string;
+  words?: string;
 }
 
 /** `pictures.py`, from `picture/palette.py`: the colours of one theme, as #rrggbb. */
@@ -176,10 +188,11 @@ export interface Palette {
 /** `pictures.py`: the devices, and the id and host of each in mesh order. */
 export interface Devices {
   picture: PackedPicture;
-  /** int32; empty for 0, 1, 2, … */
-  ids: DataView;
-  /** int32; empty where there is one host. */
-  hosts: DataView;
+  /** Left out for 0, 1, 2, … */
+  ids?: Column;
+  /** Left out where there is one host. */
+  hosts?: Column;
+  buffers?: DataView[];
   size: number;
   by: string;
   /** Whether the devices have coordinates on the target. */
@@ -197,29 +210,35 @@ export interface LinkView {
 
 export interface PackedPicture {
   data: PictureData;
-  buffers: DataView[];
+  buffers?: DataView[];
 }
 
+/** What equals its default is left out, in the tiles as well. */
 export interface PictureData {
-  version?: 1;
   width: number;
   height: number;
-  alt: string;
-  colormap: string;
-  groups: number;
-  facts: Facts;
-  labels: Label[];
-  frames: { x: number; y: number; width: number; height: number; label: string; dashed: boolean }[];
-  legend: { group: number; text: string; x: number; y: number }[];
-  palette: null;
+  colormap?: string;
+  groups?: number;
+  facts?: ArrayFacts;
+  labels?: Row<LabelRow>[];
+  frames?: Row<FrameRow>[];
   tiles: TileData;
-  edges: EdgeData | null;
-  panels: { x: number; y: number; picture: PictureData }[];
+  edges?: EdgeData;
 }
 
-/** What a picture shows, beyond its shapes. */
-export type Facts = ArrayFacts | { kind: "devices"; by: string };
+/** A row without its last fields, which it has in common with the row before. */
+export type Row<R extends unknown[]> = Partial<R>;
+export type LabelRow = [
+  x: number,
+  y: number,
+  text: string,
+  role: "title" | "axis" | "tick" | "note" | "mono",
+  anchor: "start" | "middle" | "end",
+  tone: "" | "text" | "muted" | "good" | "warn" | "bad",
+];
+export type FrameRow = [x: number, y: number, label: string, w: number, h: number, dashed: boolean];
 
+/** Which dimensions of an array of more than two are shown. */
 export interface ArrayFacts {
   kind: "array";
   /** The dimensions shown as rows and columns. */
@@ -231,36 +250,25 @@ export interface ArrayFacts {
 
 export type ArrayStep = { dim: number; count: number; at: number | null };
 
-export interface Label {
-  x: number;
-  y: number;
-  text: string;
-  anchor: "start" | "middle" | "end";
-  role: "title" | "axis" | "tick" | "note" | "mono";
-  tone: "" | "text" | "muted" | "good" | "warn" | "bad";
-}
-
-/** One number per tile. */
+/** One number per tile: the same, or start and step, or of each tile. */
 export type Column =
-  | { value: number }
-  | { start: number; step: number }
+  | number
+  | [start: number, step: number]
+  | { values: number[] }
   | { buffer: number; dtype: "float32" | "int32" | "float64" };
 
 export interface TileData {
   count: number;
-  radius: number;
-  align: "start" | "middle";
   x: Column;
   y: Column;
   width: Column;
   height: Column;
-  group: Column;
-  device: Column;
-  offsets: Column | null;
-  holders: Column | null;
-  columns: Record<string, Column>;
-  text: Template;
-  hint: Template;
+  group?: Column;
+  device?: Column;
+  offsets?: Column;
+  holders?: Column;
+  columns?: Record<string, Column>;
+  text?: Template;
 }
 
 export interface EdgeData {
@@ -401,7 +409,7 @@ export interface Failure {
 
 export interface Report {
   state: "none" | "running" | "done" | "failed";
-  stale: boolean;
+  revision: number; // of the program; -1 where it does not matter
   stage: string;
   started: number;
   times: [string, string][];

@@ -1,9 +1,10 @@
 // @ts-check
-// Reads a Picture as Python sends it: `shardviz/picture/serialization.py` has the format. What this makes of
-// it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
+// Reads a Picture as Python sends it: `shardviz/picture/serialization.py` has the format. What this
+// makes of it is compared with Python's own reading, tile by tile, in `tests/picture/test_wire.py`.
 
 /** @typedef {import("./messages").Column} Column */
-/** @typedef {import("./messages").PictureData} PictureData */
+/** @typedef {import("./messages").LabelRow} LabelRow */
+/** @typedef {import("./messages").FrameRow} FrameRow */
 /** @typedef {(i: number) => number} Reader the number of tile `i` */
 /**
  * The tiles with every column as a function.
@@ -16,19 +17,22 @@
  * @typedef {{count: number, x0: Float32Array, y0: Float32Array, x1: Float32Array,
  *   y1: Float32Array, width: Float32Array, group: Int32Array}} Edges
  */
+/** @typedef {ReturnType<typeof readLabel>} Label */
+/** @typedef {ReturnType<typeof readFrame>} Frame */
 /**
- * A Picture, ready to be painted. `colormap` is its `colormap`, `label` the text in a tile, `hint` its
- * tooltip.
+ * A Picture, ready to be painted; `label` is the text in a tile, `devices` the ids that it stands
+ * for.
  * @typedef {{width: number, height: number, x: Float32Array, y: Float32Array, w: Float32Array,
  *   h: Float32Array, group: Int32Array, device: Float64Array, count: number, colormap: string,
- *   labels: PictureData["labels"], frames: PictureData["frames"], facts: PictureData["facts"],
- *   edges: Edges | null, label: (i: number) => string, hint: (i: number) => string}} Picture
+ *   labels: Label[], frames: Frame[], facts: import("./messages").ArrayFacts | undefined,
+ *   edges: Edges | null, label: (i: number) => string, devices: (i: number) => number[]}} Picture
  */
 
 /** @param {import("./messages").PackedPicture} packed @returns {Picture} */
-export function readPicture({ data, buffers }) {
+export function readPicture({ data, buffers = [] }) {
   const tiles = openTiles(data.tiles, buffers);
-  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, tiles.count, Float32Array);
+  const { count } = tiles;
+  const floats = (/** @type {Column} */ c) => columnOf(c, buffers, count, Float32Array);
   return {
     width: data.width,
     height: data.height,
@@ -36,21 +40,49 @@ export function readPicture({ data, buffers }) {
     y: floats(data.tiles.y),
     w: floats(data.tiles.width),
     h: floats(data.tiles.height),
-    group: columnOf(data.tiles.group, buffers, tiles.count, Int32Array),
-    device: columnOf(data.tiles.device, buffers, tiles.count, Float64Array),
-    count: data.groups,
-    colormap: data.colormap,
-    labels: data.labels,
-    frames: data.frames,
+    group: columnOf(data.tiles.group ?? 0, buffers, count, Int32Array),
+    device: columnOf(data.tiles.device ?? NO_DEVICE, buffers, count, Float64Array),
+    count: data.groups ?? 1,
+    colormap: data.colormap ?? "blocks",
+    labels: wholeRows(data.labels ?? []).map(readLabel),
+    frames: wholeRows(data.frames ?? []).map(readFrame),
     facts: data.facts,
     edges: readEdges(data.edges, buffers),
-    label: (i) => filledTemplate(data.tiles.text, tiles, i),
-    hint: (i) => filledTemplate(data.tiles.hint, tiles, i),
+    label: (i) => filledTemplate(data.tiles.text ?? [], tiles, i),
+    devices: (i) => devicesOf(tiles, i),
   };
 }
 
+const NO_DEVICE = -1; // as in picture/picture.py
+
 /**
- * @param {import("./messages").EdgeData | null} edges
+ * The rows with their last fields, which those that lack them have in common with the row before.
+ * @template {unknown[]} R
+ * @param {import("./messages").Row<R>[]} rows
+ * @returns {R[]}
+ */
+export function wholeRows(rows) {
+  /** @type {R[]} */
+  const whole = [];
+  for (const row of rows) {
+    const before = whole.at(-1) ?? [];
+    whole.push(/** @type {R} */ ([...row, ...before.slice(row.length)]));
+  }
+  return whole;
+}
+
+/** @param {LabelRow} row */
+function readLabel([x, y, text, role, anchor, tone]) {
+  return { x, y, text, role, anchor, tone };
+}
+
+/** @param {FrameRow} row */
+function readFrame([x, y, label, width, height, dashed]) {
+  return { x, y, label, width, height, dashed };
+}
+
+/**
+ * @param {import("./messages").EdgeData | undefined} edges
  * @param {DataView[]} buffers
  * @returns {Edges | null}
  */
@@ -78,7 +110,11 @@ export function readEdges(edges, buffers) {
  * @returns {A}
  */
 function columnOf(column, buffers, n, Kind) {
-  if ("buffer" in column && Kind.name.toLowerCase().startsWith(column.dtype)) {
+  if (
+    typeof column === "object" &&
+    "buffer" in column &&
+    Kind.name.toLowerCase().startsWith(column.dtype)
+  ) {
     return new Kind(bytes(buffers[column.buffer]));
   }
   const read = reader(column, buffers);
@@ -88,15 +124,13 @@ function columnOf(column, buffers, n, Kind) {
 }
 
 /**
- * Whole numbers; an empty view stands for 0, 1, 2, …
- * @param {DataView} view
+ * A column of whole numbers.
+ * @param {Column} column
+ * @param {DataView[]} buffers
  * @param {number} size
- * @returns {Int32Array}
  */
-export function readNumbers(view, size) {
-  return view.byteLength
-    ? new Int32Array(bytes(view))
-    : Int32Array.from({ length: size }, (_, i) => i);
+export function readNumbers(column, buffers, size) {
+  return columnOf(column, buffers, size, Int32Array);
 }
 
 /** A copy, because a typed array may not start at any byte. @param {DataView} view */
@@ -111,8 +145,9 @@ function bytes(view) {
  * @returns {Reader}
  */
 export function reader(column, buffers) {
-  if ("value" in column) return () => column.value;
-  if ("step" in column) return (i) => column.start + column.step * i;
+  if (typeof column === "number") return () => column;
+  if (Array.isArray(column)) return (i) => column[0] + column[1] * i;
+  if ("values" in column) return (i) => column.values[i];
   const view = buffers[column.buffer];
   if (column.dtype === "float32") return (i) => view.getFloat32(4 * i, true);
   if (column.dtype === "int32") return (i) => view.getInt32(4 * i, true);
@@ -126,19 +161,23 @@ export function reader(column, buffers) {
  */
 export function openTiles(data, buffers) {
   const open = (/** @type {Column} */ c) => reader(c, buffers);
-  const columns = Object.entries(data.columns).map(([name, c]) => [name, open(c)]);
-  const group = open(data.group);
-  const device = open(data.device);
+  const float = (/** @type {Column} */ c) => {
+    const read = open(c);
+    return (/** @type {number} */ i) => Math.fround(read(i));
+  };
+  const columns = Object.entries(data.columns ?? {}).map(([name, c]) => [name, open(c)]);
+  const group = open(data.group ?? 0);
+  const device = open(data.device ?? NO_DEVICE);
   return {
     count: data.count,
-    x: open(data.x),
-    y: open(data.y),
-    width: open(data.width),
-    height: open(data.height),
+    x: float(data.x),
+    y: float(data.y),
+    width: float(data.width),
+    height: float(data.height),
     group,
     device,
-    offsets: data.offsets && open(data.offsets),
-    holders: data.holders && open(data.holders),
+    offsets: data.offsets === undefined ? null : open(data.offsets),
+    holders: data.holders === undefined ? null : open(data.holders),
     columns: { ...Object.fromEntries(columns), group, device },
   };
 }

@@ -6,7 +6,7 @@ import { h } from "./dom.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
-/** @typedef {import("./messages").Label} Label */
+/** @typedef {import("./picture_data.js").Label} Label */
 /** @typedef {CanvasRenderingContext2D} Context */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
 /** @typedef {{fill: string, line: string, width: number, text: string}} TileStyle */

@@ -4,11 +4,13 @@ import { ArraySteps } from "./array_steps.js";
 import { Choice } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { keepLast } from "./keep_last.js";
+import { idsText } from "./picture_data.js";
 import { PictureView } from "./picture_view.js";
 import { Sentence } from "./sentence.js";
+import { replicasText } from "./view_data.js";
 
-/** @typedef {import("./messages").View} View */
-/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./view_data.js").View} View */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
 /** @typedef {ReturnType<PicturePanel["thumb"]>} Thumb */
@@ -132,8 +134,24 @@ export class PicturePanel {
       pin: (tile) => highlight.point(block(tile), true),
       release: () => highlight.point(null, false),
       lines: (tile) => (picture()?.label(tile) ?? "").split("\n").filter(Boolean),
-      hint: (tile) => picture()?.hint(tile) ?? "",
+      hint: (tile) => this.blockHint(array(), tile),
     };
+  }
+
+  /**
+   * The tooltip of a block: `w[0:512, 0:1024] · 2 MiB`, and the devices that hold it.
+   * @param {number} index of the array
+   * @param {number} tile
+   */
+  blockHint(index, tile) {
+    const picture = this.shown?.arrays[index];
+    const array = this.shown?.view.arrays[index];
+    if (!picture || !array) return "";
+    const { shardBytes, replicas = 1, ...blocks } = array.pictured ?? array;
+    const where = this.highlight.indexText(blocks, picture.group[tile]);
+    const ids = idsText(picture.devices(tile));
+    const holders = replicas > 1 ? `devices ${ids} · ${replicasText(replicas)}` : `device ${ids}`;
+    return `${array.name}[${where}] · ${shardBytes}\n${holders}`;
   }
 
   /** @param {number} position */

@@ -20,7 +20,7 @@ import { ValuesPanel } from "./values.js";
 /**
  * What the panel shows.
  * @typedef {import("./stages.js").KnownStages & {report: Report, code: string}} Shown
- * @typedef {{view: import("./messages").View, menus: import("./messages").Menus, live: boolean,
+ * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
  *   devices: import("./messages").Devices, report: Report, code: string,
  *   stages: import("./messages").Stages, plan: import("./messages").PlanView,
  *   explanation: import("./messages").Traits["explanation"],
@@ -154,11 +154,11 @@ export class ProgramPanel {
     const { program } = view;
     this.program.sync(menus.programs, program.value);
     setText(this.error, [program.error, ...view.notes].filter(Boolean).join(" "));
-    setText(this.lost, program.lost);
+    setText(this.lost, program.lost ?? "");
     const running = report.state === "running";
     for (const b of [this.compile, this.run]) b.disabled = running || !live;
     this.cancel.hidden = !running;
-    this.showStatus(report);
+    this.showStatus(report, view.revision);
     this.collectives.offerPositions(live && devices.has_positions && devices.by !== "position");
     this.values.show(plan);
     if (explanation.value) {
@@ -181,14 +181,19 @@ export class ProgramPanel {
     this.showBody(this.shown);
   }
 
-  /** What became of the last job; or what runs, and for how long. @param {Report} report */
-  showStatus(report) {
+  /**
+   * What became of the last job; or what runs, and for how long.
+   * @param {Report} report
+   * @param {number} revision of the program now
+   */
+  showStatus(report, revision) {
     window.clearInterval(this.clock);
     const running = report.state === "running";
-    toggle(this.status, "sv-warn", report.stale && !running);
+    const edited = report.revision >= 0 && report.revision !== revision;
+    toggle(this.status, "sv-warn", edited && !running);
     if (!running) {
       this.job.began = 0;
-      const stale = report.stale ? "stale: the program was edited since" : "";
+      const stale = edited ? "stale: the program was edited since" : "";
       return setText(this.status, [report.verdict, stale].filter(Boolean).join(" · "));
     }
     if (!this.job.began || this.job.started !== report.started) {

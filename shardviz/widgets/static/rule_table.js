@@ -50,7 +50,7 @@ export class RuleTable {
     this.sheet.style.setProperty("--sv-lines", String(lines));
   }
 
-  /** @param {import("./messages").RulesView} rules @param {string[]} dialects */
+  /** @param {import("./view_data.js").View["rules"]} rules @param {string[]} dialects */
   show(rules, dialects) {
     if (this.text.value !== rules.text && this.state.accepts(this.text)) {
       this.text.value = rules.text;
@@ -60,22 +60,22 @@ export class RuleTable {
       dialects.map((d) => ({ value: d, label: d })),
       rules.dialect,
     );
-    setText(this.error, rules.error);
+    setText(this.error, rules.error ?? "");
     this.text.setAttribute("aria-invalid", rules.error ? "true" : "false");
     toggle(this.sheet, "sv-unaligned", !rules.aligned);
     // While a line is being typed the old rows stay beside it, pale.
     if (rules.error) return;
-    const rows = rules.aligned ? rules.rows : [];
-    const key = JSON.stringify(rows);
+    const key = JSON.stringify(rules.rows);
     if (key === this.key) return;
     this.key = key;
-    fill(this.rows, ...rows.map(ruleRow));
+    fill(this.rows, ...rules.rows.map(ruleRow));
   }
 }
 
 /** @param {import("./messages").RuleRow} row @param {number} index */
 function ruleRow(row, index) {
-  const who = row.decides || row.not_split;
+  const { note = "", more = note } = row;
+  const who = row.decides ?? row.not_split;
   const unused = row.never ? h("span", { class: "sv-warn", text: "never fires" }) : h("span");
   const right = who
     ? h("span", { class: row.broken ? "sv-bad" : "sv-good", text: who, title: who })
@@ -86,8 +86,8 @@ function ruleRow(row, index) {
     h("span", { class: "sv-number", text: String(index + 1) }),
     h("span", {
       class: `sv-note${row.broken ? " sv-bad" : ""}`,
-      text: row.note,
-      title: row.more || row.note,
+      text: note,
+      title: more,
     }),
     h(
       "span",

@@ -3,8 +3,8 @@
 import { fill, h, toggle } from "./dom.js";
 import { ranges } from "./highlight.js";
 
-/** @typedef {import("./messages").ArrayView} ArrayView */
-/** @typedef {import("./messages").View} View */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
+/** @typedef {import("./view_data.js").View} View */
 /** @typedef {import("./highlight.js").Highlight} Highlight */
 
 const LISTED_REPLICAS = 12;

@@ -2,7 +2,7 @@
 // The tab Shards: a row per device, the one pointed at marked. Only rows in sight are made.
 import { OWN_KEYS, fill, h } from "./dom.js";
 
-/** @typedef {import("./messages").ArrayView} ArrayView */
+/** @typedef {import("./view_data.js").ArrayView} ArrayView */
 
 const SHARD_ROW = 24; // pixels
 const SHARD_ROWS_AT_FIRST = 12; // before the height is known

@@ -6,7 +6,7 @@ import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 /** @typedef {import("./messages").StageState | "old"} StageState */
 /**
  * The stages, which program and target are current, and what is under way.
- * @typedef {{view: import("./messages").View, stages: Stages, target: string, live: boolean,
+ * @typedef {{view: import("./view_data.js").View, stages: Stages, target: string, live: boolean,
  *   background: import("./messages").Background}} KnownStages
  */
 
@@ -71,8 +71,8 @@ export class StageRow {
    */
   show(known, shown) {
     const { view, stages, target } = known;
-    const { problems, requested, requestedBytes } = view.program;
-    this.showCell(0, problems.length ? "failed" : "live", requested, "", requestedBytes);
+    const { broken, requested, requestedBytes } = view.program;
+    this.showCell(0, broken ? "failed" : "live", requested, "", requestedBytes);
     stages.stages.forEach(({ text, took, more }, i) => {
       this.showCell(i + 1, stageState(stages, i, view.revision, target), text, took, more);
     });

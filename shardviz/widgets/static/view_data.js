@@ -1,0 +1,73 @@
+// @ts-check
+// Puts together what the page shows from what Python sends: `session_view.py` leaves out what is
+// empty, what another array has said already, and what follows from the rest.
+
+/** @typedef {import("./messages").Traits} Traits */
+/** @typedef {import("./messages").SentLayout} SentLayout */
+/** @typedef {import("./messages").ArrayField} ArrayField */
+/** @typedef {<K extends keyof Traits>(name: K) => Traits[K]} Get the value of a trait */
+/** @typedef {NonNullable<ReturnType<typeof readView>>} View what the page shows */
+/** @typedef {View["mesh"]["axes"][number]} MeshAxis */
+/**
+ * An array: what was typed, how it is split, and of the selected one the same in other dialects.
+ * @typedef {ReturnType<typeof readArray> & {also?: [string, string][]}} ArrayView
+ */
+
+/** What the page shows; null before Python has sent anything. @param {Get} get */
+export function readView(get) {
+  const sent = get("view");
+  if (!("look" in sent)) return null;
+  const mesh = get("mesh");
+  const { types, axes } = mesh;
+  /** @type {ArrayView[]} */
+  const arrays = Array.from({ length: sent.count }, (_, i) => readArray(get, i));
+  if (sent.also) arrays[sent.selected].also = sent.also;
+  return {
+    ...get("answer"),
+    mesh: { ...mesh, axes: axes.map(([name, size, type = types]) => ({ name, size, type })) },
+    rules: { ...get("rules"), ...get("rule_use") },
+    program: get("program"),
+    notes: sent.notes ?? [],
+    look: sent.look,
+    selected: sent.selected,
+    arrays,
+  };
+}
+
+/** @param {Get} get @param {number} i */
+function readArray(get, i) {
+  const sent = get(`array_${i}`);
+  const own = get(`layout_${i}`);
+  const layout = "same" in own ? /** @type {SentLayout} */ (get(`layout_${own.same}`)) : own;
+  const { names = [], texts, errors = {} } = sent;
+  const keys = /** @type {ArrayField[]} */ (Object.keys(texts));
+  const fields = keys.map((key) => [key, { text: texts[key], error: errors[key] ?? "" }]);
+  return {
+    ...layout,
+    ...derived(layout),
+    name: sent.name,
+    short: sent.short,
+    bytes: sent.bytes,
+    logical: names.map((name) => name ?? "_").join(" · "),
+    /** @type {Record<ArrayField, {text: string, error: string}>} */
+    fields: Object.fromEntries(fields),
+    problem: layout.problem ?? "",
+    warnings: layout.warnings ?? [],
+    dims: layout.dims.map(({ why, axes = [] }) => ({ why, axes })),
+    rank: layout.dims.length,
+  };
+}
+
+/** What follows from the numbers of a layout, where there is one. @param {SentLayout} layout */
+function derived({ counts, replicas, shardBytes }) {
+  if (!counts || !replicas) return { blocks: undefined, summary: "" };
+  return {
+    blocks: counts.reduce((all, count) => all * count, 1),
+    summary: `${shardBytes} per device · ${replicas > 1 ? replicasText(replicas) : "no replicas"}`,
+  };
+}
+
+/** @param {number} count */
+export function replicasText(count) {
+  return `${count.toLocaleString("en")} replica${count === 1 ? "" : "s"}`;
+}
