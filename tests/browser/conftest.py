@@ -28,7 +28,7 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="package")
-def tab(browser: Browser) -> Iterator[Page]:
+def one_tab(browser: Browser) -> Iterator[Page]:
     """The tab that `page` empties for every test: a new one costs more than most tests."""
     context = new_context(browser)
     yield context.new_page()
@@ -49,13 +49,13 @@ def complaints() -> Iterator[Complaints]:
 
 
 @pytest.fixture
-def page(tab: Page, complaints: Complaints) -> Iterator[Page]:
+def page(one_tab: Page, complaints: Complaints) -> Iterator[Page]:
     """An empty page of the usual size and colours."""
-    tab.set_viewport_size({"width": WIDTH, "height": HEIGHT})
-    tab.emulate_media(color_scheme="light")
-    with complaints.watching(tab):
-        yield tab
-        tab.goto("about:blank")
+    one_tab.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    one_tab.emulate_media(color_scheme="light")
+    with complaints.watching(one_tab):
+        yield one_tab
+        one_tab.goto("about:blank")
 
 
 @pytest.fixture
