@@ -21,7 +21,7 @@ import numpy as np
 from shardviz.core.display import Displayed
 from shardviz.core.errors import TargetError
 from shardviz.core.format import joined, plural, shown, suggestion
-from shardviz.core.hardware.chips import CHIPS, Chip, find_chip
+from shardviz.core.hardware.chips import Chip, find_chip
 from shardviz.core.layout.parse import check_size
 
 MAX_CHIPS = 1 << 18  # over all slices
@@ -401,12 +401,3 @@ def _rings(wraps: tuple[bool, ...]) -> str:
         return "no axis closes to a ring"
     closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
     return f"only {joined(closed)} {'closes to a ring' if len(closed) == 1 else 'close to rings'}"
-
-
-def topology_names() -> tuple[str, ...]:
-    """Every kind of chip, as a topology begins: `tpu:v5e`, `gpu:h100`.
-
-    >>> topology_names()[3]
-    'tpu:v5e'
-    """
-    return tuple(f"{chip.platform}:{chip.name}" for chip in CHIPS.values())
