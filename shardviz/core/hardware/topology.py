@@ -41,30 +41,6 @@ _TEXT = re.compile(
 Shape = tuple[int, ...]
 
 
-def read_topology(text: Any) -> tuple[Chip, Shape, int]:
-    """Chip, shape and number of slices of what a person typed; nothing is evaluated.
-
-    Raises:
-        TargetError: with what could not be read, and how it is written.
-
-    >>> chip, shape, slices = read_topology("tpu:v5e:4x4*2")
-    >>> chip.name, shape, slices
-    ('v5e', (4, 4), 2)
-    """
-    if not isinstance(text, str) or len(text) > 100:
-        raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
-    platform = match["platform"].strip().lower()
-    if platform not in ("tpu", "gpu"):
-        hint = suggestion(platform, ("tpu", "gpu"))
-        raise TargetError(f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint} {_HOW}")
-    chip = find_chip(match["chip"].strip(), platform)
-    shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
-    return chip, shape, _number(match["slices"] or "1", text)
-
-
 def _number(text: str, topology: str) -> int:
     if not re.fullmatch("[0-9]{1,9}", text.strip()):
         raise TargetError(
@@ -264,7 +240,20 @@ class Topology(Displayed):
         >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
         'tpu:7x:4x4x4'
         """
-        return cls(*read_topology(text))
+        if not isinstance(text, str) or len(text) > 100:
+            raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
+        platform = match["platform"].strip().lower()
+        if platform not in ("tpu", "gpu"):
+            hint = suggestion(platform, ("tpu", "gpu"))
+            raise TargetError(
+                f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint} {_HOW}"
+            )
+        chip = find_chip(match["chip"].strip(), platform)
+        shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
+        return cls(chip, shape, _number(match["slices"] or "1", text))
 
     @property
     def devices(self) -> int:
