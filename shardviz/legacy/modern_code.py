@@ -164,7 +164,9 @@ def modern_code(call: PartitionedCall) -> str:
     name = _name(fun)
     arguments = _arguments(call, name)
     values = [arguments[i] for i in call.signature.positions]
-    ins = _prefix_each(call.request.in_parts, len(values), meshes)
+    ins = call.request.in_parts
+    every = (ins,) * len(values) if is_partition(ins) else ins
+    ins = [_code(parts, meshes, "in_parts") for parts in every]
     outs = _code(call.request.out_parts, meshes, "out_parts")
     numbers = tuple(i for i, _ in call.signature.statics)
     definition = source.code if source else f"# {name} is your own function: define it above."
@@ -264,12 +266,6 @@ def _code(prefix: Any, meshes: _Meshes, what: str) -> str:
     )
 
 
-def _prefix_each(prefix: Any, count: int, meshes: _Meshes) -> list[str]:
-    """One entry for each argument, where one prefix may be for all."""
-    parts = (prefix,) * count if isinstance(prefix, Parts) or prefix is None else prefix
-    return [_code(p, meshes, "in_parts") for p in parts]
-
-
 def _tuple(items: Sequence[str]) -> str:
     if not items:
         return "()"
@@ -293,7 +289,7 @@ def _arguments(call: PartitionedCall, name: str) -> list[str]:
 
     taken = {*_TAKEN, name, "in_shardings", "jitted", "result", "replicate", "with_replicated"}
     taken |= {_Meshes.name(i) for i in range(1, 8)}
-    static, names = dict(call.signature.statics), iter(call.parameters)
+    static, names = dict(call.signature.statics), iter(call.signature.parameters)
     written = []
     for position in range(call.signature.total):
         if position in static:

@@ -43,20 +43,11 @@ def figure(value: Any, theme: str | Theme = "light", **options: Any) -> Figure:
     >>> len(figure(make_mesh(data=4, model=2)).axes)
     1
     """
-    picture = draw(value, **options)
-    return paint(picture, theme=theme, figure_class=Figure)
+    return paint(draw(value, **options), theme=theme, figure_class=Figure)
 
 
 def png(value: Any, theme: str | Theme = "light", **options: Any) -> bytes:
-    """The picture of a value as a PNG file, with the picture in words in its description.
-
-    Args:
-        value: anything that `draw` takes.
-        theme: `"light"` or `"dark"`.
-        options: those of `draw`.
-
-    Raises:
-        ShardvizError: for a value without a picture, or an option it does not have.
+    """The same as a PNG file, with the picture in words in its description.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> png(make_mesh(data=4, model=2))[1:4]

@@ -13,7 +13,7 @@ from playwright.sync_api import Browser, Page
 
 from tests.browser.chromium import HOW, find_chromium, in_ci
 from tests.browser.lab import Lab, LabServer, lab_server
-from tests.browser.watch import Complaints, chromium, new_context
+from tests.browser.watch import HEIGHT, WIDTH, Complaints, chromium, new_context
 
 
 # Playwright keeps an event loop running in this thread, which other tests must not meet: so the
@@ -25,6 +25,14 @@ def browser() -> Iterator[Browser]:
         (pytest.fail if in_ci() else pytest.skip)(HOW)
     with chromium(path) as launched:
         yield launched
+
+
+@pytest.fixture(scope="package")
+def one_tab(browser: Browser) -> Iterator[Page]:
+    """The tab that `page` empties for every test: a new one costs more than most tests."""
+    context = new_context(browser)
+    yield context.new_page()
+    context.close()
 
 
 @pytest.fixture(scope="package")
@@ -41,12 +49,13 @@ def complaints() -> Iterator[Complaints]:
 
 
 @pytest.fixture
-def page(browser: Browser, complaints: Complaints) -> Iterator[Page]:
-    context = new_context(browser)
-    opened = context.new_page()
-    complaints.watch(opened)
-    yield opened
-    context.close()
+def page(one_tab: Page, complaints: Complaints) -> Iterator[Page]:
+    """An empty page of the usual size and colours."""
+    one_tab.set_viewport_size({"width": WIDTH, "height": HEIGHT})
+    one_tab.emulate_media(color_scheme="light")
+    with complaints.watching(one_tab):
+        yield one_tab
+        one_tab.goto("about:blank")
 
 
 @pytest.fixture

@@ -12,12 +12,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from playwright.sync_api import Browser, BrowserContext, Page
+from playwright.sync_api import Browser, Page
 
-from tests.browser.watch import Complaints, new_context
+from tests.browser.watch import HEIGHT, WIDTH, Complaints, new_context
 
 START_S = 120
 OPEN_MS = 120_000
@@ -44,9 +44,9 @@ class LabServer:
     """A JupyterLab server process under `folder`, at a free port, with a token.
 
     Attributes:
-        contexts: the browser's profiles for it, by width, height and scale. They are kept from
-            page to page, since they hold JupyterLab's compiled code; what it remembers of a
-            person's work is on the server, and every page resets it.
+        pages: JupyterLab in the browser, by device pixels in a CSS pixel. A page is kept, since to
+            load it costs more than most tests; its notebooks are closed.
+        kernel: the id of the kernel that tests share; "" before it is started.
 
     Raises:
         RuntimeError: if it does not come up, with the end of what it said.
@@ -56,7 +56,8 @@ class LabServer:
         self.root = folder / "notebooks"
         self.token = secrets.token_hex(16)
         self.port = free_port()
-        self.contexts: dict[tuple[int, int, float], BrowserContext] = {}
+        self.pages: dict[float, Page] = {}
+        self.kernel = ""
         self._lines: collections.deque[str] = collections.deque(maxlen=200)
         self._up = threading.Event()
         self._process = subprocess.Popen(
@@ -134,6 +135,7 @@ class Lab:
         self.complaints = complaints
         self._browser = browser
         self._numbers = itertools.count(1)
+        self._watched = ExitStack()
         self._pages: list[Page] = []
 
     def open(
@@ -141,9 +143,9 @@ class Lab:
         cells: Sequence[str],
         *,
         theme: str = LIGHT,
-        run: bool = True,
-        width: int = 1280,
-        height: int = 900,
+        shared: bool = False,
+        width: int = WIDTH,
+        height: int = HEIGHT,
         scale: float = 1,
     ) -> Page:
         """A page on a new notebook of these code cells, every one of them run.
@@ -151,7 +153,8 @@ class Lab:
         Args:
             cells: the code, one string a cell.
             theme: `LIGHT` or `DARK`.
-            run: False leaves the cells as they are.
+            shared: in a kernel where earlier tests ran, without their names, widgets and cached
+                programs; otherwise in one of its own.
             width, height: of the window, in CSS pixels.
             scale: device pixels a CSS pixel.
 
@@ -160,29 +163,41 @@ class Lab:
         """
         name = f"{secrets.token_hex(4)}-{next(self._numbers)}.ipynb"
         (self.server.root / name).write_text(json.dumps(notebook(cells)))
-        contexts, size = self.server.contexts, (width, height, scale)
-        if size not in contexts:
-            contexts[size] = new_context(self._browser, *size)
-        page = contexts[size].new_page()
-        self._pages.append(page)
-        self.complaints.watch(page)
-        page.goto(f"{self.server.url}/doc/tree/{name}?reset&token={self.server.token}")
+        page = self._page(scale)
+        page.set_viewport_size({"width": width, "height": height})
+        page.evaluate(_OPEN, [name, self.server.kernel if shared else ""])
         page.wait_for_function(READY, timeout=OPEN_MS)
+        if shared:
+            self.server.kernel = page.evaluate(f"() => {_KERNEL}.id")
         set_theme(page, theme)
-        if run:
-            run_all(page)
+        run_all(page)
         return page
 
     def close(self) -> None:
-        """Ends the kernels of the pages, and the pages."""
+        """Ends the kernels of the notebooks, empties the shared one, and closes the notebooks."""
         before = list(self.complaints)
         for page in self._pages:
-            if not page.is_closed():
-                page.evaluate(_SHUT_DOWN)
-                page.close()
+            if page.is_closed():
+                continue
+            page.evaluate(_CLOSE, [self.server.kernel, _EMPTY])
         self._pages.clear()
+        self._watched.close()
         # JupyterLab logs the requests that a kernel's end cut off; they say nothing of the test.
         self.complaints[:] = before
+
+    def _page(self, scale: float) -> Page:
+        """The page of that scale, loaded where it is not yet."""
+        pages, server = self.server.pages, self.server
+        if new := scale not in pages or pages[scale].is_closed():
+            pages[scale] = new_context(self._browser, scale=scale).new_page()
+        page = pages[scale]
+        if page not in self._pages:
+            self._pages.append(page)
+            self._watched.enter_context(self.complaints.watching(page))
+        if new:
+            page.goto(f"{server.url}/doc?reset&token={server.token}")
+            page.wait_for_function(_LOADED, timeout=OPEN_MS)
+        return page
 
 
 def run_all(page: Page) -> None:
@@ -267,7 +282,28 @@ def environment(folder: Path) -> dict[str, str]:
     return {"JAX_PLATFORMS": "cpu", **os.environ, **own}
 
 
+_LOADED = "() => window.jupyterapp?.commands.hasCommand('docmanager:open')"
+_OPEN = """async ([path, id]) => {
+  const kernel = id ? { kernel: { id } } : {};
+  await window.jupyterapp.restored;
+  await window.jupyterapp.commands.execute(
+    'docmanager:open', { path, factory: 'Notebook', ...kernel });
+}"""
+_CLOSE = """async ([shared, empty]) => {
+  for (const widget of [...window.jupyterapp.shell.widgets('main')]) {
+    const { sessionContext } = widget;
+    const kernel = sessionContext?.session?.kernel;
+    if (kernel?.id === shared) await kernel.requestExecute({ code: empty }).done;
+    else await sessionContext?.shutdown();
+    widget.dispose();
+  }
+}"""
+_EMPTY = """
+import ipywidgets, shardviz
+ipywidgets.Widget.close_all()
+shardviz.cache.clear()
+%reset -f
+"""
 _KERNEL = "window.jupyterapp?.shell?.currentWidget?.sessionContext?.session?.kernel"
 READY = f"() => {_KERNEL}?.connectionStatus === 'connected' && {_KERNEL}?.status === 'idle'"
 _IDLE = f"() => {_KERNEL}?.status === 'idle'"
-_SHUT_DOWN = "() => window.jupyterapp?.shell?.currentWidget?.sessionContext?.shutdown()"

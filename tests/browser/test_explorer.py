@@ -11,7 +11,7 @@ RUN_MS = 120_000
 
 @pytest.fixture
 def screen(lab) -> Page:
-    page = lab.open([OPEN, "1 + 1"], width=1400, height=1200)
+    page = lab.open([OPEN, "1 + 1"], shared=True, width=1400, height=1200)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     return page
 
@@ -274,7 +274,7 @@ def test_markup_typed_into_fields_stays_text(screen):
 
 
 def test_two_views_of_one_explorer_follow_each_other(lab):
-    page = lab.open([OPEN, "explorer"], width=1400, height=2400)
+    page = lab.open([OPEN, "explorer"], shared=True, width=1400, height=2400)
     expect(page.locator(".shardviz-explorer[data-seq]")).to_have_count(2)
     page.get_by_label("Mesh axes", exact=True).first.fill("data=32")
     expect(page.locator(".sv-count").nth(1)).to_contain_text("32 devices")

@@ -181,7 +181,7 @@ def test_every_control_has_a_name(page, tmp_path):
 
 
 def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(lab):
-    page = lab.open([OPEN], width=1400, height=1400)
+    page = lab.open([OPEN], shared=True, width=1400, height=1400)
     cells = page.locator(".sv-stage")
     for i, state in ((1, "estimate"), (2, "live"), (3, "live")):
         expect(cells.nth(i)).to_have_attribute("data-state", state, timeout=RUN_MS)
@@ -199,7 +199,7 @@ def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(l
 
 
 def test_a_target_that_does_not_fit_offers_a_mesh_that_does(lab):
-    page = lab.open([OPEN], width=1400, height=1400)
+    page = lab.open([OPEN], shared=True, width=1400, height=1400)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     page.get_by_label("Target", exact=True).select_option("tpu:v5e:4x4")
     expect(page.locator(".sv-targetnote")).to_contain_text("has 16 devices and the mesh has 8")

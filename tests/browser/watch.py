@@ -24,6 +24,7 @@ ARGS = [
     "--force-color-profile=srgb",
     "--font-render-hinting=none",
 ]
+WIDTH, HEIGHT = 1280, 900  # of a page, in CSS pixels
 LOCAL = ("localhost", "127.0.0.1", "", None)
 
 
@@ -33,11 +34,19 @@ class Complaints(list[str]):
     A test that plants an error takes it out with `take`; whatever is left at the end fails it.
     """
 
-    def watch(self, page: Page) -> None:
-        """Keeps every complaint of `page` from now on."""
-        page.on("pageerror", lambda error: self.append(f"uncaught: {error}"))
-        page.on("console", self._on_console)
-        page.on("request", lambda request: self._on_request(request.url))
+    @contextmanager
+    def watching(self, page: Page) -> Iterator[None]:
+        """Keeps every complaint of `page` while this is open."""
+        handlers = {
+            "pageerror": lambda error: self.append(f"uncaught: {error}"),
+            "console": self._on_console,
+            "request": lambda request: self._on_request(request.url),
+        }
+        for event, handler in handlers.items():
+            page.on(event, handler)  # type: ignore[call-overload]
+        yield
+        for event, handler in handlers.items():
+            page.remove_listener(event, handler)
 
     def _on_console(self, message: ConsoleMessage) -> None:
         if message.type == "error" and not _expected(message):
@@ -81,7 +90,7 @@ def chromium(path: str) -> Iterator[Browser]:
 
 
 def new_context(
-    browser: Browser, width: int = 1280, height: int = 900, scale: float = 1
+    browser: Browser, width: int = WIDTH, height: int = HEIGHT, scale: float = 1
 ) -> BrowserContext:
     """A fresh profile: no cookies, no storage; sizes in CSS pixels of `scale` device pixels."""
     return browser.new_context(

@@ -10,22 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shardviz.core.errors import LayoutError, SpecError
+from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.legacy.equivalents import (
-    equivalents,
-    layout_parts,
-    layout_sharding_spec,
-    missing_equivalents,
-)
+from shardviz.legacy.equivalents import equivalents, layout_parts, layout_sharding_spec
 from shardviz.legacy.partitions import Parts, parts_layout, parts_mesh, parts_spec
 from shardviz.legacy.sharding_spec import parse_sharding_spec
 from shardviz.legacy.sharding_spec_mesh import from_parts, sharding_spec_layout
 from tests.layout.cases import random_case
 
 DIALECTS = {"PartitionSpec", "ShardingSpec", "Parts"}
+WRITERS = {"ShardingSpec": layout_sharding_spec, "Parts": layout_parts}
 
 
 def test_every_text_read_back_gives_the_same_boxes() -> None:
@@ -33,9 +29,12 @@ def test_every_text_read_back_gives_the_same_boxes() -> None:
     for _ in range(1_500):
         mesh, spec, shape = random_case(rng)
         layout = lay_out(shape, spec, mesh)
-        found, missing = equivalents(layout), missing_equivalents(layout)
-        assert not set(found) & set(missing)
-        assert set(found) | set(missing) == DIALECTS
+        found = equivalents(layout)
+        assert set(found) <= DIALECTS
+        for dialect, write in WRITERS.items():
+            if dialect not in found:
+                with pytest.raises(ShardvizError):
+                    write(layout)
         for dialect in found:
             said[dialect] += 1
         assert Spec.parse(found["PartitionSpec"]) == spec
@@ -85,9 +84,10 @@ def shuffled(order: list[int]) -> Layout:
      [7, 6, 5, 4, 3, 2, 1, 0], [0, 2, 4, 6, 1, 3, 5, 5]],
 )  # fmt: skip
 def test_boxes_in_no_order_of_a_grid_have_no_sharding_spec(order: list[int]) -> None:
-    found = missing_equivalents(shuffled(order))
-    assert "no grid of device axes" in found["ShardingSpec"]
-    assert "no grid of device axes" in found["PartitionSpec"]
+    layout = shuffled(order)
+    assert not {"PartitionSpec", "ShardingSpec"} & set(equivalents(layout))
+    with pytest.raises(LayoutError, match="no grid of device axes"):
+        layout_sharding_spec(layout)
 
 
 def test_the_order_of_devices_is_given_where_ids_do_not_ascend() -> None:

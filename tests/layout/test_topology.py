@@ -13,7 +13,7 @@ import pytest
 
 from shardviz.core.errors import TargetError
 from shardviz.core.hardware.chips import CHIPS, chip_of_kind, find_chip
-from shardviz.core.hardware.topology import EXAMPLES, Topology, topology_names
+from shardviz.core.hardware.topology import EXAMPLES, Topology
 from tests.wrong import WRONG, Hostile
 
 #: every generation, small and large, flat and deep, one slice and several
@@ -242,7 +242,3 @@ def test_words_say_what_it_is():
     )
     assert "only y closes to a ring" in Topology.parse("tpu:v5e:8x16").words()
     assert repr(Topology.parse("tpu:v5e:4x4")) == "Topology('tpu:v5e:4x4')"
-
-
-def test_names_cover_every_chip():
-    assert [name.split(":")[1] for name in topology_names()] == list(CHIPS)

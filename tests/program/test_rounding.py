@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import lax
 
 from shardviz.core.backend import reference
 from shardviz.core.backend.numeric_checks import Noise, moved_results, step_of, values_check
+from shardviz.core.program.report import Report
 from tests.program.helpers import array, program, run
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
@@ -72,10 +74,30 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def checked():
+    """By name the report of a program's one run, and what `reference.checks` was called with."""
+    real: Any = reference.checks
+
+    @functools.cache
+    def run_once(name: str) -> tuple[Report, list[Any]]:
+        fn, *arrays = PROGRAMS[name]
+        seen: list[Any] = []
+
+        def spied(*given):
+            seen.append(given)
+            return real(*given)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reference, "checks", spied)
+            return run(program(fn, *arrays)), seen
+
+    return run_once
+
+
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_rounding_is_no_failure(name):
-    fn, *arrays = PROGRAMS[name]
-    report = run(program(fn, *arrays))
+def test_rounding_is_no_failure(name, checked):
+    report, _ = checked(name)
     assert report.error is None, report.error
     assert report.ok, [c for c in report.checks if c.ok is False]
 
@@ -115,17 +137,9 @@ PLANTED = ["bfloat16", "bfloat16 inside", "float16 inside", "float32", "a vocabu
 
 
 @pytest.mark.parametrize("name", PLANTED)
-def test_every_planted_mistake_is_found(name, monkeypatch):
-    fn, *arrays = PROGRAMS[name]
-    seen: list[Any] = []
-    real: Any = reference.checks
-
-    def spied(*given):
-        seen.append(given)
-        return real(*given)
-
-    monkeypatch.setattr(reference, "checks", spied)
-    assert run(program(fn, *arrays)).ok
+def test_every_planted_mistake_is_found(name, checked):
+    report, seen = checked(name)
+    assert report.ok
     *given, results = seen[0]
     for mistake in MISTAKES:
         for position, right in enumerate(results):
@@ -135,7 +149,7 @@ def test_every_planted_mistake_is_found(name, monkeypatch):
             mistake(right, values)
             wrong = list(results)
             wrong[position] = jax.device_put(values, right.sharding)
-            found = [c for c in real(*given, wrong) if c.name.endswith("values")]
+            found = [c for c in reference.checks(*given, wrong) if c.name.endswith("values")]
             check = found[position]
             assert check.ok is not True, (mistake.__name__, check)
             if name != "attention":  # whose gradients rounding moves by a large part of them

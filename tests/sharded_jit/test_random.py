@@ -11,9 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax import jit
 
 import shardviz.legacy as legacy
 from shardviz.legacy.partitions import Parts
+from tests.quick_compiles import quick_options
 from tests.sharded_jit.helpers import assert_split, run_code, values
 
 SIZE = 24  # every number of parts below divides it
@@ -33,10 +35,16 @@ FUNCTIONS = {
     "fori": lambda x, w, c: jax.lax.fori_loop(0, 2, lambda i, a: c(a * 0.5 + i), x) + w,
     "cond": lambda x, w, c: jax.lax.cond(x[0, 0] > 0, lambda v: c(v * w), lambda v: v - w, x),
     "gradient": lambda x, w, c: jax.grad(lambda v: jnp.sum(c(v @ w) ** 2))(x),
-    "jit": lambda x, w, c: jax.jit(lambda v: c(v + 1))(x) * w,
+    "jit": lambda x, w, c: jit(lambda v: c(v + 1))(x) * w,
     "reshape": lambda x, w, c: c(x).reshape(12, 48).reshape(24, 24) + w,
     "transpose": lambda x, w, c: c(x.T) - w,
 }
+
+
+@pytest.fixture(autouse=True)
+def _quick_compiles(monkeypatch):
+    """Every `jax.jit`, also those of the printed code; `jit` above is called inside of one."""
+    monkeypatch.setattr(jax, "jit", functools.partial(jit, compiler_options=quick_options()))
 
 
 def factors(count: int, rng: random.Random) -> Parts:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -62,11 +63,12 @@ def test_an_old_python_hears_what_is_needed(tmp_path: Path):
 @needs_make
 def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
     venv = f"VENV={tmp_path / 'venv'}"
-    lab, test = (make("--dry-run", venv, goal).stdout for goal in ("lab", "test"))
-    assert '".[notebooks]"' in lab
-    assert '".[test,check]"' not in lab
-    assert '".[notebooks]"' in test
-    assert '".[test,check]"' in test
+    extras = {"lab": "[notebooks]", "check": "[test,check]", "test": "[test,check,tpu,gpu]"}
+    for goal, needed in extras.items():
+        installed = re.findall(r'-e "\.(.*)"', make("--dry-run", venv, goal).stdout)
+        assert installed == [needed], goal
+    project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert "shardviz[notebooks]" in project["optional-dependencies"]["test"]
 
 
 @needs_make

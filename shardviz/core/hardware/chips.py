@@ -11,8 +11,10 @@ is as OpenXLA publishes it for its own compiler in `xla/backends/gpu/target_conf
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from shardviz.core.errors import TargetError
 from shardviz.core.format import shown, suggestion
@@ -160,84 +162,72 @@ _COMMON: Mapping[str, int | float | str] = {
     "registers_per_block_limit": 65536,
 }
 
-GPU_FIGURES: Mapping[str, Mapping[str, int | float | str]] = {
-    "a100": {
-        **_COMMON,
-        "shared_memory_per_core": 167936,
-        "shared_memory_per_block_optin": 166912,
-        "core_count": 108,
-        "fpus_per_core": 64,
-        "memory_bandwidth": 2039040000000,
-        "l2_cache_size": 41943040,
-        "clock_rate_ghz": 1.41,
-        "device_memory_size": 85100068864,
-        "compute_major": 8,
-        "compute_minor": 0,
-        "feature_extension": "NONE",
-        "device_description_str": "NVIDIA A100-SXM4-80GB",
-    },
-    "h100": {
-        **_COMMON,
-        "shared_memory_per_core": 233472,
-        "shared_memory_per_block_optin": 232448,
-        "core_count": 132,
-        "fpus_per_core": 128,
-        "memory_bandwidth": 3352320000000,
-        "l2_cache_size": 52428800,
-        "clock_rate_ghz": 1.98,
-        "device_memory_size": 84942979072,
-        "compute_major": 9,
-        "compute_minor": 0,
-        "feature_extension": "ACCELERATED_FEATURES",
-        "device_description_str": "NVIDIA H100 80GB HBM3",
-    },
-    "h200": {
-        **_COMMON,
-        "shared_memory_per_core": 233472,
-        "shared_memory_per_block_optin": 232448,
-        "core_count": 132,
-        "fpus_per_core": 128,
-        "memory_bandwidth": 4800000000000,
-        "l2_cache_size": 52428800,
-        "clock_rate_ghz": 1.98,
-        "device_memory_size": 151397597184,
-        "compute_major": 9,
-        "compute_minor": 0,
-        "feature_extension": "ACCELERATED_FEATURES",
-        "device_description_str": "NVIDIA H200 141GB HBM3e",
-    },
-    "b200": {
-        **_COMMON,
-        "shared_memory_per_core": 233472,
-        "shared_memory_per_block_optin": 232448,
-        "core_count": 148,
-        "fpus_per_core": 128,
-        "memory_bandwidth": 7672320000000,
-        "l2_cache_size": 132644864,
-        "clock_rate_ghz": 1.965,
-        "device_memory_size": 191514411008,
-        "compute_major": 10,
-        "compute_minor": 0,
-        "feature_extension": "ACCELERATED_FEATURES",
-        "device_description_str": "NVIDIA B200",
-    },
+_A100: Mapping[str, int | float | str] = {
+    **_COMMON,
+    "shared_memory_per_core": 167936,
+    "shared_memory_per_block_optin": 166912,
+    "core_count": 108,
+    "fpus_per_core": 64,
+    "memory_bandwidth": 2039040000000,
+    "l2_cache_size": 41943040,
+    "clock_rate_ghz": 1.41,
+    "device_memory_size": 85100068864,
+    "compute_major": 8,
+    "compute_minor": 0,
+    "feature_extension": "NONE",
+    "device_description_str": "NVIDIA A100-SXM4-80GB",
+}
+_H100: Mapping[str, int | float | str] = {
+    **_COMMON,
+    "shared_memory_per_core": 233472,
+    "shared_memory_per_block_optin": 232448,
+    "core_count": 132,
+    "fpus_per_core": 128,
+    "memory_bandwidth": 3352320000000,
+    "l2_cache_size": 52428800,
+    "clock_rate_ghz": 1.98,
+    "device_memory_size": 84942979072,
+    "compute_major": 9,
+    "compute_minor": 0,
+    "feature_extension": "ACCELERATED_FEATURES",
+    "device_description_str": "NVIDIA H100 80GB HBM3",
+}
+_H200: Mapping[str, int | float | str] = {
+    **_H100,
+    "memory_bandwidth": 4800000000000,
+    "device_memory_size": 151397597184,
+    "device_description_str": "NVIDIA H200 141GB HBM3e",
+}
+_B200: Mapping[str, int | float | str] = {
+    **_H100,
+    "core_count": 148,
+    "memory_bandwidth": 7672320000000,
+    "l2_cache_size": 132644864,
+    "clock_rate_ghz": 1.965,
+    "device_memory_size": 191514411008,
+    "compute_major": 10,
+    "device_description_str": "NVIDIA B200",
 }
 
 
-def _tpu(name: str, title: str, cited: str, **figures) -> Chip:
-    """A TPU; `cited` says `field=source` for every figure."""
-    return Chip(name, "tpu", title, cited=_cited(cited), **figures)
+def _tpu(
+    name: str, title: str, *, pod: tuple[tuple[int, ...], str] = ((), ""), **known: Any
+) -> Chip:
+    """A TPU; a figure is given with the key of its source."""
+    if pod[0]:
+        known |= {"pod": pod, "pod_chips": (math.prod(pod[0]), pod[1])}
+    return Chip(name, "tpu", title, **_split(known))
 
 
-def _gpu(name: str, title: str, cited: str, **figures) -> Chip:
-    gpu = GPU_FIGURES[name]
-    figures["hbm_bytes"] = int(gpu["device_memory_size"])
-    known = _cited("hbm_bytes=xla " + cited)
-    return Chip(name, "gpu", title, host_shape=(8,), gpu=gpu, cited=known, **figures)
+def _gpu(name: str, title: str, gpu: Mapping[str, int | float | str], **known: Any) -> Chip:
+    known["hbm_bytes"] = int(gpu["device_memory_size"]), "xla"
+    return Chip(name, "gpu", title, host_shape=(8,), gpu=gpu, **_split(known))
 
 
-def _cited(text: str) -> dict[str, str]:
-    return dict(pair.split("=") for pair in text.split())
+def _split(known: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a chip, from what is given as a pair of a figure and the key of its source."""
+    cited = {k: v[1] for k, v in known.items() if isinstance(v, tuple) and v[-1] in SOURCES}
+    return {"cited": cited, **{k: v[0] if k in cited else v for k, v in known.items()}}
 
 
 _CORES = "jax sees its two cores as two devices; the memory and the rates of the chip are shared."
@@ -247,11 +237,9 @@ _CHIPS = (
     _tpu(
         "v2",
         "TPU v2",
-        "pod=google-v2 pod_chips=google-v2",
         kinds=("TPU v2",),
         axes=2,
-        pod=(16, 16),
-        pod_chips=256,
+        pod=((16, 16), "google-v2"),
         devices=2,
         wrap="full",
         notes=(_CORES, "Google's page for TPU v2 publishes no rates."),
@@ -259,162 +247,139 @@ _CHIPS = (
     _tpu(
         "v3",
         "TPU v3",
-        "hbm_bytes=google-v3 hbm_bandwidth=google-v3 peak_bf16=google-v3 link_bandwidth=book-tpus"
-        " pod=google-v3 pod_chips=google-v3",
         kinds=("TPU v3",),
         axes=2,
-        pod=(32, 32),
-        pod_chips=1024,
+        pod=((32, 32), "google-v3"),
         devices=2,
-        hbm_bytes=32 << 30,
-        hbm_bandwidth=900e9,
-        peak_bf16=123e12,
-        link_bandwidth=1e11,
+        hbm_bytes=(32 << 30, "google-v3"),
+        hbm_bandwidth=(900e9, "google-v3"),
+        peak_bf16=(123e12, "google-v3"),
+        link_bandwidth=(1e11, "book-tpus"),
         wrap="full",
         notes=(_CORES,),
     ),
     _tpu(
         "v4",
         "TPU v4",
-        "hbm_bytes=google-v4 hbm_bandwidth=google-v4 peak_bf16=google-v4 peak_int8=google-v4"
-        " link_bandwidth=book-tpus network_bandwidth=book-tpus pod=book-tpus pod_chips=book-tpus",
         kinds=("TPU v4",),
         axes=3,
-        pod=(16, 16, 16),
-        pod_chips=4096,
+        pod=((16, 16, 16), "book-tpus"),
         config="megacore",
-        hbm_bytes=32 << 30,
-        hbm_bandwidth=1200e9,
-        peak_bf16=275e12,
-        peak_int8=275e12,
-        link_bandwidth=4.5e10,
-        network_bandwidth=6.25e9,  # 2.5e10 per host of 4 chips
+        hbm_bytes=(32 << 30, "google-v4"),
+        hbm_bandwidth=(1200e9, "google-v4"),
+        peak_bf16=(275e12, "google-v4"),
+        peak_int8=(275e12, "google-v4"),
+        link_bandwidth=(4.5e10, "book-tpus"),
+        network_bandwidth=(6.25e9, "book-tpus"),  # 2.5e10 per host of 4 chips
         wrap="cube",
         notes=(_MEGACORE,),
     ),
     _tpu(
         "v5e",
         "TPU v5e",
-        "hbm_bytes=book-tpus hbm_bandwidth=google-v5e peak_bf16=google-v5e peak_int8=google-v5e"
-        " link_bandwidth=google-v5e network_bandwidth=google-v6e pod=google-v5e"
-        " pod_chips=google-v5e",
         kinds=("TPU v5 lite", "TPU v5e"),
         axes=2,
-        pod=(16, 16),
-        pod_chips=256,
-        hbm_bytes=16 << 30,
-        hbm_bandwidth=819e9,
-        peak_bf16=197e12,
-        peak_int8=393e12,
-        link_bandwidth=5e10,  # 400 GB/s both ways, over 4 links
-        network_bandwidth=3.125e9,  # 2 x 100 Gbit/s per host of 8 chips
+        pod=((16, 16), "google-v5e"),
+        hbm_bytes=(16 << 30, "book-tpus"),
+        hbm_bandwidth=(819e9, "google-v5e"),
+        peak_bf16=(197e12, "google-v5e"),
+        peak_int8=(393e12, "google-v5e"),
+        link_bandwidth=(5e10, "google-v5e"),  # 400 GB/s both ways, over 4 links
+        network_bandwidth=(3.125e9, "google-v6e"),  # 2 x 100 Gbit/s per host of 8 chips
         wrap="full",
         notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
     ),
     _tpu(
         "v5p",
         "TPU v5p",
-        "hbm_bytes=google-v5p hbm_bandwidth=google-7x peak_bf16=google-v5p peak_int8=book-tpus"
-        " link_bandwidth=google-v5p network_bandwidth=google-v5p pod=book-tpus pod_chips=book-tpus",
         kinds=("TPU v5", "TPU v5p"),
         axes=3,
-        pod=(16, 20, 28),
-        pod_chips=8960,
-        hbm_bytes=95 << 30,
-        hbm_bandwidth=2765e9,
-        peak_bf16=459e12,
-        peak_int8=918e12,
-        link_bandwidth=1e11,  # 1200 GB/s both ways, over 6 links
-        network_bandwidth=6.25e9,  # 50 Gbit/s per chip
+        pod=((16, 20, 28), "book-tpus"),
+        hbm_bytes=(95 << 30, "google-v5p"),
+        hbm_bandwidth=(2765e9, "google-7x"),
+        peak_bf16=(459e12, "google-v5p"),
+        peak_int8=(918e12, "book-tpus"),
+        link_bandwidth=(1e11, "google-v5p"),  # 1200 GB/s both ways, over 6 links
+        network_bandwidth=(6.25e9, "google-v5p"),  # 50 Gbit/s per chip
         wrap="cube",
     ),
     _tpu(
         "v6e",
         "TPU v6e (Trillium)",
-        "hbm_bytes=google-7x hbm_bandwidth=google-7x peak_bf16=google-v6e peak_int8=google-v6e"
-        " link_bandwidth=google-v6e network_bandwidth=google-7x pod=google-v6e"
-        " pod_chips=google-v6e",
         kinds=("TPU v6 lite", "TPU v6e"),
         axes=2,
-        pod=(16, 16),
-        pod_chips=256,
-        hbm_bytes=32 << 30,
-        hbm_bandwidth=1638e9,
-        peak_bf16=918e12,
-        peak_int8=1836e12,
-        link_bandwidth=1e11,  # 800 GB/s both ways, over 4 links
-        network_bandwidth=1.25e10,  # 100 Gbit/s per chip
+        pod=((16, 16), "google-v6e"),
+        hbm_bytes=(32 << 30, "google-7x"),
+        hbm_bandwidth=(1638e9, "google-7x"),
+        peak_bf16=(918e12, "google-v6e"),
+        peak_int8=(1836e12, "google-v6e"),
+        link_bandwidth=(1e11, "google-v6e"),  # 800 GB/s both ways, over 4 links
+        network_bandwidth=(1.25e10, "google-7x"),  # 100 Gbit/s per chip
         wrap="full",
         notes=("A host has 8 chips, which Google Cloud gives out as two machines of 4.",),
     ),
     _tpu(
         "7x",
         "TPU7x (Ironwood)",
-        "hbm_bytes=google-7x hbm_bandwidth=google-7x peak_bf16=google-7x link_bandwidth=google-7x"
-        " network_bandwidth=google-7x pod_chips=google-7x",
         kinds=("TPU7x",),
         axes=3,
-        pod_chips=9216,
+        pod_chips=(9216, "google-7x"),
         devices=2,
-        hbm_bytes=192 << 30,
-        hbm_bandwidth=7380e9,
-        peak_bf16=2307e12,
-        link_bandwidth=1e11,  # 1200 GB/s both ways, over 6 links
-        network_bandwidth=1.25e10,  # 100 Gbit/s per chip
+        hbm_bytes=(192 << 30, "google-7x"),
+        hbm_bandwidth=(7380e9, "google-7x"),
+        peak_bf16=(2307e12, "google-7x"),
+        link_bandwidth=(1e11, "google-7x"),  # 1200 GB/s both ways, over 6 links
+        network_bandwidth=(1.25e10, "google-7x"),  # 100 Gbit/s per chip
         wrap="cube",
         notes=(_CORES, "Google publishes 4614 TFLOP/s for FP8, and nothing for int8."),
     ),
     _gpu(
         "a100",
         "NVIDIA A100 80GB SXM",
-        "hbm_bandwidth=nvidia-a100 peak_bf16=nvidia-a100 peak_int8=nvidia-a100"
-        " peak_fp32=nvidia-a100 link_bandwidth=book-gpus network_bandwidth=nvidia-dgx-a100",
+        _A100,
         kinds=("NVIDIA A100-SXM4-80GB",),
-        hbm_bandwidth=2039e9,
-        peak_bf16=312e12,
-        peak_int8=624e12,
-        peak_fp32=19.5e12,
-        link_bandwidth=300e9,
-        network_bandwidth=25e9,  # one adapter of 200 Gbit/s per GPU
+        hbm_bandwidth=(2039e9, "nvidia-a100"),
+        peak_bf16=(312e12, "nvidia-a100"),
+        peak_int8=(624e12, "nvidia-a100"),
+        peak_fp32=(19.5e12, "nvidia-a100"),
+        link_bandwidth=(300e9, "book-gpus"),
+        network_bandwidth=(25e9, "nvidia-dgx-a100"),  # one adapter of 200 Gbit/s per GPU
     ),
     _gpu(
         "h100",
         "NVIDIA H100 SXM",
-        "hbm_bandwidth=nvidia-h100 peak_bf16=nvidia-h100 peak_int8=nvidia-h100"
-        " peak_fp32=nvidia-h100 link_bandwidth=book-gpus network_bandwidth=book-gpus",
+        _H100,
         kinds=("NVIDIA H100 80GB HBM3",),
-        hbm_bandwidth=3350e9,
-        peak_bf16=989.4e12,
-        peak_int8=1978.9e12,
-        peak_fp32=67e12,
-        link_bandwidth=450e9,
-        network_bandwidth=50e9,  # one adapter of 400 Gbit/s per GPU
+        hbm_bandwidth=(3350e9, "nvidia-h100"),
+        peak_bf16=(989.4e12, "nvidia-h100"),
+        peak_int8=(1978.9e12, "nvidia-h100"),
+        peak_fp32=(67e12, "nvidia-h100"),
+        link_bandwidth=(450e9, "book-gpus"),
+        network_bandwidth=(50e9, "book-gpus"),  # one adapter of 400 Gbit/s per GPU
     ),
     _gpu(
         "h200",
         "NVIDIA H200 SXM",
-        "hbm_bandwidth=nvidia-h200 peak_bf16=nvidia-h200 peak_int8=nvidia-h200"
-        " peak_fp32=nvidia-h200 link_bandwidth=book-gpus network_bandwidth=book-gpus",
+        _H200,
         kinds=("NVIDIA H200", "NVIDIA H200 141GB HBM3e"),
-        hbm_bandwidth=4800e9,
-        peak_bf16=989.4e12,
-        peak_int8=1978.9e12,
-        peak_fp32=67e12,
-        link_bandwidth=450e9,
-        network_bandwidth=50e9,
+        hbm_bandwidth=(4800e9, "nvidia-h200"),
+        peak_bf16=(989.4e12, "nvidia-h200"),
+        peak_int8=(1978.9e12, "nvidia-h200"),
+        peak_fp32=(67e12, "nvidia-h200"),
+        link_bandwidth=(450e9, "book-gpus"),
+        network_bandwidth=(50e9, "book-gpus"),
     ),
     _gpu(
         "b200",
         "NVIDIA B200 (HGX)",
-        "hbm_bandwidth=book-gpus peak_bf16=nvidia-b200 peak_int8=nvidia-b200"
-        " peak_fp32=nvidia-b200 link_bandwidth=book-gpus network_bandwidth=book-gpus",
+        _B200,
         kinds=("NVIDIA B200",),
-        hbm_bandwidth=8000e9,
-        peak_bf16=2250e12,
-        peak_int8=4500e12,
-        peak_fp32=80e12,
-        link_bandwidth=900e9,
-        network_bandwidth=50e9,
+        hbm_bandwidth=(8000e9, "book-gpus"),
+        peak_bf16=(2250e12, "nvidia-b200"),
+        peak_int8=(4500e12, "nvidia-b200"),
+        peak_fp32=(80e12, "nvidia-b200"),
+        link_bandwidth=(900e9, "book-gpus"),
+        network_bandwidth=(50e9, "book-gpus"),
     ),
 )
 CHIPS: Mapping[str, Chip] = {chip.name: chip for chip in _CHIPS}

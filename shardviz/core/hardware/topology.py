@@ -21,7 +21,7 @@ import numpy as np
 from shardviz.core.display import Displayed
 from shardviz.core.errors import TargetError
 from shardviz.core.format import joined, plural, shown, suggestion
-from shardviz.core.hardware.chips import CHIPS, Chip, find_chip
+from shardviz.core.hardware.chips import Chip, find_chip
 from shardviz.core.layout.parse import check_size
 
 MAX_CHIPS = 1 << 18  # over all slices
@@ -39,30 +39,6 @@ _TEXT = re.compile(
     r"(?P<platform>[^:]+):(?P<chip>[^:]+):(?P<shape>[^:*]+)(?:\*(?P<slices>[^:*]+))?"
 )
 Shape = tuple[int, ...]
-
-
-def read_topology(text: Any) -> tuple[Chip, Shape, int]:
-    """Chip, shape and number of slices of what a person typed; nothing is evaluated.
-
-    Raises:
-        TargetError: with what could not be read, and how it is written.
-
-    >>> chip, shape, slices = read_topology("tpu:v5e:4x4*2")
-    >>> chip.name, shape, slices
-    ('v5e', (4, 4), 2)
-    """
-    if not isinstance(text, str) or len(text) > 100:
-        raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
-    match = _TEXT.fullmatch(text)
-    if match is None:
-        raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
-    platform = match["platform"].strip().lower()
-    if platform not in ("tpu", "gpu"):
-        hint = suggestion(platform, ("tpu", "gpu"))
-        raise TargetError(f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint} {_HOW}")
-    chip = find_chip(match["chip"].strip(), platform)
-    shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
-    return chip, shape, _number(match["slices"] or "1", text)
 
 
 def _number(text: str, topology: str) -> int:
@@ -264,7 +240,20 @@ class Topology(Displayed):
         >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
         'tpu:7x:4x4x4'
         """
-        return cls(*read_topology(text))
+        if not isinstance(text, str) or len(text) > 100:
+            raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
+        match = _TEXT.fullmatch(text)
+        if match is None:
+            raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
+        platform = match["platform"].strip().lower()
+        if platform not in ("tpu", "gpu"):
+            hint = suggestion(platform, ("tpu", "gpu"))
+            raise TargetError(
+                f"A topology is of a tpu or a gpu, not {shown(platform)}.{hint} {_HOW}"
+            )
+        chip = find_chip(match["chip"].strip(), platform)
+        shape = tuple(_number(part, text) for part in re.split("[xX×]", match["shape"]))
+        return cls(chip, shape, _number(match["slices"] or "1", text))
 
     @property
     def devices(self) -> int:
@@ -401,12 +390,3 @@ def _rings(wraps: tuple[bool, ...]) -> str:
         return "no axis closes to a ring"
     closed = [name for name, wrap in zip("xyz", wraps, strict=False) if wrap]
     return f"only {joined(closed)} {'closes to a ring' if len(closed) == 1 else 'close to rings'}"
-
-
-def topology_names() -> tuple[str, ...]:
-    """Every kind of chip, as a topology begins: `tpu:v5e`, `gpu:h100`.
-
-    >>> topology_names()[3]
-    'tpu:v5e'
-    """
-    return tuple(f"{chip.platform}:{chip.name}" for chip in CHIPS.values())

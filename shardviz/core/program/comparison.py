@@ -9,7 +9,7 @@ from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, shown, suggestion
+from shardviz.core.format import bytes_text, joined, shown, suggestion
 from shardviz.core.program.matching import Match, elements, match
 from shardviz.core.program.report import Collective
 
@@ -46,7 +46,7 @@ def phrase(collectives: Sequence[Collective]) -> str:
     groups: dict[tuple[str, tuple[str, ...]], list[Collective]] = {}
     for c in collectives:
         groups.setdefault((c.kind, c.mesh_axes), []).append(c)
-    return _and([_alike(kind, axes, some) for (kind, axes), some in groups.items()])
+    return joined(_alike(kind, axes, some) for (kind, axes), some in groups.items())
 
 
 def _alike(kind: str, axes: tuple[str, ...], some: Sequence[Collective]) -> str:
@@ -58,17 +58,13 @@ def _alike(kind: str, axes: tuple[str, ...], some: Sequence[Collective]) -> str:
 
 
 def _over(axes: tuple[str, ...]) -> str:
-    return f" over {_and(list(axes))}" if axes else ""
+    return f" over {joined(axes)}" if axes else ""
 
 
 def _loop_words(c: Collective) -> str:
     if not c.in_loop:
         return ""
     return " in a loop" if c.trips is None else f" in a loop, {c.trips} times"
-
-
-def _and(parts: Sequence[str]) -> str:
-    return ", ".join(parts[:-1]) + f" and {parts[-1]}" if len(parts) > 1 else "".join(parts)
 
 
 def _at(collectives: Sequence[Collective]) -> str:
@@ -162,7 +158,7 @@ def _replaced(
     before: Sequence[Collective], after: Sequence[Collective], at: str, names: tuple[str, str]
 ) -> str:
     old, new = phrase(before), phrase(after)
-    if names[0] in _SAYS and names[0] == "propagated":
+    if names[0] == "propagated":
         verb = _SAYS.get(names[1], f"{names[1]} has")
         return f"{_SAYS[names[0]]} {old} here{at}; {verb} {new} instead. {_remade(after)}".rstrip()
     why = _WHY.get(f"{_kinds(before)} > {_kinds(after)}", "") or _type_change(before, after)
@@ -296,7 +292,7 @@ class Comparison(Displayed):
 
     def _counted(self, kind: str) -> str:
         some = self.of(kind)
-        many, new = (sum(len(side) for side in s) for s in _sides(some))
+        many, new = sum(len(c.before) for c in some), sum(len(c.after) for c in some)
         if kind in ("combined", "split", "replaced"):
             word = "replaced by" if kind == "replaced" else f"{kind} into"
             return f"{many} {word} {new}"
@@ -411,10 +407,6 @@ def _equal(one: Collective, other: Collective) -> bool:
     if one.bytes_per_device == other.bytes_per_device:
         return True
     return elements(one) == elements(other) > 0  # the same numbers in another type
-
-
-def _sides(changes: Sequence[CollectiveChange]) -> tuple[list, list]:
-    return [c.before for c in changes], [c.after for c in changes]
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:

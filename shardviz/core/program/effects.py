@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from shardviz.core.display import Displayed
@@ -68,18 +68,7 @@ class Observed(Displayed):
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dict per event, ready for JSON."""
-        return [
-            {
-                "number": e.number,
-                "device": e.device,
-                "name": e.name,
-                "what": e.what,
-                "nesting": e.nesting,
-                "ordered": e.ordered,
-                "values": e.values,
-            }
-            for e in self.events
-        ]
+        return [asdict(event) for event in self.events]
 
     def explain(self) -> str:
         """The events as lines of text, and which of their order jax promises."""
@@ -271,26 +260,12 @@ class Effects(Displayed):
 
     def rows(self) -> list[dict[str, Any]]:
         """One plain dict per effect and host call, ready for JSON."""
-        rows: list[dict[str, Any]] = [
-            {
-                "name": use.name,
-                "kind": use.kind,
-                "ordered": use.ordered,
-                "shardable": use.shardable,
-                "where": _where(use.allowed),
-                "nesting": list(use.nesting),
-                "calls": use.calls,
-                "note": use.note,
-            }
-            for use in self.uses
+        dropped = "No effect: jax may drop it, repeat it or move it."
+        calls = [
+            EffectUse(c.operation, "", False, True, ("everywhere",), (c.nesting,), 1, dropped)
+            for c in self.host_calls
         ]
-        for call in self.host_calls:
-            rows.append({
-                "name": call.operation, "kind": "", "ordered": False, "shardable": True,
-                "where": "everywhere", "nesting": [call.nesting], "calls": 1,
-                "note": "No effect: jax may drop it, repeat it or move it.",
-            })  # fmt: skip
-        return rows
+        return [_row(use) for use in (*self.uses, *calls)]
 
     def explain(self) -> str:
         """Everything in plain sentences, a line each."""
@@ -329,8 +304,10 @@ class Effects(Displayed):
         return f"Effects({self.program}: {', '.join(self.names) or 'none'}; {self.devices})"
 
 
-def _where(allowed: tuple[str, ...] | None) -> str:
-    return "not known" if allowed is None else ", ".join(allowed) or "nowhere"
+def _row(use: EffectUse) -> dict[str, Any]:
+    row = {**asdict(use), "nesting": list(use.nesting)}
+    allowed = row.pop("allowed")
+    return {**row, "where": "not known" if allowed is None else ", ".join(allowed) or "nowhere"}
 
 
 def single_device_words(name: str, devices: int) -> str:

@@ -106,8 +106,7 @@ class Stages(Displayed):
         """What XLA's partitioner put in."""
         report = self.report
         if report is None or report.partitioned is None:
-            why = f"{report.error}" if report is not None and report.error else "Not asked yet."
-            return Stage("partitioned", None, None, why)
+            return self._unknown("partitioned", "Not asked yet.")
         words = f"What XLA's partitioner put in, for {report.target}."
         return Stage("partitioned", report.partition_s, report.partitioned, words)
 
@@ -116,10 +115,13 @@ class Stages(Displayed):
         """What runs."""
         report = self.report
         if report is None or report.collectives is None:
-            why = f"{report.error}" if report is not None and report.error else "Not compiled yet."
-            return Stage("compiled", None, None, why)
+            return self._unknown("compiled", "Not compiled yet.")
         words = f"What runs on {report.target}."
         return Stage("compiled", report.compile_s, report.collectives, words)
+
+    def _unknown(self, name: str, otherwise: str) -> Stage:
+        failed = self.report is not None and self.report.error
+        return Stage(name, None, None, str(failed or otherwise))
 
     @property
     def roofline(self) -> Roofline | None:
