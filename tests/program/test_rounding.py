@@ -14,7 +14,7 @@ from jax import lax
 from shardviz.core.backend import reference
 from shardviz.core.backend.numeric_checks import Noise, moved_results, step_of, values_check
 from shardviz.core.program.report import Report
-from tests.program.helpers import array, program, run
+from tests.program.helpers import array, program, run_here
 
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
@@ -90,7 +90,7 @@ def checked():
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(reference, "checks", spied)
-            return run(program(fn, *arrays)), seen
+            return run_here(program(fn, *arrays)), seen
 
     return run_once
 

@@ -73,7 +73,7 @@ def test_a_report_names_the_devices_it_is_for_in_mesh_order():
 def test_an_attached_chip_whose_figures_are_published_has_its_least_times(monkeypatch):
     chip = find_chip("h100")
     monkeypatch.setattr(execute, "chip_of_kind", lambda kind: chip)
-    report = compile_program(program(matmul, X, W), cache=ExecutableCache())
+    report = compile_program(program(matmul, X, W), "attached", cache=ExecutableCache())
     assert report.error is None, report.error
     assert report.roofline == roofline(report.replace(roofline=None), chip)
     assert report.roofline.chip is chip
@@ -90,7 +90,7 @@ def test_what_only_the_partitioner_knows_is_said_of_the_compiled_collectives_too
         return tuple(replace(c, cause=cause) for c in read(*given))
 
     monkeypatch.setattr(compile, "read_collectives", telling)
-    report = compile_program(program(matmul, X, W), cache=ExecutableCache())
+    report = compile_program(program(matmul, X, W), "attached", cache=ExecutableCache())
     assert [c.cause for c in report.collectives] == ["Found by the partitioner."]
 
 
@@ -108,8 +108,6 @@ print(found.names, jax.device_count())
 """
 
 
-@pytest.mark.parametrize(
-    ("which", "said"), [("plain", "() 64"), ("talks", "('debug callback',) 128")]
-)
-def test_looking_at_effects_asks_for_many_devices_only_where_the_program_stays(which, said):
+@pytest.mark.parametrize(("which", "said"), [("plain", "() 1"), ("talks", "('debug callback',) 1")])
+def test_looking_at_effects_needs_one_device(which, said):
     assert in_new_python(LOOKS.format(which=which)).strip().endswith(said)

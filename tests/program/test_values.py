@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding
 from shardviz.core.backend.inputs import example, example_block, value_leaves
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.errors import ProgramError
-from tests.program.helpers import MESH, array, program, run
+from tests.program.helpers import MESH, array, program, run_here
 
 DTYPES = [
     "bool", "int4", "uint4", "int8", "uint8", "int16", "int32", "uint32", "float16", "bfloat16",
@@ -82,13 +82,13 @@ def test_values_too_large_to_make_up_are_refused_before_they_are_made(monkeypatc
     made = program(lambda x: x.sum(), array("x", (64, 8), "a"))
     # The program itself takes 2 KiB and a little; making x up takes those twice.
     monkeypatch.setattr("shardviz.core.backend.execute.host_available", lambda: 3 * 1024)
-    report = run(made)
+    report = run_here(made)
     assert str(report.error) == (
         "place: Making up values takes 6 KiB on this machine, which has 3 KiB free; the largest"
         " array is x, f32[64, 8], with 2 KiB. Nothing was made. Give it a smaller shape, or take"
         " sv.compile, which needs no values."
     )
-    assert run(made, np.ones((64, 8), np.float32)).ok
+    assert run_here(made, np.ones((64, 8), np.float32)).ok
 
 
 def test_no_memory_for_made_up_values_is_said(monkeypatch):
@@ -96,7 +96,7 @@ def test_no_memory_for_made_up_values_is_said(monkeypatch):
         raise MemoryError("Unable to allocate 30.5 GiB")
 
     monkeypatch.setattr("shardviz.core.backend.inputs._slice", no_memory)
-    report = run(program(lambda x: x, array("x", (64, 8))))
+    report = run_here(program(lambda x: x, array("x", (64, 8))))
     assert str(report.error).startswith(
         "place: x, f32[64, 8], takes 2 KiB in all, and this machine has not enough memory to make"
         " it up."

@@ -261,8 +261,8 @@ class Execution:
                 executable,
                 self.devices,
                 inputs,
-                results,
                 self.lowered_unsharded,
+                results,
             )
         )
 

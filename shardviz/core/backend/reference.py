@@ -30,8 +30,8 @@ def checks(
     executable: Executable,
     devices: Sequence[Any],
     inputs: Inputs,
-    results: Sequence[jax.Array],
     lower: Callable[[Program, Mesh], Lowered],
+    results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
     """One Check per output, or one that says why there is nothing to compare with.
 
@@ -40,8 +40,8 @@ def checks(
         lowered, executable: the program as it was lowered and compiled.
         devices: where it ran.
         inputs: the values it ran with.
-        results: its outputs.
         lower: lowers the unsharded function for one device.
+        results: its outputs.
     """
     if not results:
         return ()

@@ -21,6 +21,7 @@ from shardviz.core.backend.devices import (
     backend_started,
     count_of,
     mesh_of,
+    mesh_of_names,
     too_few,
 )
 from shardviz.core.errors import TargetError
@@ -175,6 +176,20 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
     else:
         chosen = [found[rank] for rank in np.argsort(np.argsort(ids))]
     return mesh_of(chosen, mesh)
+
+
+def mesh_to_lower_on(mesh: MeshSpec) -> Mesh:
+    """A jax Mesh for programs that jax lowers only for devices, as those that call Python.
+
+    It has the devices of this kernel where there are enough, since a program may name them itself,
+    else devices that have only ids. Starts jax's backend.
+
+    Raises:
+        ProgramError: for a mesh that is too large to name every device.
+    """
+    if count_of("cpu") >= mesh.size:
+        return device_mesh(mesh, Target("cpu", "cpu", count_of("cpu")))
+    return mesh_of_names(mesh)
 
 
 def _word(text: str | Target | None) -> str:

@@ -16,7 +16,6 @@ import numpy as np
 from jax.experimental import io_callback
 from jax.extend.core import jaxpr_as_fun
 
-from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.jaxprs import (
     TOP_LEVEL,
@@ -25,6 +24,7 @@ from shardviz.core.backend.jaxprs import (
     nested_in,
     plain_jaxpr,
 )
+from shardviz.core.backend.targets import decide, device_mesh, mesh_to_lower_on
 from shardviz.core.backend.tracing import trace
 from shardviz.core.backend.worker.run import run_program
 from shardviz.core.errors import ProgramError
@@ -66,7 +66,9 @@ def observed_order(program: Program, *values: Any, target: Target | str | None =
         )
     record = _Record(program)
     try:
-        traced = trace(program, mesh_of_names(program.mesh))
+        chosen = decide(target, program.mesh.size)
+        mesh = mesh_to_lower_on if chosen.worker else lambda mesh: device_mesh(mesh, chosen)
+        traced = trace(program, mesh(program.mesh))
         leaves = value_leaves(program, values)
     except Exception:  # noqa: BLE001  the run below fails in the same way, and says so in words
         return Observed(program.name, (), _run(program, values, target))

@@ -15,7 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.backend.arguments import program_arrays
 from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.devices import MOST_SIMULATED, mesh_of_names
+from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.jaxprs import (
     JaxprOperation,
     allowed_constructs,
@@ -33,6 +33,7 @@ from shardviz.core.backend.jaxprs import (
     without_sets,
 )
 from shardviz.core.backend.reference import unsharded
+from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import in_context, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
@@ -249,4 +250,4 @@ def _lower(stage: Any, mesh: Mesh | AbstractMesh) -> Any:
 def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
     mesh = program.mesh
     # jax lowers callbacks only where devices are named, and none of them need be there.
-    return mesh_of_names(mesh) if mesh.size <= MOST_SIMULATED else abstract_mesh(mesh)
+    return mesh_to_lower_on(mesh) if mesh.size <= MOST_SIMULATED else abstract_mesh(mesh)

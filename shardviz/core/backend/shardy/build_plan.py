@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
 from shardviz.core.backend.shardy import pipeline
@@ -22,6 +21,7 @@ from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
 from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
+from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import (
     Traced,
     in_context,
@@ -224,7 +224,7 @@ def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
             return LoweredProgram(traced, _module(traced, "tpu"), time.perf_counter() - begun, note)
         if _WANTS_DEVICES not in str(error):
             raise
-    traced = trace(program, mesh_of_names(program.mesh))
+    traced = trace(program, mesh_to_lower_on(program.mesh))
     return LoweredProgram(traced, _module(traced, "cpu"), time.perf_counter() - begun)
 
 

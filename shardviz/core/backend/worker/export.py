@@ -17,10 +17,10 @@ import jax
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.reference import unsharded
+from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import Traced, donated_leaves, in_context, trace
 from shardviz.core.backend.worker.callbacks import (
     CUSTOM_CALLS,
@@ -172,7 +172,9 @@ def trace_for_export(program: Program) -> Traced:
     """
     traced = trace(program, abstract_mesh(program.mesh))
     if callback_names(traced.stage.jaxpr):
-        return trace(program, mesh_of_names(program.mesh))  # jax lowers callbacks for devices only
+        return trace(
+            program, mesh_to_lower_on(program.mesh)
+        )  # jax lowers callbacks for devices only
     return traced
 
 
