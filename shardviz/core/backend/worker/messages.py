@@ -16,7 +16,8 @@ from typing import Any, BinaryIO
 from shardviz.core.errors import ProgramError
 
 _LENGTH = struct.Struct("<Q")
-_SENT = ("builtins", "collections", "copyreg", "ml_dtypes", "numpy", "pathlib", "shardviz", "types")
+# The packages whose classes are the same in the worker.
+_SENT = ("builtins", "collections", "copyreg", "jax", "jaxlib", "ml_dtypes", "numpy", "shardviz")
 PLAIN = (str, bool, int, float)
 
 
