@@ -96,10 +96,11 @@ def main(calls: int, answers: int, kernel: int, folder: str) -> None:
     faulthandler.enable()
     _prefer_for_oom_kill()
     threading.Thread(target=_exit_with, args=(kernel, folder), daemon=True).start()
-    _ANSWERS.append(open(answers, "wb", buffering=0))
-    with open(calls, "rb", buffering=0) as pipe, contextlib.suppress(BrokenPipeError):
-        while (call := messages.read(pipe)) is not None:
-            messages.write(_ANSWERS[0], _answer(call))
+    with open(calls, "rb", 0) as pipe, open(answers, "wb", 0) as out:
+        _ANSWERS.append(out)
+        with contextlib.suppress(BrokenPipeError):
+            while (call := messages.read(pipe)) is not None:
+                messages.write(out, _answer(call))
     _exit(folder)
 
 

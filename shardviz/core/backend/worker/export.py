@@ -17,6 +17,7 @@ import jax
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.compile import PLAIN, compiler_options, plain
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, positive_arguments
 from shardviz.core.backend.reference import unsharded
@@ -33,7 +34,6 @@ _NO_GUARANTEE = "no compatibility guarantees"
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([\w.$\-]+)")
 _LOCATIONS = re.compile(r"^#loc\d* = .*\n", re.M)
 _LOCATION = re.compile(r' ?loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)')
-_PLAIN = (str, bool, int, float)
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "callback")
 
 
@@ -103,7 +103,7 @@ def export_program(
     exported = _export(traced, platform)
     text = str(exported.mlir_module())
     single = _unsharded(program, platform) if run and program.mesh.size > 1 else None
-    options = {k: v for k, v in program.options.items() if k != "donate"}
+    options = compiler_options(program)
     if donated := donated_leaves(program):
         options["donate"] = donated
     arrays = tuple(
@@ -111,7 +111,7 @@ def export_program(
         for array, request in zip(program.arrays, program.requests, strict=True)
     )
     return ExportedProgram(
-        program.name,
+        plain(program.name),
         arrays,
         program.mesh,
         traced.out_specs,
@@ -140,7 +140,7 @@ def why_not_exportable(program: Program, traced: Traced) -> str | None:
             " run it on devices of this kernel."
         )
     for name, value in program.options.items():
-        if name != "donate" and not isinstance(value, _PLAIN):
+        if name != "donate" and not (isinstance(name, str) and isinstance(value, PLAIN)):
             return (
                 f"The compiler option {shown(name)} is {shown(value)}, which cannot be sent to"
                 " another process. Give text, a number or a truth value."

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
+from shardviz.core.backend.compile import PLAIN, plain
 from shardviz.core.errors import ProgramError
 
 _LENGTH = struct.Struct("<Q")
 # The packages whose classes are the same in the worker.
 _SENT = ("builtins", "collections", "copyreg", "jax", "jaxlib", "ml_dtypes", "numpy", "shardviz")
-PLAIN = (str, bool, int, float)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,23 +76,6 @@ class Answer:
         if self.error is not None:
             raise self.error
         return self.value
-
-
-def plain(value: Any) -> Any:
-    """Text, a number or a truth value of Python's own type, for one of a subclass.
-
-    >>> class Name(str):
-    ...     def __str__(self): return "something else"
-    >>> plain(Name("relu")), type(plain(Name("relu"))) is str
-    ('relu', True)
-    """
-    if isinstance(value, str):
-        return str.__str__(value)  # not str(value), which asks the subclass
-    if isinstance(value, bool):
-        return value
-    if isinstance(value, int):
-        return int.__int__(value)
-    return float.__float__(value) if isinstance(value, float) else value
 
 
 def packed(value: Any) -> bytes:

@@ -145,7 +145,7 @@ class Process:
             remove_folder(self._folder)
 
     def forget(self) -> None:
-        """Lets go of it in a forked child: its pipes are closed here, and stay open in the parent."""
+        """Lets go of it in a forked child: closes its pipes here, which the parent keeps open."""
         self.alive = False
         self._close()
         if self._system is not None:
@@ -164,7 +164,7 @@ class Process:
         remove_abandoned()
         self._folder = self._in_folder(lambda root: make_folder("worker", root), dump_root())
         # Without a name: nobody who cleans up can remove it.
-        self._log = self._in_folder(lambda root: tempfile.TemporaryFile(buffering=0, dir=root))
+        self._log = self._in_folder(_open_log)
         self._system = subprocess.Popen(
             [sys.executable, "-c", self._main()],
             stdin=subprocess.PIPE,
@@ -180,7 +180,9 @@ class Process:
             target=_receive, args=(self._system.stdout, self._received), daemon=True
         )
         receive.start()
-        self._exchange(messages.Call(child.ready, messages.packed(())), self.limits.start_seconds, poll)
+        self._exchange(
+            messages.Call(child.ready, messages.packed(())), self.limits.start_seconds, poll
+        )
         self.stage = WORK
         progress(WORK)
 
@@ -257,6 +259,10 @@ class Process:
             raise memory_error(held, None, self.stage)
 
 
+def _open_log(folder: str) -> Any:
+    return tempfile.TemporaryFile(buffering=0, dir=folder)
+
+
 def _import_path() -> list[str]:
     """Where the worker finds modules: as here, and beside the notebook last.
 
@@ -305,6 +311,14 @@ def memory_of(pid: int | None) -> int | None:
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
     except (OSError, IndexError, ValueError):
         return None  # gone, or not Linux
+
+
+def _release(lock: Any) -> None:
+    """Releases a lock that an interrupt may have kept this thread from acquiring."""
+    try:  # noqa: SIM105  nothing between here and the release, where an interrupt could come
+        lock.release()
+    except RuntimeError:
+        pass
 
 
 MOST_WORKERS = 3  # each holds about 300 MB once it has compiled
@@ -357,11 +371,7 @@ class Pool:
                     )
                 process.end()
             finally:
-                # At once, and whether or not it was acquired: an interrupt may come at any line.
-                try:
-                    process.lock.release()
-                except RuntimeError:
-                    pass  # it was not
+                _release(process.lock)
                 self._remove_ended()
 
     @property
