@@ -313,14 +313,6 @@ def memory_of(pid: int | None) -> int | None:
         return None  # gone, or not Linux
 
 
-def _release(lock: Any) -> None:
-    """Releases a lock that an interrupt may have kept this thread from acquiring."""
-    try:  # noqa: SIM105  nothing between here and the release, where an interrupt could come
-        lock.release()
-    except RuntimeError:
-        pass
-
-
 MOST_WORKERS = 3  # each holds about 300 MB once it has compiled
 
 
@@ -371,7 +363,11 @@ class Pool:
                     )
                 process.end()
             finally:
-                _release(process.lock)
+                # An interrupt may come between any two lines, before it is acquired as well.
+                try:  # noqa: SIM105  a context manager would be more such lines
+                    process.lock.release()
+                except RuntimeError:
+                    pass
                 self._remove_ended()
 
     @property

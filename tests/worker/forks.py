@@ -1,0 +1,247 @@
+"""What people do to a kernel that has a worker, in a Python of its own: forks and interrupts.
+
+`python -m tests.worker.forks KIND COUNT` does one kind so many times and prints, as JSON, how long
+the next call took each time and what went wrong. `done(kind, count)` runs that and looks for what
+it left.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from shardviz.core.backend.folders import owner_of
+from shardviz.core.backend.worker import child
+from shardviz.core.backend.worker.process import workers
+from tests.worker.faults import LONG, SHORT, compiled
+
+NEXT_S = 3.0  # the next call works within so many seconds
+ROOT = Path(__file__).parents[2]
+_CHANCE = random.Random(7)
+
+
+def fork_and_exit() -> None:
+    if not (pid := os.fork()):
+        sys.exit()
+    _expect(pid)
+
+
+def fork_and_leave() -> None:
+    if not (pid := os.fork()):
+        os._exit(0)
+    _expect(pid)
+
+
+def fork_and_compile() -> None:
+    if not (pid := os.fork()):
+        before = workers.pids  # none: they are the parent's
+        report = compiled(SHORT)
+        sys.exit(0 if report.ok and not before and len(workers.pids) == 1 else 5)
+    _expect(pid)
+
+
+def fork_while_a_call_runs() -> None:
+    reports: list[Any] = []
+    call = threading.Thread(target=lambda: reports.append(compiled(LONG)))
+    call.start()
+    time.sleep(_CHANCE.uniform(0, 0.3))
+    if not (pid := os.fork()):
+        sys.exit(0 if compiled(SHORT).ok else 5)
+    call.join()
+    assert reports[0].ok, reports[0].error
+    _expect(pid)
+
+
+def fork_in_a_thread() -> None:
+    def fork() -> None:
+        if not (pid := os.fork()):
+            os._exit(0 if compiled(SHORT).ok else 5)
+        pids.append(pid)
+
+    pids: list[int] = []
+    thread = threading.Thread(target=fork)
+    thread.start()
+    assert compiled(SHORT).ok
+    thread.join()
+    _expect(pids[0])
+
+
+def _nothing(number: int = 0) -> int:
+    return number
+
+
+def multiprocessing_fork() -> None:
+    process = multiprocessing.get_context("fork").Process(target=_nothing)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def pool_of_forks() -> None:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        assert list(pool.map(_nothing, range(4))) == [0, 1, 2, 3]
+
+
+def subprocess_run() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+def remove_folder() -> None:
+    """As a cleaner of temporary files does."""
+    for folder in folders():
+        if owner_of(folder.name) == os.getpid():
+            subprocess.run(["rm", "-r", folder], check=True)
+
+
+def interrupt_kernel() -> None:
+    timer = threading.Timer(_CHANCE.uniform(0, 1.0), signal.raise_signal, (signal.SIGINT,))
+    try:
+        timer.start()
+        compiled(LONG)
+        timer.join()  # it may be late: the interrupt comes here then
+    except KeyboardInterrupt:
+        pass
+
+
+def interrupt_worker() -> None:
+    def interrupt() -> None:
+        for pid in workers.pids:
+            os.kill(pid, signal.SIGINT)
+
+    timer = threading.Timer(_CHANCE.uniform(0, 0.5), interrupt)
+    timer.start()
+    assert compiled(LONG).ok
+    timer.join()
+
+
+def stop_worker_and_interrupt() -> None:
+    (pid,) = workers.pids
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(_CHANCE.uniform(0.1, 0.4), signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    try:
+        compiled(SHORT)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("a stopped worker answered")
+
+
+#: Each kind, and whether the worker is the same afterwards.
+FORKS: dict[str, tuple[Callable[[], None], bool]] = {
+    "os.fork and sys.exit": (fork_and_exit, True),
+    "os.fork and os._exit": (fork_and_leave, True),
+    "os.fork, the child compiles": (fork_and_compile, True),
+    "os.fork while a call runs": (fork_while_a_call_runs, True),
+    "os.fork in a thread": (fork_in_a_thread, True),
+    "multiprocessing, fork": (multiprocessing_fork, True),
+    "ProcessPoolExecutor, fork": (pool_of_forks, True),
+    "subprocess": (subprocess_run, True),
+}
+INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
+    "interrupt in the kernel": (interrupt_kernel, False),
+    "interrupt in the worker": (interrupt_worker, True),
+    "interrupt, the worker is stopped": (stop_worker_and_interrupt, False),
+    "its folder is removed": (remove_folder, False),
+}
+KINDS = FORKS | INTERRUPTS
+
+
+def _expect(pid: int) -> None:
+    """Waits for a child, which has to end well."""
+    for _ in range(2000):
+        found, status = os.waitpid(pid, os.WNOHANG)
+        if found:
+            assert status == 0, f"the child ended with {os.waitstatus_to_exitcode(status)}"
+            return
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    raise AssertionError("the child did not end in 20 s")
+
+
+def folders() -> set[Path]:
+    """The folders of shardviz, of any process."""
+    roots = {Path("/dev/shm"), Path(tempfile.gettempdir())}
+    return {f for root in roots for f in root.glob("shardviz-*") if owner_of(f.name) is not None}
+
+
+def processes(words: str) -> set[int]:
+    """The processes whose command line holds these words."""
+    found = set()
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended meanwhile
+        if words in line and int(path.parent.name) != os.getpid():
+            found.add(int(path.parent.name))
+    return found
+
+
+@contextmanager
+def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
+    """What is left afterwards, once there was time to end: names of folders and processes."""
+    before: set[Path | int] = folders() | processes(child.__name__)
+    left: list[str] = []
+    yield left
+    end = time.monotonic() + seconds
+    while found := (folders() | processes(child.__name__)) - before:
+        if time.monotonic() > end:
+            left += map(str, found)
+            return
+        time.sleep(0.02)
+
+
+def main(kind: str, count: int) -> dict[str, Any]:
+    """Does it so many times; the seconds of each next call, and what went wrong."""
+    do, same = KINDS[kind]
+    seconds, wrong = [], []
+    for turn in range(count):
+        ready = compiled(SHORT)
+        before = workers.pids
+        try:
+            do()
+            begun = time.perf_counter()
+            report = compiled(SHORT)
+            seconds.append(time.perf_counter() - begun)
+            assert report.ok, report.error
+            assert not same or workers.pids == before, "another worker"
+            assert ready.ok, ready.error
+        except AssertionError as error:
+            wrong.append(f"{kind} {turn}: {error}")
+    return {"seconds": seconds, "wrong": wrong}
+
+
+def done(kind: str, count: int) -> dict[str, Any]:
+    """Runs `main` in a Python of its own; `left` is what that left behind."""
+    with nothing_left() as left:
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "tests.worker.forks", kind, str(count)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    try:
+        found = json.loads(ran.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        found = {"seconds": [], "wrong": [f"ended with {ran.returncode}: {ran.stderr[-2000:]}"]}
+    return {**found, "left": left}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))), flush=True)
