@@ -131,13 +131,11 @@ def export_program(
 
 def why_not_exportable(program: Program, traced: Traced) -> str | None:
     """Why a program cannot be sent to another process, in one sentence; None where it can."""
-    calls = callback_names(traced.stage.jaxpr)
-    if traced.effects or calls:
-        what = listed(traced.effects or calls)
+    if what := _calls_to_python(traced):
         return (
-            f"The program has effects or callbacks ({what}), which call this kernel's Python, so it"
-            " cannot be sent to another process. Take them out to compile it for this target, or"
-            " run it on devices of this kernel."
+            f"The program has effects or callbacks ({listed(what)}), which call this kernel's"
+            " Python, so it cannot be sent to another process. Take them out to compile it for this"
+            " target, or run it on devices of this kernel."
         )
     for name, value in program.options.items():
         if name != "donate" and not (isinstance(name, str) and isinstance(value, PLAIN)):
@@ -149,7 +147,7 @@ def why_not_exportable(program: Program, traced: Traced) -> str | None:
 
 
 def must_run_here(program: Program) -> bool:
-    """Whether a program cannot be exported, found out by tracing it; starts no backend.
+    """Whether a program calls this kernel's Python, found out by tracing it; starts no backend.
 
     >>> import jax.numpy as jnp
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -157,9 +155,13 @@ def must_run_here(program: Program) -> bool:
     False
     """
     try:
-        return why_not_exportable(program, trace(program, abstract_mesh(program.mesh))) is not None
+        return bool(_calls_to_python(trace(program, abstract_mesh(program.mesh))))
     except (Exception, SystemExit):  # noqa: BLE001  it will be raised again, when traced
         return False
+
+
+def _calls_to_python(traced: Traced) -> tuple[str, ...]:
+    return tuple(traced.effects) or callback_names(traced.stage.jaxpr)
 
 
 def callback_names(jaxpr: Any) -> tuple[str, ...]:
