@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import jax
@@ -32,6 +33,18 @@ def test_other_devices_are_compiled_for_and_not_traced(halves: tuple[Mesh, Mesh]
     assert found.again.hits == ("trace", "lower", "compile")
     assert found.second.hits == ("trace", "lower")
     assert found.explain() == "For the second mesh it was compiled again, not traced and lowered."
+
+
+def test_what_other_threads_compile_is_not_counted(halves: tuple[Mesh, Mesh]):
+    def busy(x):
+        # Called while it is traced: another thread traces, lowers and compiles meanwhile.
+        other = threading.Thread(target=lambda: jax.jit(lambda y: y * 3)(np.ones(5)))
+        other.start()
+        other.join()
+        return x * 2
+
+    found = compare_meshes(*halves, busy, X, specs="x")
+    assert found.first.counts == {"trace": 1, "lower": 1, "compile": 1}
 
 
 def test_an_abstract_mesh_inside_keeps_trace_and_lowering(halves: tuple[Mesh, Mesh]):

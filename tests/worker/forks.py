@@ -11,6 +11,7 @@ import json
 import multiprocessing
 import os
 import random
+import secrets
 import select
 import signal
 import subprocess
@@ -25,12 +26,12 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.core.backend.folders import owner_of
-from shardviz.core.backend.worker import child
 from shardviz.core.backend.worker.process import workers
 from tests.worker.faults import LONG, SHORT, compiled
 
 NEXT_S = 3.0  # the next call works within so many seconds
 ROOT = Path(__file__).parents[2]
+_MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
 _CHANCE = random.Random(7)
 
 
@@ -197,14 +198,14 @@ def folders() -> set[Path]:
     return {f for root in roots for f in root.glob("shardviz-*") if owner_of(f.name) is not None}
 
 
-def processes(words: str) -> set[int]:
-    """The processes whose command line holds these words."""
+def processes(words: str, file: str = "cmdline") -> set[int]:
+    """The other processes whose command line, or environment, holds these words."""
     found = set()
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
+    for path in Path("/proc").glob(f"[0-9]*/{file}"):
         try:
             line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
-            continue  # it ended meanwhile
+            continue  # it ended meanwhile, or is another user's
         if words in line and int(path.parent.name) != os.getpid():
             found.add(int(path.parent.name))
     return found
@@ -212,16 +213,36 @@ def processes(words: str) -> set[int]:
 
 @contextmanager
 def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
-    """What is left afterwards, once there was time to end: names of folders and processes."""
-    before: set[Path | int] = folders() | processes(child.__name__)
+    """What is left afterwards, once there was time to end: names of folders and processes.
+
+    Other tests may run at the same time: their processes have another environment.
+    """
+    before = folders()
     left: list[str] = []
-    yield left
+    os.environ[_MARK] = mark = secrets.token_hex(8)
+    try:
+        yield left
+    finally:
+        del os.environ[_MARK]
     end = time.monotonic() + seconds
-    while found := (folders() | processes(child.__name__)) - before:
+    while found := _left(mark, before):
         if time.monotonic() > end:
             left += map(str, found)
             return
         time.sleep(0.02)
+
+
+def _left(mark: str, before: set[Path]) -> set[Path | int]:
+    running = processes(mark, "environ")
+    ours = {*running, os.getpid()}
+    made = {
+        f for f in folders() - before if (owner := owner_of(f.name)) in ours or not _runs(owner)
+    }
+    return made | running
+
+
+def _runs(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}").exists()
 
 
 def main(kind: str, count: int) -> dict[str, Any]:

@@ -192,8 +192,10 @@ WRONG = {"an object": object(), "a list": [1], "a class": Text, "numpy's number"
 
 
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
-def test_an_option_that_is_no_text_and_no_number_is_refused(value):
-    report = compile_program(program(integers, X, xla_o=value), "cpu:64", cache=ExecutableCache())
+@pytest.mark.parametrize("target", ["cpu:8", "attached"])
+@pytest.mark.usefixtures("eight_devices")
+def test_an_option_that_is_no_text_and_no_number_is_refused(value, target):
+    report = compile_program(program(integers, X, xla_o=value), target, cache=ExecutableCache())
     assert report.error is not None
     assert "The compiler option 'xla_o' is " in report.error.message
     assert report.error.message.endswith("Give text, a number or a truth value.")

@@ -18,7 +18,7 @@ from shardviz.core.backend.jaxprs import has_callbacks
 from shardviz.core.backend.partitioner import ONE_DEVICE, compile_with_dump
 from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, in_context, trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural
+from shardviz.core.format import plural, shown
 from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.hlo.sources import source_lines
 from shardviz.core.layout.mesh import MeshSpec
@@ -197,8 +197,19 @@ def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, 
 
 
 def compiler_options(program: Program) -> dict[str, Any]:
-    """The options that go to the compiler: all but `donate`, text and numbers of Python's own."""
-    return {plain(k): plain(v) for k, v in program.options.items() if k != "donate"}
+    """The options that go to the compiler: all but `donate`, text and numbers of Python's own.
+
+    Raises:
+        ProgramError: for an option that is neither.
+    """
+    options = {k: v for k, v in program.options.items() if k != "donate"}
+    for name, value in options.items():
+        if not (isinstance(name, str) and isinstance(value, PLAIN)):
+            raise ProgramError(
+                f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
+                " Give text, a number or a truth value."
+            )
+    return {plain(name): plain(value) for name, value in options.items()}
 
 
 PLAIN = (str, bool, int, float)

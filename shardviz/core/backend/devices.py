@@ -19,7 +19,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh
 
-from shardviz.core.errors import TargetError
+from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import bytes_text, plural
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Memory
@@ -27,6 +27,7 @@ from shardviz.core.program.report import Memory
 LEAST_SIMULATED = 64
 # Each takes two threads, and collectives across many of them wait for one another.
 MOST_SIMULATED = 1024
+MOST_NAMED = 1 << 16
 OPTION = "jax_num_cpu_devices"
 _DRIVER = Path("/dev/nvidiactl")
 _UNCHECKED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
@@ -41,6 +42,37 @@ def mesh_of(devices: Sequence[Any], mesh: MeshSpec) -> Mesh:
     grid[:] = devices
     types = tuple(AxisType[t] for t in mesh.axis_types)
     return Mesh(grid.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=types)
+
+
+def mesh_of_names(mesh: MeshSpec) -> Mesh:
+    """A jax Mesh of devices that have only ids: enough to lower, never to run.
+
+    jax lowers callbacks to Python for named devices only. Starts jax's backend.
+
+    Raises:
+        ProgramError: for a mesh that is too large to name every device.
+    """
+    if mesh.size > MOST_NAMED:
+        raise ProgramError(
+            f"The program calls Python on the host, which jax lowers only where every device is"
+            f" named; the mesh has {mesh.size:,}. Use at most {MOST_NAMED:,} devices, or leave the"
+            " callback out."
+        )
+    client = jax.devices("cpu")[0].client
+    return mesh_of([_NamedDevice(i, client) for i in range(mesh.size)], mesh)
+
+
+class _NamedDevice:
+    """A device with the attributes that jax reads while it lowers."""
+
+    process_index = 0
+    platform = device_kind = "cpu"
+
+    def __init__(self, number: int, client: Any) -> None:
+        self.id, self.client = number, client
+
+    def __repr__(self) -> str:
+        return f"NamedDevice({self.id})"
 
 
 def backend_started() -> bool:

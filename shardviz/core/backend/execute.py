@@ -149,6 +149,10 @@ class Execution:
         """The program, lowered for the mesh."""
         return lower(traced)
 
+    def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
+        """The unsharded function, lowered for one device."""
+        return lower(single, mesh)
+
     def refuse_effects(self, traced: Traced) -> None:
         """Refuses effects that jax orders on one device only."""
         single = single_device_effects(traced.stage.jaxpr.effects)
@@ -251,7 +255,15 @@ class Execution:
         self.enter("check")
         self.check(*self._output_checks(lowered, results))
         self.check(
-            *reference.checks(self.program, lowered, executable, self.devices, inputs, results)
+            *reference.checks(
+                self.program,
+                lowered,
+                executable,
+                self.devices,
+                inputs,
+                results,
+                self.lowered_unsharded,
+            )
         )
 
     def _refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+from jax.sharding import Mesh
 
-from shardviz.core.backend.compile import Executable, Lowered, compile_lowered, lower
+from shardviz.core.backend.compile import Executable, Lowered, compile_lowered
 from shardviz.core.backend.devices import capacity_of, mesh_of, refusal, run_bytes
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.inputs import Inputs
@@ -30,6 +31,7 @@ def checks(
     devices: Sequence[Any],
     inputs: Inputs,
     results: Sequence[jax.Array],
+    lower: Callable[[Program, Mesh], Lowered],
 ) -> tuple[Check, ...]:
     """One Check per output, or one that says why there is nothing to compare with.
 
@@ -39,6 +41,7 @@ def checks(
         devices: where it ran.
         inputs: the values it ran with.
         results: its outputs.
+        lower: lowers the unsharded function for one device.
     """
     if not results:
         return ()
@@ -46,7 +49,15 @@ def checks(
         return (Check(_TITLE, None, reason),)
     single = unsharded(program)
     try:
-        return _compared(single, lowered, executable, devices, inputs, results)
+        return _compared(
+            lambda mesh: compile_lowered(lower(single, mesh), single.mesh),
+            single,
+            lowered,
+            executable,
+            devices,
+            inputs,
+            results,
+        )
     except Exception as error:  # noqa: BLE001  a function may be made for many devices only
         return (Check(_TITLE, None, f"It does not run on one device. {in_words(error)}"),)
 
@@ -82,6 +93,7 @@ def _why_not_comparable(program: Program, lowered: Lowered, devices: Sequence[An
 
 
 def _compared(
+    compile_on: Callable[[Mesh], Executable],
     program: Program,
     lowered: Lowered,
     executable: Executable,
@@ -90,10 +102,7 @@ def _compared(
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
     mesh = mesh_of(devices[:1], program.mesh)
-
-    def make() -> Executable:
-        return compile_lowered(lower(program, mesh), program.mesh)
-
+    make = functools.partial(compile_on, mesh)
     # Kept with the executable: the same text is the same function.
     single = executable.reference(make) if lowered.cacheable else make()
     if reason := _too_big(single.memory, devices):

@@ -1,14 +1,13 @@
 """The targets of this kernel, and which one a program is compiled for.
 
-Attached devices, and CPU devices that this kernel's jax simulates already, are used in the kernel.
-Any other number of CPU devices is simulated in a worker process, and described devices (a slice of
-TPUs or a cluster of GPUs) are compiled for there. So jax in this kernel has to simulate more CPU
-devices only for programs that must run here, and larger meshes still run later.
+Attached devices are used in this kernel: accelerators, and the CPU as one device. CPU devices are
+simulated in a worker process, since a crash of XLA must not end the kernel, and described devices
+(a slice of TPUs or a cluster of GPUs) are compiled for there. Who has made jax simulate CPU devices
+in the kernel can have them used by the name `"attached"`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from shardviz.core.backend.devices import (
     ask_for_cpus,
     attached_devices,
     backend_started,
-    chosen_cpus,
     count_of,
     mesh_of,
     too_few,
@@ -72,15 +70,12 @@ def described(text: str) -> Target:
     return Target("described", kind, topology.devices, str(topology), True, missing(kind))
 
 
-def decide(
-    text: str | Target | None, needed: int, must_run_here: Callable[[], bool] = lambda: False
-) -> Target:
+def decide(text: str | Target | None, needed: int) -> Target:
     """The target of a compile or run, in this kernel or in the worker.
 
     Args:
         text: as for `choose`, or described hardware such as `"tpu:v5e:4x4"`.
         needed: how many devices the mesh has.
-        must_run_here: whether the program must run in this kernel; called only where that matters.
 
     Raises:
         TargetError: where there is no such target, or its number of devices does not fit.
@@ -88,7 +83,7 @@ def decide(
     >>> decide("cpu:64", 64).worker, decide("attached", 1).worker
     (True, False)
     """
-    if isinstance(text, Target) and not text.worker and text.count is not None:
+    if isinstance(text, Target) and text.kind == "attached" and text.count is not None:
         return choose(text, needed)  # it was looked up here before
     word = _word(text)
     if _is_described(word):
@@ -97,16 +92,12 @@ def decide(
         if target.missing:
             raise TargetError(target.missing)
         return target
-    if word.partition(":")[0].strip() not in ("", "cpu"):
+    kind, colon, number = word.partition(":")
+    if kind.strip() not in ("", "cpu") or (not colon and _attached_fits(word, needed)):
         return choose(word, needed)
-    _, colon, number = word.partition(":")
     count = _typed_count(word, number) if colon else needed
     if count < needed:
         raise TargetError(_typed_too_few(count, needed))
-    if needed > 1 and not backend_started() and chosen_cpus() < needed and must_run_here():
-        return choose(word, needed)  # before jax starts with too few
-    if (not colon and _kernel_has(word, needed)) or must_run_here():
-        return choose(word, needed)
     if count > MOST_SIMULATED:
         raise TargetError(
             f"{word or f'cpu:{count}'!r} asks for {plural(count, 'CPU device')}, and at most"
@@ -196,12 +187,15 @@ def _is_described(word: str) -> bool:
     return word.partition(":")[0].strip() in ("tpu", "gpu") and word.count(":") > 1
 
 
-def _kernel_has(word: str, needed: int) -> bool:
-    """Whether this kernel has devices for a mesh, or will have as soon as jax starts."""
-    if not backend_started() and chosen_cpus() >= needed:
-        return True  # the user chose a number, and it is enough
+def _attached_fits(word: str, needed: int) -> bool:
+    """Whether a mesh fits on attached devices; those of a GPU or TPU only where none was named."""
+    if needed == 1:
+        return True
+    if word:
+        return False
     # This starts the backend, with the one CPU device that jax has by default.
-    return count_of("cpu") >= needed or (not word and len(attached_devices(None)) >= needed)
+    found = attached_devices(None)
+    return found[0].platform != "cpu" and len(found) >= needed
 
 
 def _typed_too_few(count: int, needed: int) -> str:

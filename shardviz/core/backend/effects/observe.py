@@ -16,6 +16,7 @@ import numpy as np
 from jax.experimental import io_callback
 from jax.extend.core import jaxpr_as_fun
 
+from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.jaxprs import (
     TOP_LEVEL,
@@ -24,7 +25,6 @@ from shardviz.core.backend.jaxprs import (
     nested_in,
     plain_jaxpr,
 )
-from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import trace
 from shardviz.core.backend.worker.run import run_program
 from shardviz.core.errors import ProgramError
@@ -66,31 +66,29 @@ def observed_order(program: Program, *values: Any, target: Target | str | None =
         )
     record = _Record(program)
     try:
-        mesh = device_mesh(program.mesh, choose(target, program.mesh.size))
-        traced = trace(program, mesh)
+        traced = trace(program, mesh_of_names(program.mesh))
         leaves = value_leaves(program, values)
     except Exception:  # noqa: BLE001  the run below fails in the same way, and says so in words
         return Observed(program.name, (), _run(program, values, target))
     jaxpr = _rewritten(traced.stage.jaxpr, record, _Position())
     options = {k: v for k, v in program.options.items() if k != "donate"}
-    fn = jaxpr_as_fun(jaxpr)
-    recorded = program.replace(
-        fn=lambda *leaves: tuple(fn(*leaves)), tree=None, options=options, name=program.name
-    )
-    report = _run(recorded, () if leaves is None else tuple(leaves), target, record.listen)
+    recording, plain = jaxpr_as_fun(jaxpr), jaxpr_as_fun(traced.stage.jaxpr)
+
+    def recorded(*leaves: Any) -> tuple[Any, ...]:
+        # The checks trace it once more, for one device: what happens there is not recorded.
+        unsharded = program.mesh.size > 1 and jax.sharding.get_abstract_mesh().size == 1
+        return tuple((plain if unsharded else recording)(*leaves))
+
+    program = program.replace(fn=recorded, tree=None, options=options, name=program.name)
+    report = _run(program, () if leaves is None else tuple(leaves), target)
     if report.error is None and report.outputs is not None:
         outputs = traced.out_tree.unflatten(jax.tree.leaves(report.outputs))
         report = report.replace(outputs=outputs)
     return Observed(program.name, tuple(record.events), report)
 
 
-def _run(
-    program: Program,
-    values: Sequence[Any],
-    target: Target | str | None,
-    progress: Callable[[str], None] | None = None,
-) -> Report:
-    return run_program(program, *values, target=target, cache=ExecutableCache(), progress=progress)
+def _run(program: Program, values: Sequence[Any], target: Target | str | None) -> Report:
+    return run_program(program, *values, target=target, cache=ExecutableCache())
 
 
 @dataclass(frozen=True)
@@ -116,17 +114,10 @@ class _Record:
     def __init__(self, program: Program) -> None:
         self.mesh = program.mesh
         self.events: list[Event] = []
-        self._running = False
         self._lock = threading.Lock()
-
-    def listen(self, stage: str) -> None:
-        """Records events of the stage `run` only: the checks call the function once more."""
-        self._running = stage == "run"
 
     def note(self, call: _Call, index: Sequence[Any], values: Sequence[Any]) -> None:
         """Records a call with the device coordinates it came from."""
-        if not self._running:
-            return
         device, text = self._device(call, index), ", ".join(map(_short, values))
         with self._lock:
             number = len(self.events)

@@ -15,12 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.backend.arguments import program_arrays
 from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.devices import (
-    LEAST_SIMULATED,
-    MOST_SIMULATED,
-    backend_started,
-    chosen_cpus,
-)
+from shardviz.core.backend.devices import MOST_SIMULATED, mesh_of_names
 from shardviz.core.backend.jaxprs import (
     JaxprOperation,
     allowed_constructs,
@@ -38,10 +33,8 @@ from shardviz.core.backend.jaxprs import (
     without_sets,
 )
 from shardviz.core.backend.reference import unsharded
-from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import in_context, trace
-from shardviz.core.backend.worker.export import must_run_here
-from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Dialect
@@ -169,7 +162,6 @@ def _of_program(program: Program) -> Effects:
 
 def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any) -> Effects:
     known = Effects(getattr(fn, "__name__", "program"))
-    _start_backend(1)
 
     @functools.wraps(fn)  # a new one every time: jax keeps what it traced by function
     def fresh(*args: Any) -> Any:
@@ -251,32 +243,10 @@ def _with_tokens(
 
 def _lower(stage: Any, mesh: Mesh | AbstractMesh) -> Any:
     with in_context(mesh):
-        return stage.lower()
+        return stage.lower(lowering_platforms=("cpu",))
 
 
 def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:
     mesh = program.mesh
-    try:
-        if mesh.size <= MOST_SIMULATED and not _runs_elsewhere(program):
-            return device_mesh(mesh, choose(None, mesh.size))
-    except TargetError:
-        pass  # the devices are not there: tracing needs none
-    _start_backend(1)
-    return abstract_mesh(mesh)
-
-
-def _runs_elsewhere(program: Program) -> bool:
-    """Whether a program will run in a worker, so that jax need not simulate devices here."""
-    if (
-        program.mesh.size <= LEAST_SIMULATED
-        or backend_started()
-        or chosen_cpus() >= program.mesh.size
-    ):
-        return False
-    return not must_run_here(program)
-
-
-def _start_backend(devices: int) -> None:
-    # Lowering starts jax's backend, and with it settles how many devices a later run finds.
-    with contextlib.suppress(TargetError):
-        choose(None, devices)
+    # jax lowers callbacks only where devices are named, and none of them need be there.
+    return mesh_of_names(mesh) if mesh.size <= MOST_SIMULATED else abstract_mesh(mesh)

@@ -12,12 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import jax
-import numpy as np
-from jax.sharding import AxisType, Mesh
-
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.devices import LEAST_SIMULATED, ask_for_cpus, chosen_cpus
+from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
 from shardviz.core.backend.shardy import pipeline
@@ -43,7 +39,6 @@ from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure
 
-MOST_FAKE_DEVICES = 1 << 16
 _WANTS_DEVICES = "require devices to be present"
 _WANTS_TPU = "Only interpret mode is supported on CPU"
 
@@ -85,9 +80,6 @@ class _PlanRun:
         self.plan = Plan(program.name, program.mesh, notes=program.notes)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
-        # Lowering starts jax's backend, where a program with callbacks runs later on.
-        if chosen_cpus() < 0:
-            ask_for_cpus(min(program.mesh.size, LEAST_SIMULATED))
 
     def run(self) -> None:
         """Traces, lowers and propagates.
@@ -232,44 +224,13 @@ def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
             return LoweredProgram(traced, _module(traced, "tpu"), time.perf_counter() - begun, note)
         if _WANTS_DEVICES not in str(error):
             raise
-    traced = trace(program, _fake_mesh(program.mesh))
+    traced = trace(program, mesh_of_names(program.mesh))
     return LoweredProgram(traced, _module(traced, "cpu"), time.perf_counter() - begun)
 
 
 def _module(traced: Traced, platform: str) -> Any:
     with in_context(traced.mesh):
         return traced.stage.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
-
-
-def _fake_mesh(mesh: MeshSpec) -> Mesh:
-    """A jax mesh of devices that have only ids: enough to lower, never to run."""
-    if mesh.size > MOST_FAKE_DEVICES:
-        raise ProgramError(
-            f"The program calls Python on the host, which jax lowers only where every device is"
-            f" named; the mesh has {mesh.size:,}. Plan it on at most {MOST_FAKE_DEVICES:,} devices,"
-            " or without the callback."
-        )
-    client = jax.devices("cpu")[0].client
-    devices = np.empty(mesh.size, object)
-    devices[:] = [_FakeDevice(i, client) for i in range(mesh.size)]
-    return Mesh(devices.reshape(mesh.axis_sizes), mesh.axis_names, axis_types=_types(mesh))
-
-
-class _FakeDevice:
-    """A device with the attributes that jax reads while it lowers."""
-
-    process_index = 0
-    platform = device_kind = "cpu"
-
-    def __init__(self, number: int, client: Any) -> None:
-        self.id, self.client = number, client
-
-    def __repr__(self) -> str:
-        return f"FakeDevice({self.id})"
-
-
-def _types(mesh: MeshSpec) -> tuple[AxisType, ...]:
-    return tuple(AxisType[t] for t in mesh.axis_types)
 
 
 def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ...]:

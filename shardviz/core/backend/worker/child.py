@@ -32,6 +32,7 @@ from shardviz.core.backend.layout_checks import partial_sums
 from shardviz.core.backend.targets import device_mesh
 from shardviz.core.backend.tracing import Traced
 from shardviz.core.backend.worker import messages
+from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callbacks, with_effects
 from shardviz.core.backend.worker.export import ExportedProgram
 from shardviz.core.backend.worker.messages import Answer, Stage
 from shardviz.core.errors import ProgramError, TargetError
@@ -122,21 +123,29 @@ def ready() -> str:
     return jax.__version__
 
 
-def compile_exported(exported: ExportedProgram, new: bool, folder: str) -> WorkerAnswer:
+def compile_exported(
+    exported: ExportedProgram, callbacks: CallbackAddress | None, new: bool, folder: str
+) -> WorkerAnswer:
     """Compiles an exported program.
 
     Args:
         exported: the program.
+        callbacks: where the kernel answers its callbacks; None where it has none.
         new: whether to compile it even where it is in the cache here.
         folder: where the dump is written, for the kernel to read meanwhile.
     """
-    execution = _WorkerExecution(exported, folder)
+    execution = _WorkerExecution(exported, callbacks, folder)
     execution.follow(lambda: execution.compile_on(execution.jax_mesh(), _cache(exported, new)))
     return execution.answer(None)
 
 
 def run_exported(
-    exported: ExportedProgram, values: Sequence[Value] | None, repeat: int, new: bool, folder: str
+    exported: ExportedProgram,
+    callbacks: CallbackAddress | None,
+    values: Sequence[Value] | None,
+    repeat: int,
+    new: bool,
+    folder: str,
 ) -> WorkerAnswer:
     """Compiles and runs an exported program.
 
@@ -144,9 +153,9 @@ def run_exported(
         exported: the program.
         values: its arguments; None for examples.
         repeat: how often to execute it.
-        new, folder: as for `compile_exported`.
+        callbacks, new, folder: as for `compile_exported`.
     """
-    execution = _WorkerExecution(exported, folder)
+    execution = _WorkerExecution(exported, callbacks, folder)
     cache = _cache(exported, new)
     execution.follow(lambda: execution.run_on(execution.jax_mesh(), leaves(values), repeat, cache))
     return execution.answer(execution.report.outputs)
@@ -155,9 +164,11 @@ def run_exported(
 class _WorkerExecution(Execution):
     """The execution of an exported program."""
 
-    def __init__(self, exported: ExportedProgram, folder: str) -> None:
+    def __init__(
+        self, exported: ExportedProgram, callbacks: CallbackAddress | None, folder: str
+    ) -> None:
         _LAST.clear()
-        self.exported, self.folder = exported, Path(folder)
+        self.exported, self.callbacks, self.folder = exported, callbacks, Path(folder)
         jax.config.update("jax_enable_x64", exported.x64)
         super().__init__(_program(exported, folder), self._send_stage, None)
         self._checks: tuple[Check, ...] = ()
@@ -181,7 +192,17 @@ class _WorkerExecution(Execution):
 
     def lowered(self, traced: Traced) -> Lowered:
         """The program, lowered; the digest of its source lines is the kernel's."""
-        return replace(super().lowered(traced), sources=self.exported.sources)
+        lowered = replace(super().lowered(traced), sources=self.exported.sources)
+        if self.callbacks is not None:
+            put_callbacks(lowered.stage, self.callbacks.callbacks())
+        return lowered
+
+    def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
+        """The unsharded function, lowered, with its own callbacks."""
+        lowered = super().lowered_unsharded(single, mesh)
+        if self.callbacks is not None:
+            put_callbacks(lowered.stage, self.callbacks.callbacks(unsharded=True))
+        return lowered
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
         """The positions that the kernel found: an exported program has no jaxpr."""
@@ -286,7 +307,7 @@ def _program(exported: ExportedProgram, folder: str) -> Program:
 
 def _function_of(exported: ExportedProgram) -> Callable[..., Any]:
     """The exported function; on a mesh of one device, the unsharded one."""
-    module = _module(exported.module)
+    module = with_effects(_module(exported.module), exported.effects)
 
     def call(*arguments: Any) -> Any:
         chosen = module

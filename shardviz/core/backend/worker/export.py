@@ -1,8 +1,8 @@
 """export_program(): a program as bytes and plain data, to be sent to a worker process.
 
-The program is traced and lowered here, on an AbstractMesh, for the platform of its target. Only the
-serialised export is sent, never the user's own code. It keeps the source lines, so that what the
-compiler says leads to the user's code.
+The program is traced and lowered here, on a mesh without devices, for the platform of its target.
+Only the serialised export is sent, never the user's own code: its callbacks stay in this process.
+It keeps the source lines, so that what the compiler says leads to the user's code.
 """
 
 from __future__ import annotations
@@ -17,13 +17,21 @@ import jax
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.compile import PLAIN, compiler_options, plain
+from shardviz.core.backend.compile import compiler_options, plain
+from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, positive_arguments
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.tracing import Traced, donated_leaves, in_context, trace
+from shardviz.core.backend.worker.callbacks import (
+    CUSTOM_CALLS,
+    HostCallback,
+    effect_classes,
+    take_callbacks,
+    without_effects,
+)
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import listed, shown
+from shardviz.core.format import listed
 from shardviz.core.hlo.sources import source_lines
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
@@ -34,7 +42,7 @@ _NO_GUARANTEE = "no compatibility guarantees"
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([\w.$\-]+)")
 _LOCATIONS = re.compile(r"^#loc\d* = .*\n", re.M)
 _LOCATION = re.compile(r' ?loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)')
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "callback")
+_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "callback")
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,6 +65,7 @@ class ExportedProgram:
         x64: whether jax is set to 64 bits.
         capacity: bytes of memory on each device; None to ask the device itself.
         positive: the positions of arguments whose made-up values are above 0.
+        effects: the classes of its ordered and of its other effects.
     """
 
     name: str
@@ -74,6 +83,24 @@ class ExportedProgram:
     x64: bool = False
     capacity: int | None = None
     positive: tuple[int, ...] = ()
+    effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+
+class NotExportable(ProgramError):
+    """The program cannot be sent to another process."""
+
+
+@dataclass
+class TakenCallbacks:
+    """The callbacks of an exported program, which stay in this process.
+
+    Attributes:
+        program: those of the program, by number.
+        unsharded: those of the unsharded function.
+    """
+
+    program: tuple[HostCallback, ...] = ()
+    unsharded: tuple[HostCallback, ...] = ()
 
 
 def export_program(
@@ -84,6 +111,7 @@ def export_program(
     *,
     run: bool = False,
     capacity: int | None = None,
+    callbacks: TakenCallbacks | None = None,
 ) -> ExportedProgram:
     """A program as it is sent to a worker.
 
@@ -94,15 +122,20 @@ def export_program(
         target: the text of a described target; `""` for CPU devices.
         run: whether it will be run and compared with the unsharded function.
         capacity: bytes of memory on each device of the target.
+        callbacks: takes the program's callbacks; None to refuse a program that has any.
 
     Raises:
-        ProgramError: for a program that cannot be exported, with the reason.
+        NotExportable: for a program that cannot be exported, with the reason.
     """
-    if reason := why_not_exportable(program, traced):
-        raise ProgramError(reason)
-    exported = _export(traced, platform)
+    if reason := why_not_exportable(program, traced, callbacks is not None):
+        raise NotExportable(reason)
+    exported, taken = _export(traced, platform)
     text = str(exported.mlir_module())
-    single = _unsharded(program, platform) if run and program.mesh.size > 1 else None
+    single = None
+    if run and program.mesh.size > 1:
+        single = _unsharded(program, platform, callbacks)
+    if callbacks is not None:
+        callbacks.program = taken
     options = compiler_options(program)
     if donated := donated_leaves(program):
         options["donate"] = donated
@@ -119,49 +152,47 @@ def export_program(
         tuple(output.name for output in traced.outputs),
         platform,
         target,
-        bytes(exported.serialize()),
+        _serialized(exported),
         _key(without_lines(text), arrays, traced, options, platform, target),
         hashlib.sha256(repr(source_lines(text)).encode()).hexdigest(),
         single,
         bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         capacity,
         positive_arguments(traced.stage.jaxpr),
+        effect_classes(exported),
     )
 
 
-def why_not_exportable(program: Program, traced: Traced) -> str | None:
-    """Why a program cannot be sent to another process, in one sentence; None where it can."""
-    if what := _calls_to_python(traced):
-        return (
-            f"The program has effects or callbacks ({listed(what)}), which call this kernel's"
-            " Python, so it cannot be sent to another process. Take them out to compile it for this"
-            " target, or run it on devices of this kernel."
-        )
-    for name, value in program.options.items():
-        if name != "donate" and not (isinstance(name, str) and isinstance(value, PLAIN)):
-            return (
-                f"The compiler option {shown(name)} is {shown(value)}, which cannot be sent to"
-                " another process. Give text, a number or a truth value."
-            )
-    return None
+def trace_for_export(program: Program) -> Traced:
+    """The program traced on its mesh, without devices.
 
-
-def must_run_here(program: Program) -> bool:
-    """Whether a program calls this kernel's Python, found out by tracing it; starts no backend.
-
-    >>> import jax.numpy as jnp
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> must_run_here(Program(jnp.sin, (ArraySpec("x", (8,)),), make_mesh(data=8)))
-    False
+    Raises:
+        ProgramError: as `trace` does, and for callbacks on a mesh that is too large.
+        Exception: whatever the function raises.
     """
-    try:
-        return bool(_calls_to_python(trace(program, abstract_mesh(program.mesh))))
-    except (Exception, SystemExit):  # noqa: BLE001  it will be raised again, when traced
-        return False
+    traced = trace(program, abstract_mesh(program.mesh))
+    if callback_names(traced.stage.jaxpr):
+        return trace(program, mesh_of_names(program.mesh))  # jax lowers callbacks for devices only
+    return traced
 
 
-def _calls_to_python(traced: Traced) -> tuple[str, ...]:
-    return tuple(traced.effects) or callback_names(traced.stage.jaxpr)
+def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False) -> str | None:
+    """Why a program cannot be sent to another process, in one sentence; None where it can.
+
+    Args:
+        program: the program.
+        traced: the program, traced.
+        callbacks: whether its callbacks can be called from there.
+    """
+    calls = callback_names(traced.stage.jaxpr)
+    if (traced.effects or calls) and not callbacks:
+        what = listed(traced.effects or calls)
+        return (
+            f"The program has effects or callbacks ({what}), which call this kernel's Python, so it"
+            " cannot be sent to another process. Take them out to compile it for this target, or"
+            " run it on devices of this kernel."
+        )
+    return None
 
 
 def callback_names(jaxpr: Any) -> tuple[str, ...]:
@@ -176,51 +207,81 @@ def callback_names(jaxpr: Any) -> tuple[str, ...]:
     return tuple(sorted({o.name for o in operations(jaxpr) if o.name in _CALLBACKS}))
 
 
-class _AsTraced:
-    """Passes for a jitted function in `jax.export.export`: a function that was traced before."""
+class _AsJitted:
+    """Passes for a jitted function in `jax.export.export`: a function that was traced before.
 
-    def __init__(self, stage: Any) -> None:
-        self.stage = stage
+    Attributes:
+        callbacks: the callbacks that it was lowered with, taken out of what is exported.
+    """
+
+    def __init__(self, stage: Any, has_callbacks: bool) -> None:
+        self.stage, self.has_callbacks = stage, has_callbacks
+        self.callbacks: tuple[HostCallback, ...] = ()
 
     def trace(self, *_: Any, **__: Any) -> Any:
-        return self.stage
+        return self
 
-    def lower(self, *_: Any, **__: Any) -> Any:
-        return self.stage.lower()
+    def lower(self, *arguments: Any, **options: Any) -> Any:
+        lowered = self.stage.lower(*arguments, **options)
+        if self.has_callbacks:
+            self.callbacks = take_callbacks(lowered)
+        return lowered
 
     def eval_shape(self, *_: Any, **__: Any) -> Any:
         return self.stage.out_info
 
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.stage, name)
+
     __call__ = eval_shape
 
 
-def _export(traced: Traced, platform: str) -> Any:
-    allowed: list[Any] = []
+def _export(traced: Traced, platform: str) -> tuple[Any, tuple[HostCallback, ...]]:
+    """jax's own export, and the callbacks that were taken out of it."""
+    calls = bool(callback_names(traced.stage.jaxpr))
+    jitted = _AsJitted(traced.stage, calls)
+    names = set(CUSTOM_CALLS if calls else ())
     while True:
+        allowed = [jax.export.DisabledSafetyCheck.custom_call(n) for n in sorted(names)]
         try:
             with in_context(traced.mesh):
-                return jax.export.export(
-                    _AsTraced(traced.stage),  # type: ignore[arg-type]
+                found = jax.export.export(
+                    jitted,  # type: ignore[arg-type]
                     platforms=(platform,),
                     disabled_checks=allowed,
                 )()
+            return found, jitted.callbacks
         except (NotImplementedError, ValueError, TypeError, KeyError) as error:
             # The worker has the same jax: custom calls need no compatibility with later ones.
-            names = _CUSTOM_CALL.findall(str(error)) if _NO_GUARANTEE in str(error) else []
-            if not names or allowed:
-                raise ProgramError(
-                    "jax cannot export the program, so it cannot be sent to another process."
-                    f" {in_words(error)}"
-                ) from error
-            allowed = [jax.export.DisabledSafetyCheck.custom_call(n) for n in set(names)]
+            others = _CUSTOM_CALL.findall(str(error)) if _NO_GUARANTEE in str(error) else []
+            if names.issuperset(others):
+                raise _not_exportable(error) from error
+            names.update(others)
 
 
-def _unsharded(program: Program, platform: str) -> bytes | None:
+def _not_exportable(error: Exception) -> NotExportable:
+    return NotExportable(
+        f"jax cannot export the program, so it cannot be sent to another process. {in_words(error)}"
+    )
+
+
+def _serialized(exported: Any) -> bytes:
+    try:
+        return bytes(without_effects(exported).serialize())
+    except (NotImplementedError, ValueError, TypeError) as error:
+        raise _not_exportable(error) from error
+
+
+def _unsharded(program: Program, platform: str, callbacks: TakenCallbacks | None) -> bytes | None:
     single = unsharded(program)
     try:
-        return bytes(_export(trace(single, abstract_mesh(single.mesh)), platform).serialize())
+        found, taken = _export(trace_for_export(single), platform)
+        data = _serialized(found)
     except Exception:  # noqa: BLE001  a function may be made for many devices only
         return None
+    if callbacks is not None:
+        callbacks.unsharded = taken
+    return data
 
 
 def _key(

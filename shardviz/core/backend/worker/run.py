@@ -7,23 +7,30 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 
-from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.devices import MOST_SIMULATED, count_of
 from shardviz.core.backend.execute import Execution, Failed
+from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.partitioner import partitioned_text
 from shardviz.core.backend.targets import choose, decide, device_mesh
-from shardviz.core.backend.tracing import Traced, trace
+from shardviz.core.backend.tracing import Traced
 from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.export import ExportedProgram, export_program, must_run_here
-from shardviz.core.backend.worker.process import Pool, workers
+from shardviz.core.backend.worker.callbacks import CallbackServer
+from shardviz.core.backend.worker.export import (
+    ExportedProgram,
+    NotExportable,
+    TakenCallbacks,
+    export_program,
+    trace_for_export,
+)
+from shardviz.core.backend.worker.process import Pool, WorkerError, workers
 from shardviz.core.backend.worker.settings import Settings
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import shown
@@ -31,12 +38,14 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Report
+from shardviz.core.program.report import Failure, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.program.target import Target, only_described
 
 _PLATFORMS = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}
 _SHOWN = ("compile", "place", "run", "check")  # the stages before happen in the kernel
+# Where a callback raises, XLA ends the run at once, or the other devices wait 40 s and it aborts.
+_WAIT_AFTER_ERROR = 2.0
 _POLLS_PER_READ = 5  # the dump is read in every fifth poll
 
 
@@ -69,6 +78,7 @@ class WorkerClient:
     def __init__(self, execution: Execution, target: Target, pool: Pool = workers) -> None:
         self.execution, self.target, self.pool = execution, target, pool
         self.settings = Settings.of(target.platform, target.count or 1, MOST_SIMULATED)
+        self.taken = TakenCallbacks()
         self.traced: Traced
 
     def compile(self, cache: ExecutableCache) -> None:
@@ -76,6 +86,8 @@ class WorkerClient:
         exported, execution = self._export(run=False), self.execution
         execution.enter("compile")
         made: list[Compiled] = []
+        if self.taken.program:
+            cache = ExecutableCache(size=1)  # the text does not say what it calls
 
         def make() -> Compiled:
             answer = self._call(child.compile_exported, exported, True)
@@ -101,6 +113,8 @@ class WorkerClient:
             raise TargetError(only_described(self.target.text))
         exported, execution = self._export(run=True), self.execution
         execution.enter("compile")
+        if self.taken.program:
+            cache = ExecutableCache(size=1)
         new = cache.find(exported.key) is None
         values = None if leaves is None else [child.value_of(leaf) for leaf in leaves]
         answer = self._call(child.run_exported, exported, values, repeat, new)
@@ -116,7 +130,7 @@ class WorkerClient:
     def _export(self, run: bool) -> ExportedProgram:
         execution = self.execution
         execution.enter("trace")
-        self.traced = trace(execution.program, abstract_mesh(execution.program.mesh))
+        self.traced = trace_for_export(execution.program)
         execution.note(effects=self.traced.effects)
         execution.refuse_effects(self.traced)
         execution.enter("lower")
@@ -128,23 +142,43 @@ class WorkerClient:
             self.target.text,
             run=run,
             capacity=None if topology is None else topology.chip.device_bytes,
+            callbacks=self.taken if topology is None else None,
         )
         execution.note(key=exported.key, lower_s=self.traced.seconds + time.perf_counter() - begun)
         return exported
 
-    def _call(self, function: Callable[..., Any], *arguments: Any) -> child.WorkerAnswer:
+    def _call(
+        self, function: Callable[..., Any], exported: ExportedProgram, *arguments: Any
+    ) -> child.WorkerAnswer:
         execution, dump = self.execution, _DumpReader(self.execution)
-        answer = self.pool.call(
-            self.settings,
-            function,
-            *arguments,
-            poll=lambda: execution.poll(f"in the stage {execution.stage!r}"),
-            progress=self._enter_stage,
-            poll_folder=dump.poll,
-        )
-        if answer.report.error is not None:
+        server = CallbackServer(self.taken.program, self.taken.unsharded)
+
+        def poll() -> None:
+            execution.poll(f"in the stage {execution.stage!r}")
+            if server.seconds_since_error > _WAIT_AFTER_ERROR:
+                raise Failed(_callback_failure(server.raised))
+
+        with server.listen() as address:
+            try:
+                answer = self.pool.call(
+                    self.settings,
+                    function,
+                    exported,
+                    address,
+                    *arguments,
+                    poll=poll,
+                    progress=self._enter_stage,
+                    poll_folder=dump.poll,
+                )
+            except WorkerError:
+                if server.raised is None:
+                    raise
+                raise Failed(_callback_failure(server.raised)) from None
+        if (error := answer.report.error) is not None:
             self._note(answer.report)
-            raise Failed(answer.report.error)
+            if server.raised is not None:
+                error = replace(error, source=source_of(server.raised) or error.source)
+            raise Failed(error)
         return answer
 
     def _enter_stage(self, stage: str) -> None:
@@ -202,6 +236,17 @@ class _DumpReader:
         seconds = time.perf_counter() - self.begun
         self.execution.note(partitioned=found, partition_s=seconds)
         self.execution.preview(self.execution.report)
+
+
+def _callback_failure(error: BaseException | None) -> Failure:
+    """The failure of a run whose callback raised, and which XLA did not end by itself."""
+    words = in_words(error or RuntimeError())
+    return Failure(
+        "run",
+        f"A callback raised {words}. XLA cannot end a run where the other devices wait for the one"
+        " that called, so the worker process was ended.",
+        source_of(error) if error else "",
+    )
 
 
 def _compiled(
@@ -313,11 +358,12 @@ def run_program(
 
 def _compile(execution: Execution, target: Target | str | None, cache: ExecutableCache) -> None:
     execution.begin()
-    chosen = _target(execution, target)
-    if chosen.worker:
-        WorkerClient(execution, chosen).compile(cache)
-    else:
-        execution.compile_on(device_mesh(execution.program.mesh, chosen), cache)
+    _follow(
+        execution,
+        target,
+        lambda client: client.compile(cache),
+        lambda mesh: execution.compile_on(mesh, cache),
+    )
 
 
 def _run(
@@ -333,16 +379,33 @@ def _run(
         )
     leaves = value_leaves(execution.program, values)
     execution.begin()
-    chosen = _target(execution, target)
-    if chosen.worker:
-        WorkerClient(execution, chosen).run(leaves, repeat, cache)
-    else:
-        execution.run_on(device_mesh(execution.program.mesh, chosen), leaves, repeat, cache)
+    _follow(
+        execution,
+        target,
+        lambda client: client.run(leaves, repeat, cache),
+        lambda mesh: execution.run_on(mesh, leaves, repeat, cache),
+    )
 
 
-def _target(execution: Execution, target: Target | str | None) -> Target:
+def _follow(
+    execution: Execution,
+    target: Target | str | None,
+    in_worker: Callable[[WorkerClient], None],
+    here: Callable[[Mesh], Any],
+) -> None:
+    """Decides on the target, and goes on in the worker or here."""
     execution.enter("target")
     execution.note(target=target if isinstance(target, str) else "")
-    chosen = decide(target, execution.program.mesh.size, lambda: must_run_here(execution.program))
+    mesh = execution.program.mesh
+    chosen = decide(target, mesh.size)
     execution.note(target=str(chosen))
-    return chosen
+    if chosen.worker:
+        try:
+            return in_worker(WorkerClient(execution, chosen))
+        except NotExportable:
+            # What cannot be sent runs here, where the user has made jax simulate the devices.
+            if chosen.text or count_of("cpu") < mesh.size:
+                raise
+            chosen = choose(f"cpu:{mesh.size}", mesh.size)
+    here(device_mesh(mesh, chosen))
+    return None
