@@ -25,14 +25,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import jax.numpy as jnp
+
 from shardviz.core.backend.folders import owner_of
 from shardviz.core.backend.worker.process import workers
-from tests.worker.faults import LONG, SHORT, compiled
+from tests.program.helpers import array, program
+from tests.worker.faults import SHORT, compiled
 
 NEXT_S = 3.0  # the next call works within so many seconds
 ROOT = Path(__file__).parents[2]
 _MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
 _CHANCE = random.Random(7)
+
+
+def _some(x, w):
+    for turn in range(12):
+        x = jnp.tanh(x @ w) + jnp.sin(x * turn).cumsum(0)
+    return x
+
+
+# A compile of some tenths of a second, for what happens at a random moment of it.
+SOME = program(_some, array("x", (64, 64), "a"), array("w", (64, 64), "None, b"))
 
 
 def _fork(do: Callable[[], bool], leave: Callable[[], Any]) -> int:
@@ -88,7 +101,7 @@ def fork_and_compile() -> None:
 
 def fork_while_a_call_runs() -> None:
     reports: list[Any] = []
-    call = threading.Thread(target=lambda: reports.append(compiled(LONG)))
+    call = threading.Thread(target=lambda: reports.append(compiled(SOME)))
     call.start()
     time.sleep(_CHANCE.uniform(0, 0.3))
     pid = _fork(_compiles, sys.exit)
@@ -139,10 +152,10 @@ def remove_folder() -> None:
 
 
 def interrupt_kernel() -> None:
-    timer = threading.Timer(_CHANCE.uniform(0, 1.0), signal.raise_signal, (signal.SIGINT,))
+    timer = threading.Timer(_CHANCE.uniform(0, 0.5), signal.raise_signal, (signal.SIGINT,))
     try:
         timer.start()
-        compiled(LONG)
+        compiled(SOME)
         timer.join()  # it may be late: the interrupt comes here then
     except KeyboardInterrupt:
         pass
@@ -155,7 +168,7 @@ def interrupt_worker() -> None:
 
     timer = threading.Timer(_CHANCE.uniform(0, 0.5), interrupt)
     timer.start()
-    assert compiled(LONG).ok
+    assert compiled(SOME).ok
     timer.join()
 
 
