@@ -39,7 +39,7 @@ from shardviz.core.errors import TargetError
 
 START, WORK = "worker", "compile"
 _POLLS_PER_CHECK = 8  # the memory is checked in every eighth poll
-_WAIT = 5.0  # seconds for the system to end a process that it was told to end
+_WAIT = 5.0  # seconds in which the system ends a killed process
 # What libraries print while they are imported goes to the log, not into the pipe.
 _MAIN = """
 import os, signal, sys
@@ -107,7 +107,7 @@ class Process:
 
         Raises:
             WorkerError: where the worker ends before it answers, or reaches a limit.
-            TargetError: where there is no room for the worker's files.
+            TargetError: where the files of the worker cannot be written.
             ProgramError: where an argument is no plain data.
             Exception: what the function raises, or `poll`.
         """
@@ -201,7 +201,7 @@ class Process:
         except OSError as error:
             raise TargetError(
                 f"The worker process needs a folder for its files, and {root} takes none:"
-                f" {error.strerror}. Make room there, or set TMPDIR to another folder."
+                f" {error.strerror}. Free some space there, or set TMPDIR to another folder."
             ) from error
 
     def _exchange(
