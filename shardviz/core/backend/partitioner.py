@@ -247,12 +247,12 @@ def _refuse_unwritable(folder: Path) -> None:
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise _Unwritable(
-            f"{folder} takes no files ({error.strerror}): free some space there or name another one."
+            f"{folder} takes no files ({error.strerror}): free some space or name another one."
         ) from error
     if free < _LEAST_FREE:
         raise _Unwritable(
             f"{folder} has {bytes_text(free)} left, and a dump may need {bytes_text(_LEAST_FREE)}:"
-            " free some space there or name another one."
+            " free some space or name another one."
         )
 
 

@@ -57,7 +57,7 @@ class _Making:
     thread: threading.Thread = field(default_factory=threading.current_thread)
 
     @property
-    def given_up(self) -> bool:
+    def abandoned(self) -> bool:
         """Whether nobody makes it any more.
 
         Its thread ended, as all others do where a process is forked, or was interrupted before it
@@ -115,13 +115,13 @@ class ExecutableCache:
                 if kept is not None:
                     return self._found(key, kept)
                 in_work = self._making.get(key)
-                if in_work is None or in_work.given_up:
+                if in_work is None or in_work.abandoned:
                     self._making[key] = mine = _Making()
                     self.misses += 1
                     break
                 self.waited += 1
                 in_work.waited.append(threading.current_thread().name)
-            while not in_work.done.wait(_POLL) and not in_work.given_up:
+            while not in_work.done.wait(_POLL) and not in_work.abandoned:
                 pass
         return self._make(key, make, label, mine)
 
