@@ -7,6 +7,7 @@ it left.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
@@ -151,25 +152,31 @@ def remove_folder() -> None:
             subprocess.run(["rm", "-r", folder], check=True)
 
 
+def _at_a_random_moment(do: Callable[[], Any], stage: str) -> Any:
+    """Compiles, and does something soon after a stage has begun; the report."""
+    timer = threading.Timer(_CHANCE.uniform(0, 0.15), do)
+
+    def enter(entered: str) -> None:
+        if entered == stage and timer.ident is None:  # a stage may be entered here and there
+            timer.start()
+
+    report = compiled(SOME, progress=enter)
+    timer.join()  # it may be late: an interrupt comes here then
+    return report
+
+
 def interrupt_kernel() -> None:
-    timer = threading.Timer(_CHANCE.uniform(0, 0.5), signal.raise_signal, (signal.SIGINT,))
-    try:
-        timer.start()
-        compiled(SOME)
-        timer.join()  # it may be late: the interrupt comes here then
-    except KeyboardInterrupt:
-        pass
+    # `compile` is in the worker, `trace` is not.
+    stage = _CHANCE.choice(("program", "trace", "lower", "compile", "compile", "compile"))
+    with contextlib.suppress(KeyboardInterrupt):
+        _at_a_random_moment(lambda: signal.raise_signal(signal.SIGINT), stage)
+        raise AssertionError("no interrupt came")
 
 
 def interrupt_worker() -> None:
-    def interrupt() -> None:
-        for pid in workers.pids:
-            os.kill(pid, signal.SIGINT)
-
-    timer = threading.Timer(_CHANCE.uniform(0, 0.5), interrupt)
-    timer.start()
-    assert compiled(SOME).ok
-    timer.join()
+    (pid,) = workers.pids
+    report = _at_a_random_moment(lambda: os.kill(pid, signal.SIGINT), "compile")
+    assert report.ok, report.error
 
 
 def stop_worker_and_interrupt() -> None:
