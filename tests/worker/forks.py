@@ -267,6 +267,7 @@ def _runs(pid: int | None) -> bool:
 
 def main(kind: str, count: int) -> dict[str, Any]:
     """Does it so many times; the seconds of each next call, and what went wrong."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     do, same = KINDS[kind]
     seconds, wrong = [], []
     for turn in range(count):
