@@ -42,6 +42,8 @@ SECONDS = {
     "tests/stages/": 50,
     "tests/worker/test_worker.py": 40,
     "tests/worker/test_faults.py": 40,
+    "tests/worker/test_forks.py": 120,
+    "tests/worker/test_exits.py": 25,
     "tests/program/test_rounding.py": 30,
     "tests/effects/test_prediction.py": 30,
     "tests/structure/test_light_import.py": 25,

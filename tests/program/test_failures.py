@@ -62,3 +62,13 @@ def test_our_own_words_stand_alone():
 
 def test_an_error_without_a_traceback_has_no_line():
     assert failure("run", RuntimeError("lost")).source == ""
+
+
+def test_what_the_machine_lacks_is_no_refusal_of_the_compiler():
+    full = failure("compile", OSError(28, "No space left on device"))
+    assert full.message == (
+        "The system refused what this needs, such as a file or a process. OSError: [Errno 28] No"
+        " space left on device"
+    )
+    assert failure("run", MemoryError()).message.startswith("The memory of the machine")
+    assert failure("trace", OSError("mine")).message.startswith("jax could not trace")

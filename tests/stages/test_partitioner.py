@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 
-from shardviz.core.backend import partitioner
+from shardviz.core.backend import folders, partitioner
 from shardviz.core.backend.compile import compile_lowered, lower
 from shardviz.core.backend.partitioner import (
     ONE_DEVICE,
@@ -150,6 +150,49 @@ def test_where_no_folder_can_be_made(monkeypatch):
     executable = compile_lowered(_lowered_program(), make_mesh("x=4"))
     assert executable.partitioned is None
     assert executable.partition_note.startswith("There is no folder for XLA's dump: ")
+
+
+@pytest.fixture
+def a_file(tmp_path):
+    path = tmp_path / "file"
+    path.write_text("this is no folder")
+    return str(path / "dump")
+
+
+@pytest.mark.parametrize("mesh", ["x=4", "x=1"])
+def test_a_dump_that_cannot_be_written_is_no_refusal_of_the_program(a_file, mesh):
+    report = compile_program(program(mesh, xla_dump_to=a_file), cache=ExecutableCache())
+    assert report.error is None
+    (note,) = report.notes
+    assert note.startswith(f"There is no folder for XLA's dump: {a_file} takes no files (")
+    assert note.endswith("name another one. What its partitioner made is unknown.")
+    assert report.partitioned is None or mesh == "x=1"
+    assert report.memory is not None
+
+
+def test_a_dump_that_xla_flags_ask_for_and_cannot_be_written(a_file, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", f"--xla_dump_to={a_file}")
+    dumped = compile_with_dump(lowered())
+    assert dumped.compiled is not None
+    assert "takes no files" in dumped.reason
+
+
+def test_a_folder_that_is_nearly_full_is_not_used(monkeypatch, tmp_path):
+    monkeypatch.setattr(partitioner, "_LEAST_FREE", 2**70)
+    for options in ({}, {"xla_dump_to": str(tmp_path / "mine")}):
+        dumped = compile_with_dump(lowered(), options)
+        assert dumped.compiled is not None
+        assert " left, and a dump may need " in dumped.reason
+        assert not any((tmp_path / "mine").glob("*"))
+
+
+def test_half_a_text_of_the_partitioner_is_not_read(monkeypatch):
+    monkeypatch.setattr(
+        partitioner, "read_text", lambda found: "HloModule f\n\nENTRY %main {\n  %p"
+    )
+    dumped = compile_with_dump(lowered())
+    assert (dumped.compiled is not None, dumped.partitioned_text) == (True, None)
+    assert dumped.reason.endswith(": it may be full.")
 
 
 def _lowered_program(**options):
@@ -296,10 +339,10 @@ def test_of_several_modules_the_named_one_is_read(tmp_path):
 
 def test_dumps_go_where_memory_is_free(monkeypatch, tmp_path):
     assert os.path.isdir(dump_root())
-    monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path))
-    monkeypatch.setattr(partitioner, "_MIN_FREE", 0)
+    monkeypatch.setattr(folders, "_MEMORY", str(tmp_path))
+    monkeypatch.setattr(folders, "_MIN_FREE", 0)
     assert dump_root() == str(tmp_path)
-    monkeypatch.setattr(partitioner, "_MIN_FREE", 2**70)
+    monkeypatch.setattr(folders, "_MIN_FREE", 2**70)
     assert dump_root() == tempfile.gettempdir()
-    monkeypatch.setattr(partitioner, "_MEMORY", str(tmp_path / "gone"))
+    monkeypatch.setattr(folders, "_MEMORY", str(tmp_path / "gone"))
     assert dump_root() == tempfile.gettempdir()

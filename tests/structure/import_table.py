@@ -55,7 +55,7 @@ PARTS = (
     Part("core.hardware", _HARDWARE),
     Part("core.program", _PROGRAM),
     Part("core.hlo", _HLO),
-    *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes", "loky")) for name in _BACKEND),
+    *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes")) for name in _BACKEND),
     Part(
         "core.backend",
         (*_HLO, "core.backend"),

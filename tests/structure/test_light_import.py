@@ -8,7 +8,7 @@ from tests.structure.isolation import REPO, loaded_by, printed, run_python
 
 JAX = ("jax", "jaxlib", "flax")
 WIDGETS = ("ipywidgets", "anywidget", "traitlets", "IPython")
-HEAVY = (*JAX, *WIDGETS, "matplotlib", "loky")
+HEAVY = (*JAX, *WIDGETS, "matplotlib")
 # A backend of this name cannot start, so whatever starts one fails.
 NO_BACKEND = {"JAX_PLATFORMS": "no_such_platform"}
 

@@ -141,15 +141,15 @@ MAY_BE_TOO_LATE = ("killed", "cancelled")
 
 
 def children() -> set[int]:
-    """The processes of this kernel's own that compile: not loky's tracker of resources."""
+    """The processes that this kernel has started."""
     found = set()
     for name in os.listdir("/proc"):
         try:
-            with open(f"/proc/{name}/stat") as stat, open(f"/proc/{name}/cmdline") as line:
-                fields, command = stat.read().rpartition(")")[2].split(), line.read()
+            with open(f"/proc/{name}/stat") as stat:
+                fields = stat.read().rpartition(")")[2].split()
         except (OSError, NotADirectoryError):
             continue
-        if name.isdigit() and int(fields[1]) == os.getpid() and "resource_tracker" not in command:
+        if name.isdigit() and int(fields[1]) == os.getpid():
             found.add(int(name))
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,9 @@ import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
 
+from shardviz.core.backend.worker.messages import packed
 from shardviz.core.backend.worker.run import compile_program, run_program
+from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from tests.program.helpers import array, in_new_python, program
@@ -155,6 +158,58 @@ def test_an_option_that_the_compiler_does_not_know_is_refused_in_words():
     assert report.error is not None
     assert report.error.stage == "compile"
     assert "xla_no_such" in report.error.message
+
+
+class Text(str):
+    """Of the user's: whatever is done with it beside reading it raises."""
+
+    def __str__(self):
+        raise AssertionError("asked for its text")
+
+    __repr__ = __reduce__ = __str__
+
+
+class Number(int):
+    def __reduce__(self):
+        raise AssertionError("pickled")
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_nothing_of_the_users_classes_is_sent():
+    options = {
+        Text("xla_backend_optimization_level"): Number(1),
+        Text("xla_cpu_enable_fast_math"): True,
+    }
+    made = program(integers, X).replace(name=Text("mine"), options=options)
+    report = run_program(made, cache=ExecutableCache(), **EIGHT)
+    assert report.error is None, report.error
+    plain = {"xla_backend_optimization_level": 1, "xla_cpu_enable_fast_math": True}
+    same = program(integers, X).replace(name="mine", options=plain)
+    assert report.key == run_program(same, cache=ExecutableCache(), **EIGHT).key
+
+
+WRONG = {"an object": object(), "a list": [1], "a class": Text, "numpy's number": np.int8(1)}
+
+
+@pytest.mark.parametrize("value", WRONG.values(), ids=WRONG)
+@pytest.mark.parametrize("target", ["cpu:8", "attached"])
+@pytest.mark.usefixtures("eight_devices")
+def test_an_option_that_is_no_text_and_no_number_is_refused(value, target):
+    report = compile_program(program(integers, X, xla_o=value), target, cache=ExecutableCache())
+    assert report.error is not None
+    assert "The compiler option 'xla_o' is " in report.error.message
+    assert report.error.message.endswith("Give text, a number or a truth value.")
+
+
+def test_what_a_message_cannot_hold_is_refused_in_words():
+    assert pickle.loads(packed((Text("a"), Number(3), {Text("b"): np.arange(2)}))) is not None
+    for value in (Text, integers, lambda: 0, [Mine()]):
+        with pytest.raises(ProgramError, match="cannot be sent to another process"):
+            packed(value)
+
+
+class Mine:
+    pass
 
 
 def calling(x):

@@ -15,10 +15,10 @@ from jax.sharding import AbstractMesh, Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.jaxprs import has_callbacks
-from shardviz.core.backend.partitioner import compile_with_dump
+from shardviz.core.backend.partitioner import ONE_DEVICE, compile_with_dump
 from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, in_context, trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import plural
+from shardviz.core.format import plural, shown
 from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.hlo.sources import source_lines
 from shardviz.core.layout.mesh import MeshSpec
@@ -168,7 +168,7 @@ def compile_lowered(
         lowered.sources,
         partitioned,
         dumped.partition_s,
-        "" if mesh.size == 1 else dumped.reason,
+        "" if dumped.reason == ONE_DEVICE else dumped.reason,
         final.count(" while("),
         reused_leaves(lowered.traced.program, final),
     )
@@ -197,8 +197,39 @@ def fingerprint(lowered: Lowered, devices: Sequence[Any], options: Mapping[str, 
 
 
 def compiler_options(program: Program) -> dict[str, Any]:
-    """The options that go to the compiler: all but `donate`."""
-    return {k: v for k, v in program.options.items() if k != "donate"}
+    """The options that go to the compiler: all but `donate`, text and numbers of Python's own.
+
+    Raises:
+        ProgramError: for an option that is neither.
+    """
+    options = {k: v for k, v in program.options.items() if k != "donate"}
+    for name, value in options.items():
+        if not (isinstance(name, str) and isinstance(value, PLAIN)):
+            raise ProgramError(
+                f"The compiler option {shown(name)} is {shown(value)}, which no compiler takes."
+                " Give text, a number or a truth value."
+            )
+    return {plain(name): plain(value) for name, value in options.items()}
+
+
+PLAIN = (str, bool, int, float)
+
+
+def plain(value: Any) -> Any:
+    """Text, a number or a truth value of Python's own type, for one of a subclass.
+
+    >>> class Name(str):
+    ...     def __str__(self): return "something else"
+    >>> plain(Name("relu")), type(plain(Name("relu"))) is str
+    ('relu', True)
+    """
+    if isinstance(value, str):
+        return str.__str__(value)  # not str(value), which asks the subclass
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, int):
+        return int.__int__(value)
+    return float.__float__(value) if isinstance(value, float) else value
 
 
 def _collectives(text: str, mesh: MeshSpec, ids: Sequence[int]) -> tuple[Collective, ...]:

@@ -21,6 +21,8 @@ _OPENINGS = {
     "run": "The program failed while it ran.",
     "check": "The results could not be checked.",
 }
+# Stages in which none of the user's code runs, so that an OSError is not the program's.
+_OURS = ("target", "lower", "compile", "place", "worker")
 
 
 def failure(stage: str, error: BaseException) -> Failure:
@@ -32,6 +34,10 @@ def failure(stage: str, error: BaseException) -> Failure:
     if isinstance(error, ShardvizError):
         return Failure(stage, str(error), source_of(error))
     opening = _OPENINGS.get(stage, "It failed.")
+    if isinstance(error, MemoryError):
+        opening = "The memory of the machine, or of this process, ran out."
+    elif stage in _OURS and isinstance(error, OSError):
+        opening = "The system refused what this needs, such as a file or a process."
     return Failure(stage, f"{opening} {in_words(error)}", source_of(error))
 
 

@@ -20,11 +20,13 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shardviz.core.backend.folders import dump_root, make_folder, remove_folder
+from shardviz.core.format import bytes_text
+
 # CPU and GPU write `after_spmd-partitioning`, TPU `after_tpu-spmd-partitioning`.
 PARTITIONED = re.compile(r"\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.txt$")
 
 _NUMBER = re.compile(r"module_(\d+)\.")
-_MEMORY, _MIN_FREE = "/dev/shm", 2**28
 
 
 def partitioned_text(folder: str | os.PathLike[str], module: str | None = None) -> str | None:
@@ -43,22 +45,6 @@ def partitioned_text(folder: str | os.PathLike[str], module: str | None = None) 
     found = DumpFolder(Path(folder), {}, module).find(PARTITIONED)
     text = read_text(found)
     return text if text is not None and _is_complete(text) else None
-
-
-def dump_root() -> str:
-    """Where to make folders for dumps: in memory where enough is free, else on the disk.
-
-    A CPU compile dumps its machine code too, about 1 MiB, and writing that to a disk takes longer
-    than all else.
-
-    >>> os.path.isdir(dump_root())
-    True
-    """
-    try:
-        free = shutil.disk_usage(_MEMORY).free
-    except OSError:
-        free = 0
-    return _MEMORY if free >= _MIN_FREE and os.access(_MEMORY, os.W_OK) else tempfile.gettempdir()
 
 
 class DumpedFile(NamedTuple):
@@ -154,6 +140,7 @@ PASSES = "spmd|shardy"
 ONE_DEVICE = "The program is for one device, so there is nothing to partition."
 
 _MAX_MESSAGE = 300  # characters
+_LEAST_FREE = 2**25  # bytes: of 64 devices a dump is about 1 MiB
 _TO, _PASSES = "xla_dump_to", "xla_dump_hlo_pass_re"
 
 
@@ -198,13 +185,19 @@ def compile_with_dump(
     """
     options = dict(options or {})
     name, partitions = _module(lowered)
-    if partitions == 1:
+    single = partitions == 1
+    if single and requested_folder(options) is None:
         return _without(lowered, options, ONE_DEVICE)
     try:
         with _folder(options, folder) as path:
+            if single:
+                return _without(lowered, options, ONE_DEVICE)
             return _compile(lowered, options, path, name)
     except _NoFolder as error:
-        return _without(lowered, options, f"There is no folder for XLA's dump: {error}")
+        if isinstance(error, _Unwritable):
+            options = _undumped(options)
+        reason = f"There is no folder for XLA's dump: {error} What its partitioner made is unknown."
+        return _without(lowered, options, reason)
 
 
 def requested_folder(options: Mapping[str, Any]) -> str | None:
@@ -220,23 +213,47 @@ class _NoFolder(Exception):
     """Nothing can be dumped; the text says why."""
 
 
+class _Unwritable(_NoFolder):
+    """The folder takes no files, so that XLA must not be asked to dump there at all."""
+
+
 @contextmanager
 def _folder(options: Mapping[str, Any], folder: str | None) -> Iterator[Path]:
     given = requested_folder(options) or folder
     if given is not None:
         if "://" in given or given in ("-", "sponge"):
             raise _NoFolder(f"{given!r}, where it was to go, is no folder.")
+        _refuse_unwritable(Path(given))
         yield Path(given)
         return
     try:
-        # XLA may still write to it while it is removed, when a compile is cut short.
-        temporary = tempfile.TemporaryDirectory(
-            prefix="shardviz-dump-", dir=dump_root(), ignore_cleanup_errors=True
-        )
+        made = make_folder("dump", dump_root())
     except OSError as error:
         raise _NoFolder(f"{error}.") from error
-    with temporary as made:
-        yield Path(made)
+    try:
+        _refuse_unwritable(made)
+        yield made
+    finally:
+        remove_folder(made)  # XLA may still write to it, when a compile is cut short
+
+
+def _refuse_unwritable(folder: Path) -> None:
+    # XLA refuses the program where the folder takes no files, and where it is full, LLVM ends the
+    # process.
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"0")
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise _Unwritable(
+            f"{folder} takes no files ({error.strerror}): free some space or name another one."
+        ) from error
+    if free < _LEAST_FREE:
+        raise _Unwritable(
+            f"{folder} has {bytes_text(free)} left, and a dump may need {bytes_text(_LEAST_FREE)}:"
+            " free some space or name another one."
+        )
 
 
 def _compile(lowered: Any, options: Mapping[str, Any], path: Path, name: str | None) -> Dumped:
@@ -260,6 +277,9 @@ def _compile(lowered: Any, options: Mapping[str, Any], path: Path, name: str | N
     text = read_text(found)
     if found is None or text is None:
         return Dumped(compiled, seconds, None, None, _why_none(dump, options))
+    if not _is_complete(text):
+        reason = f"XLA could not write all of its partitioner's text to {path}: it may be full."
+        return Dumped(compiled, seconds, None, None, reason)
     # The clock of the files may tick a little behind ours.
     partition_s = min(max(found.written - clock, 0.0), seconds)
     return Dumped(compiled, seconds, text, partition_s, "")
@@ -269,6 +289,12 @@ def _without(lowered: Any, options: Mapping[str, Any], reason: str) -> Dumped:
     begun = time.perf_counter()
     compiled = lowered.compile(compiler_options=dict(options) or None)
     return Dumped(compiled, time.perf_counter() - begun, None, None, reason)
+
+
+def _undumped(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options without the dump that they, or `XLA_FLAGS`, ask for."""
+    kept = {name: value for name, value in options.items() if name not in (_TO, _PASSES)}
+    return {**kept, _TO: ""} if _flag(_TO) is not None else kept
 
 
 def _is_of_the_dump(error: Exception, added: Mapping[str, Any], path: Path) -> bool:

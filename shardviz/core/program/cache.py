@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections import OrderedDict
@@ -46,10 +47,23 @@ class _Kept:
     hits: int = 0
 
 
+_POLL = 1.0  # seconds between two looks at whether somebody still makes what is waited for
+
+
 @dataclass(eq=False, slots=True)
 class _Making:
     done: threading.Event = field(default_factory=threading.Event)
     waited: list[str] = field(default_factory=list)
+    thread: threading.Thread = field(default_factory=threading.current_thread)
+
+    @property
+    def abandoned(self) -> bool:
+        """Whether nobody makes it any more.
+
+        Its thread ended, as all others do where a process is forked, or was interrupted before it
+        began, and asks again.
+        """
+        return not self.thread.is_alive() or self.thread is threading.current_thread()
 
 
 class ExecutableCache:
@@ -101,13 +115,14 @@ class ExecutableCache:
                 if kept is not None:
                     return self._found(key, kept)
                 in_work = self._making.get(key)
-                if in_work is None:
+                if in_work is None or in_work.abandoned:
                     self._making[key] = mine = _Making()
                     self.misses += 1
                     break
                 self.waited += 1
                 in_work.waited.append(threading.current_thread().name)
-            in_work.done.wait()
+            while not in_work.done.wait(_POLL) and not in_work.abandoned:
+                pass
         return self._make(key, make, label, mine)
 
     def _found(self, key: Hashable, kept: _Kept) -> Any:
@@ -131,7 +146,8 @@ class ExecutableCache:
             return value
         finally:
             with self._lock:
-                self._making.pop(key, None)
+                if self._making.get(key) is mine:
+                    del self._making[key]
             mine.done.set()
 
     @property
@@ -148,6 +164,10 @@ class ExecutableCache:
                 CacheRow(key, kept.value, kept.label, kept.seconds, kept.hits, tuple(kept.waited))
                 for key, kept in self._entries.items()
             )
+
+    def _unlock(self) -> None:
+        """In a forked child: a thread that exists in the parent only may have held the lock."""
+        self._lock = threading.Lock()
 
     def clear(self) -> None:
         """Drops every executable and sets the counts to 0."""
@@ -169,12 +189,14 @@ class ExecutableCache:
 def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
     """The executables of a cache as plain rows, the most recently used one first.
 
-    Each has `key` and `name` (text), `compile_s` (seconds), `hits` and `waited` (counts).
+        Each has `key` and `name` (text), `compile_s` (seconds), `hits` and `waited` (counts).
 
-    >>> cache = ExecutableCache()
-    >>> made = cache.get_or_make("4f1c", lambda: "made", label="matmul")
-    >>> [(row["key"], row["name"], row["hits"]) for row in cache_rows(cache)]
-    [('4f1c', 'matmul', 0)]
+        >>> cache = ExecutableCache()
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=cache._unlock)
+        >>> made = cache.get_or_make("4f1c", lambda: "made", label="matmul")
+        >>> [(row["key"], row["name"], row["hits"]) for row in cache_rows(cache)]
+        [('4f1c', 'matmul', 0)]
     """
     return [
         {
@@ -190,3 +212,5 @@ def cache_rows(cache: ExecutableCache) -> list[dict[str, Any]]:
 
 #: The executables compiled so far; the one piece of state that shardviz keeps.
 cache = ExecutableCache()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=cache._unlock)

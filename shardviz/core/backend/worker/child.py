@@ -8,21 +8,21 @@ numbers only.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import os
+import pickle
 import re
-import signal
-import sys
+import shutil
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from loky import process_executor
 
 from shardviz.core.backend.compile import Executable, Lowered, compile_lowered
 from shardviz.core.backend.described_devices import compile_only_mesh
@@ -31,16 +31,17 @@ from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.layout_checks import partial_sums
 from shardviz.core.backend.targets import device_mesh
 from shardviz.core.backend.tracing import Traced
+from shardviz.core.backend.worker import messages
 from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callbacks, with_effects
 from shardviz.core.backend.worker.export import ExportedProgram
-from shardviz.core.errors import ProgramError
+from shardviz.core.backend.worker.messages import Answer, Stage
+from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Report
 from shardviz.core.program.target import Target
 
-STAGE, LOG, DUMP, PID = "stage", "log", "dump", "pid"
-_ORPHANED = 70  # exit code of a worker whose kernel is gone
+DUMP = "dump"
 _WRAPPER = re.compile(r'jit\([^()"]*\)/call_exported(?:/|(?="))')
 _CACHE = ExecutableCache(size=32)
 # Key to how often the kernel asked for a new compile of it.
@@ -48,6 +49,8 @@ _RECOMPILES: dict[str, int] = {}
 # What the last compile made, freed at the next call: that takes milliseconds, which would delay
 # the answer.
 _LAST: list[tuple[Lowered, Executable]] = []
+# The pipe to the kernel, once this process has become a worker.
+_ANSWERS: list[BinaryIO] = []
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,23 +85,36 @@ class WorkerAnswer:
     read_s: float = 0.0
 
 
-def begin(folder: str, kernel: int) -> None:
-    """Called once in a new worker: its output goes to a file, and it ends when its kernel ends.
+def main(calls: int, answers: int, kernel: int, folder: str) -> None:
+    """Answers one call after the other until the kernel ends, then removes the folder.
 
     Args:
-        folder: the worker's own folder.
+        calls, answers: the pipes, as file descriptors.
         kernel: the process that it works for.
+        folder: the worker's own folder.
     """
-    log = os.open(Path(folder) / LOG, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    sys.stdout.flush()
-    sys.stderr.flush()
-    for stream in (1, 2):
-        os.dup2(log, stream)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an interrupt is for the kernel, which ends us
-    (Path(folder) / PID).write_text(str(os.getpid()))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # the pipe is ours to read
+    faulthandler.enable()
     _prefer_for_oom_kill()
-    _disable_memory_restarts()
-    threading.Thread(target=_exit_with, args=(kernel,), daemon=True).start()
+    threading.Thread(target=_exit_with, args=(kernel, folder), daemon=True).start()
+    with open(calls, "rb", 0) as pipe, open(answers, "wb", 0) as out:
+        _ANSWERS.append(out)
+        with contextlib.suppress(BrokenPipeError):
+            while (call := messages.read(pipe)) is not None:
+                messages.write(out, _answer(call))
+    _exit(folder)
+
+
+def _answer(message: bytes) -> bytes:
+    try:
+        return pickle.dumps(Answer(pickle.loads(message).result()))
+    except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
+        try:
+            answer = pickle.dumps(Answer(error=error))
+            pickle.loads(answer)  # an exception may be written and not read
+        except Exception:  # noqa: BLE001  many exceptions cannot be pickled
+            answer = pickle.dumps(Answer(error=TargetError(in_words(error))))
+        return answer
 
 
 def ready() -> str:
@@ -116,7 +132,7 @@ def compile_exported(
         exported: the program.
         callbacks: where the kernel answers its callbacks; None where it has none.
         new: whether to compile it even where it is in the cache here.
-        folder: where the stage and the dump are written, for the kernel to read meanwhile.
+        folder: where the dump is written, for the kernel to read meanwhile.
     """
     execution = _WorkerExecution(exported, callbacks, folder)
     execution.follow(lambda: execution.compile_on(execution.jax_mesh(), _cache(exported, new)))
@@ -154,7 +170,7 @@ class _WorkerExecution(Execution):
         _LAST.clear()
         self.exported, self.callbacks, self.folder = exported, callbacks, Path(folder)
         jax.config.update("jax_enable_x64", exported.x64)
-        super().__init__(_program(exported, folder), self._write_stage, None)
+        super().__init__(_program(exported, folder), self._send_stage, None)
         self._checks: tuple[Check, ...] = ()
         self._compiled_at = 0.0
 
@@ -226,11 +242,8 @@ class _WorkerExecution(Execution):
             self.report.replace(outputs=None, in_layouts={}), values, self._checks, read_s
         )
 
-    def _write_stage(self, stage: str) -> None:
-        # Renamed into place, so that the kernel never reads half a word.
-        written = self.folder / f"{STAGE}.new"
-        written.write_text(stage)
-        written.replace(self.folder / STAGE)
+    def _send_stage(self, stage: str) -> None:
+        messages.write(_ANSWERS[0], pickle.dumps(Stage(stage)))
 
 
 def value_of(leaf: Any) -> Value:
@@ -324,16 +337,13 @@ def _module(serialised: bytes) -> Any:
         ) from error
 
 
-def _disable_memory_restarts() -> None:
-    """Keeps loky from replacing workers that grew by 300 MB, as compiling does, with their caches.
-
-    The switch is private to loky; where it is gone, workers are replaced now and then.
-    """
-    if hasattr(process_executor, "_USE_PSUTIL"):
-        process_executor._USE_PSUTIL = False
-
-
-def _exit_with(kernel: int) -> None:
+def _exit_with(kernel: int, folder: str) -> None:
+    """Ends the worker during a call, when the kernel is gone; a forked child may hold its pipe."""
     while os.getppid() == kernel:
         time.sleep(0.25)
-    os._exit(_ORPHANED)
+    _exit(folder)
+
+
+def _exit(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)  # nobody is left to wait for what libraries do at exit

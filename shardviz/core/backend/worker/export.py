@@ -17,6 +17,7 @@ import jax
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.compile import compiler_options, plain
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.reference import unsharded
@@ -30,7 +31,7 @@ from shardviz.core.backend.worker.callbacks import (
     without_effects,
 )
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import listed, shown
+from shardviz.core.format import listed
 from shardviz.core.hlo.sources import source_lines
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
@@ -41,7 +42,6 @@ _NO_GUARANTEE = "no compatibility guarantees"
 _CUSTOM_CALL = re.compile(r"custom_call @\"?([\w.$\-]+)")
 _LOCATIONS = re.compile(r"^#loc\d* = .*\n", re.M)
 _LOCATION = re.compile(r' ?loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)')
-_PLAIN = (str, bool, int, float)
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "callback")
 
 
@@ -136,7 +136,7 @@ def export_program(
         single = _unsharded(program, platform, callbacks)
     if callbacks is not None:
         callbacks.program = taken
-    options = {k: v for k, v in program.options.items() if k != "donate"}
+    options = compiler_options(program)
     if donated := donated_leaves(program):
         options["donate"] = donated
     arrays = tuple(
@@ -144,7 +144,7 @@ def export_program(
         for array, request in zip(program.arrays, program.requests, strict=True)
     )
     return ExportedProgram(
-        program.name,
+        plain(program.name),
         arrays,
         program.mesh,
         traced.out_specs,
@@ -200,12 +200,6 @@ def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False
             " does not export, so the program cannot be sent to another process. Run it on devices"
             " of this kernel, with target='attached'."
         )
-    for name, value in program.options.items():
-        if name != "donate" and not isinstance(value, _PLAIN):
-            return (
-                f"The compiler option {shown(name)} is {shown(value)}, which cannot be sent to"
-                " another process. Give text, a number or a truth value."
-            )
     return None
 
 

@@ -1,133 +1,55 @@
 """Worker processes: started when first needed, kept for later calls, limited, and how they ended.
 
-loky starts a worker, sends it calls and notices when it dies. Here it gets its settings, and is
-ended where it exceeds a limit or the call is cancelled.
+A worker is sent calls over one pipe and answers over another. It ends by itself when its kernel
+does, since the pipe from the kernel ends then; it is ended where it exceeds a limit or the call is
+cancelled. A child that is forked off the kernel has none of its workers.
 """
 
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
-import re
+import pickle
+import queue
 import shutil
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 import time
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future, wait
-from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
-from typing import Any
-
-from loky import ProcessPoolExecutor
-from loky.backend import get_context
+from typing import Any, BinaryIO
 
 from shardviz.core.backend.devices import host_available, host_total
-from shardviz.core.backend.partitioner import dump_root
-from shardviz.core.backend.worker import child
+from shardviz.core.backend.folders import dump_root, make_folder, remove_abandoned, remove_folder
+from shardviz.core.backend.worker import child, messages
+from shardviz.core.backend.worker.exit_errors import (
+    WorkerError,
+    exit_error,
+    memory_error,
+    read_log,
+    timeout_error,
+)
 from shardviz.core.backend.worker.settings import Limits, Settings
 from shardviz.core.errors import TargetError
-from shardviz.core.format import bytes_text
-
-LAST_LINES = 3
-_MOST_READ = 8192
-_SIGNALS = {
-    "SIGKILL": "killed from outside, often by the system where memory runs out",
-    "SIGABRT": "aborted: the compiler or runtime met a state that it cannot go on from",
-    "SIGSEGV": "crashed: a fault in memory, inside the compiler or a library",
-    "SIGTERM": "asked to end from outside",
-}
-_NOISE = re.compile(r"^(?:WARNING: All log messages|[IW]\d{4} |\s*@|\*\*\*|\s*$)")
-
-
-class WorkerError(TargetError):
-    """The worker ended before it answered."""
-
-
-def exit_error(exit_code: int | None, stage: str, log: Path | None = None) -> WorkerError:
-    """The error for a worker that ended by itself.
-
-    Args:
-        exit_code: as Python has it: negative for a signal; None where it is not known.
-        stage: the stage it was in; `""` for none.
-        log: the file with its output.
-
-    >>> print(exit_error(-6, "compile"))
-    The worker process ended in the stage 'compile': aborted: the compiler or runtime met a state...
-    """
-    where = f" in the stage {stage!r}" if stage else ""
-    said = last_lines(log)
-    words = f" It said last: {said}" if said else ""
-    return WorkerError(
-        f"The worker process ended{where}: {exit_in_words(exit_code)}.{words} Your kernel is not"
-        " touched, and the next compile gets a new worker."
-    )
-
-
-def timeout_error(seconds: float, stage: str) -> WorkerError:
-    """The error for a worker that was ended because it took too long.
-
-    >>> print(timeout_error(60, "run"))
-    The worker process was ended after 60 s in the stage 'run': that is the limit. ...
-    """
-    return WorkerError(
-        f"The worker process was ended after {seconds:.3g} s in the stage {stage!r}: that is the"
-        " limit. It may hang, or need longer: give it more time, or a smaller program."
-    )
-
-
-def memory_error(held: int, limit: int | None, stage: str) -> WorkerError:
-    """The error for a worker that was ended because it held too much memory.
-
-    >>> print(memory_error(3 << 30, 2 << 30, "compile"))
-    The worker process was ended in the stage 'compile': it held 3 GiB and may hold 2 GiB. ...
-    """
-    why = (
-        f"it held {bytes_text(held)} and may hold {bytes_text(limit)}"
-        if limit is not None
-        else f"it held {bytes_text(held)} and the machine's memory was about to run out"
-    )
-    return WorkerError(
-        f"The worker process was ended in the stage {stage!r}: {why}. Compile a smaller program,"
-        " fewer devices, or on a machine with more memory."
-    )
-
-
-def exit_in_words(code: int | None) -> str:
-    """An exit code or signal as people say it.
-
-    >>> exit_in_words(-9)
-    'killed from outside, often by the system where memory runs out (SIGKILL)'
-    >>> exit_in_words(3), exit_in_words(None)
-    ('it left with exit code 3', 'it left without saying why')
-    """
-    if code is None:
-        return "it left without saying why"
-    if code >= 0:
-        return f"it left with exit code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:
-        return f"ended by signal {-code}"
-    return f"{_SIGNALS[name]} ({name})" if name in _SIGNALS else f"ended by {name}"
-
-
-def last_lines(log: Path | None) -> str:
-    """The last lines that a worker printed, joined, without what compilers always print."""
-    try:
-        text = "" if log is None else log.read_bytes()[-_MOST_READ:].decode(errors="replace")
-    except OSError:
-        return ""
-    lines = [line.strip() for line in text.splitlines() if not _NOISE.match(line)]
-    words = " / ".join(lines[-LAST_LINES:])
-    return "".join(c if c.isprintable() else "?" for c in words)[-400:]
-
 
 START, WORK = "worker", "compile"
-_EXIT_CODE = re.compile(r"\((-?\d+)\)")
 _POLLS_PER_CHECK = 8  # the memory is checked in every eighth poll
+_WAIT = 5.0  # seconds in which the system ends a killed process
+# What libraries print while they are imported goes to the log, not into the pipe.
+_MAIN = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+pipes = os.dup(0), os.dup(1)
+os.dup2(2, 1)
+sys.path[:] = {path!r}
+from {module} import main
+main(*pipes, {kernel!r}, {folder!r})
+"""
 
 
 class Process:
@@ -140,30 +62,31 @@ class Process:
         limits: those of the next call.
         stage: the stage it is in; `""` while it waits for a call.
         alive: whether calls can be sent to it.
+        lock: held during a call, so that an end ends the call of nobody else.
     """
 
     def __init__(self, settings: Settings) -> None:
         self.settings, self.limits = settings, Limits()
         self.stage, self.alive = "", True
-        self.lock = threading.Lock()  # one call at a time: an end ends the call of nobody else
+        self.lock = threading.RLock()  # its release says who holds it
         self.used = time.monotonic()
-        self._folder = Path(tempfile.mkdtemp(prefix="shardviz-worker-", dir=dump_root()))
-        self._started = self._registered = False
-        self._executor = ProcessPoolExecutor(
-            max_workers=1,
-            context=get_context("loky"),
-            initializer=child.begin,
-            initargs=(str(self._folder), os.getpid()),
-            env=settings.environment(),
-        )
+        self._maker = os.getpid()
+        self._folder: Path | None = None
+        self._log: Any = None
+        self._system: subprocess.Popen[bytes] | None = None
+        self._received: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
 
     @property
     def pid(self) -> int | None:
         """Its process id; None before it runs."""
-        try:
-            return int((self._folder / child.PID).read_text())
-        except (OSError, ValueError):
-            return None
+        return None if self._system is None else self._system.pid
+
+    @property
+    def usable(self) -> bool:
+        """Whether it can take a call: it was not ended, nor its folder removed, by anybody."""
+        if self._system is None or self._folder is None:
+            return self.alive
+        return self.alive and self._system.poll() is None and self._folder.is_dir()
 
     def call(
         self,
@@ -184,88 +107,146 @@ class Process:
 
         Raises:
             WorkerError: where the worker ends before it answers, or reaches a limit.
+            TargetError: where the files of the worker cannot be written.
+            ProgramError: where an argument is no plain data.
             Exception: what the function raises, or `poll`.
         """
-        if not self._started:
-            progress(START)
-            self._wait_for(child.ready, (), self.limits.start_seconds, poll, START)
-            self._started = True
-            progress(WORK)
-        folder = Path(tempfile.mkdtemp(dir=self._folder))
-        (self._folder / child.LOG).write_bytes(b"")
+        packed = messages.packed(arguments)  # before anything starts: it may be refused
+        folder = None
         try:
-            return self._wait_for(
-                function,
-                (*arguments, str(folder)),
+            if self._system is None:
+                self._start(poll, progress)
+            folder = Path(self._in_folder(lambda root: tempfile.mkdtemp(dir=root)))
+            answer = self._exchange(
+                messages.Call(function, packed, str(folder)),
                 self.limits.seconds,
-                lambda: (self._follow(folder, progress), poll_folder(folder), poll()),
-                WORK,
+                lambda: (poll_folder(folder), poll()),
+                progress,
             )
-        finally:
-            self.stage, self.used = "", time.monotonic()
-            shutil.rmtree(folder, ignore_errors=True)
-
-    def end(self) -> None:
-        """Ends the worker at once."""
-        self.alive = False
-        self._executor.shutdown(wait=True, kill_workers=True)
-        shutil.rmtree(self._folder, ignore_errors=True)
-
-    def _end_at_exit(self) -> None:
-        # loky waits for its workers before atexit, and one that hangs would keep the kernel from
-        # ending. These callbacks run last in, first out: after loky's, which came with `submit`.
-        if not self._registered:
-            me = weakref.ref(self)
-            register = getattr(threading, "_register_atexit", atexit.register)
-            register(lambda: (process := me()) and process.end())
-            self._registered = True
-
-    def _wait_for(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        seconds: float | None,
-        poll: Callable[[], Any],
-        stage: str,
-    ) -> Any:
-        self.stage = stage
-        try:
-            future = self._executor.submit(function, *arguments)
-            self._end_at_exit()
-            self._watch(future, seconds, poll)
-            return future.result()
-        except BrokenProcessPool as error:
-            code = _EXIT_CODE.search(str(error))
-            words = exit_error(int(code[1]) if code else None, self.stage, self._folder / child.LOG)
-            self.end()
-            raise words from error
-        except (WorkerError, KeyboardInterrupt):
+        except BaseException:
             self.end()
             raise
+        finally:
+            self.stage, self.used = "", time.monotonic()
+            if folder is not None:
+                shutil.rmtree(folder, ignore_errors=True)
+        return answer.result()
 
-    def _watch(self, future: Future, seconds: float | None, poll: Callable[[], Any]) -> None:
-        """Waits, and ends the worker where a limit is reached or `poll` raises."""
-        begun, polls = time.monotonic(), 0
-        while not wait([future], timeout=self.limits.poll).done:
-            try:
-                poll()
-            except BaseException:
-                self.end()
-                raise
-            polls += 1
-            if seconds is not None and time.monotonic() - begun > seconds:
-                raise timeout_error(seconds, self.stage)
-            if polls % _POLLS_PER_CHECK == 0:
-                self._check_memory()
+    def end(self) -> None:
+        """Ends the worker at once; in a process that did not start it, only forgets it."""
+        self.alive = False
+        if os.getpid() != self._maker:
+            self.forget()
+            return
+        if self._system is not None:
+            _kill(self._system)
+        self._close()
+        if self._folder is not None:
+            remove_folder(self._folder)
 
-    def _follow(self, folder: Path, progress: Callable[[str], None]) -> None:
+    def forget(self) -> None:
+        """Lets go of it in a forked child: closes its pipes here, which the parent keeps open."""
+        self.alive = False
+        self._close()
+        if self._system is not None:
+            self._system.returncode = 0  # not ours to wait for
+
+    def _close(self) -> None:
+        system = self._system
+        for file in (self._log, *((system.stdin, system.stdout) if system else ())):
+            if file is not None:
+                with contextlib.suppress(OSError):
+                    file.close()
+
+    def _start(self, poll: Callable[[], None], progress: Callable[[str], None]) -> None:
+        progress(START)
+        self.stage = START
+        remove_abandoned()
+        self._folder = self._in_folder(lambda root: make_folder("worker", root), dump_root())
+        # Without a name: nobody who cleans up can remove it.
+        self._log = self._in_folder(_open_log)
+        self._system = subprocess.Popen(
+            [sys.executable, "-c", self._main()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            bufsize=0,
+            env={**os.environ, **self.settings.environment()},
+            # An interrupt is for the kernel alone. Jupyter's kernel waits, when it is to end, for
+            # every process of its own group.
+            start_new_session=True,
+        )
+        receive = threading.Thread(
+            target=_receive, args=(self._system.stdout, self._received), daemon=True
+        )
+        receive.start()
+        self._exchange(
+            messages.Call(child.ready, messages.packed(())), self.limits.start_seconds, poll
+        )
+        self.stage = WORK
+        progress(WORK)
+
+    def _main(self) -> str:
+        return _MAIN.format(
+            path=_import_path(),
+            module=child.__name__,
+            kernel=os.getpid(),
+            folder=str(self._folder),
+        )
+
+    def _in_folder(self, make: Callable[[str], Any], root: str = "") -> Any:
+        root = root or str(self._folder)
         try:
-            stage = (folder / child.STAGE).read_text()
-        except OSError:
-            return  # not written yet
-        if stage != self.stage:
-            self.stage = stage
-            progress(stage)
+            return make(root)
+        except OSError as error:
+            raise TargetError(
+                f"The worker process needs a folder for its files, and {root} takes none:"
+                f" {error.strerror}. Free some space there, or set TMPDIR to another folder."
+            ) from error
+
+    def _exchange(
+        self,
+        call: messages.Call,
+        seconds: float | None,
+        poll: Callable[[], Any],
+        progress: Callable[[str], None] = lambda stage: None,
+    ) -> messages.Answer:
+        """Sends a call and waits for its answer; raises where a limit is reached or `poll` does."""
+        assert self._system is not None
+        self.stage = self.stage or WORK
+        self._log.seek(0)  # the worker writes where we are: the position is shared
+        self._log.truncate()
+        # In a thread: a worker that is stopped reads nothing, and a cancel must work all the same.
+        sending = (self._system.stdin, pickle.dumps(call))
+        threading.Thread(target=_send, args=sending, daemon=True).start()
+        begun, polls = time.monotonic(), 0
+        while True:
+            try:
+                received = self._received.get(timeout=self.limits.poll)
+            except queue.Empty:
+                poll()
+                polls += 1
+                if seconds is not None and time.monotonic() - begun > seconds:
+                    raise timeout_error(seconds, self.stage) from None
+                if polls % _POLLS_PER_CHECK == 0:
+                    self._check_memory()
+                continue
+            if received is None:
+                raise self._ended()
+            found = pickle.loads(received)
+            if isinstance(found, messages.Answer):
+                return found
+            self.stage = found.name
+            progress(self.stage)
+
+    def _ended(self) -> WorkerError:
+        """The error for a worker that closed its pipe."""
+        assert self._system is not None
+        try:
+            code = self._system.wait(_WAIT)
+        except subprocess.TimeoutExpired:
+            code = None
+        return exit_error(code, self.stage, read_log(self._log))
 
     def _check_memory(self) -> None:
         held = memory_of(self.pid)
@@ -276,6 +257,48 @@ class Process:
             raise memory_error(held, limit, self.stage)
         if left is not None and total and left < self.limits.spare * total and held > left:
             raise memory_error(held, None, self.stage)
+
+
+def _open_log(folder: str) -> Any:
+    return tempfile.TemporaryFile(buffering=0, dir=folder)
+
+
+def _import_path() -> list[str]:
+    """Where the worker finds modules: as here, and beside the notebook last.
+
+    A file there may have the name of a module that this kernel imported before it looked there.
+    """
+    here = os.getcwd()
+    path = [p or here for p in sys.path if isinstance(p, str)]
+    if str(Path(__file__).parents[4]) == here:  # this package is itself found there
+        return path
+    return [*(p for p in path if p != here), here]
+
+
+def _send(pipe: BinaryIO, message: bytes) -> None:
+    with contextlib.suppress(OSError, ValueError):  # it ended: the other pipe says so
+        messages.write(pipe, message)
+
+
+def _receive(pipe: BinaryIO, received: queue.SimpleQueue[bytes | None]) -> None:
+    """Hands on what a worker sends, and None where its pipe ends."""
+    message = b""
+    while message is not None:
+        try:
+            message = messages.read(pipe)
+        except (OSError, ValueError):  # closed here
+            message = None
+        received.put(message)
+
+
+def _kill(system: subprocess.Popen[bytes]) -> None:
+    if system.poll() is None:
+        if hasattr(os, "killpg"):  # with what it started, such as an assembler
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(system.pid, signal.SIGKILL)
+        system.kill()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            system.wait(_WAIT)
 
 
 def memory_of(pid: int | None) -> int | None:
@@ -307,6 +330,10 @@ class Pool:
         self.limits = limits
         self._processes: dict[Settings, Process] = {}
         self._lock = threading.Lock()
+        self._ends_at_exit = False
+        if hasattr(os, "register_at_fork"):
+            me = weakref.ref(self)
+            os.register_at_fork(after_in_child=lambda: (pool := me()) and pool._forget())
 
     def call(
         self,
@@ -322,19 +349,25 @@ class Pool:
         Calls to one worker wait for each other. A call that is cancelled while it waits does not
         end the worker.
         """
+        self._end_at_exit()
         while True:
             limits = self.limits or Limits.of(os.environ)
             process = self._process(settings)
-            while not process.lock.acquire(timeout=limits.poll):
-                poll()
             try:
+                while not process.lock.acquire(timeout=limits.poll):
+                    poll()
                 process.limits = limits
-                if process.alive:  # the call before may have ended it
+                if process.usable:  # the call before, or somebody else, may have ended it
                     return process.call(
                         function, *arguments, poll=poll, progress=progress, poll_folder=poll_folder
                     )
+                process.end()
             finally:
-                process.lock.release()
+                # An interrupt may come between any two lines, before it is acquired as well.
+                try:  # noqa: SIM105  a context manager would be more such lines
+                    process.lock.release()
+                except RuntimeError:
+                    pass
                 self._remove_ended()
 
     @property
@@ -352,6 +385,22 @@ class Pool:
         for process in processes:
             process.end()
 
+    def _forget(self) -> None:
+        """In a forked child: the workers are the parent's, whose threads may hold the locks."""
+        self._lock = threading.Lock()
+        processes, self._processes = self._processes, {}
+        for process in processes.values():
+            process.forget()
+
+    def _end_at_exit(self) -> None:
+        # Before Python waits for threads, one of which may wait for a worker that hangs.
+        if not self._ends_at_exit:
+            self._ends_at_exit = True
+            me = weakref.ref(self)
+            register = getattr(threading, "_register_atexit", atexit.register)
+            with contextlib.suppress(RuntimeError):  # too late: the worker ends with the kernel
+                register(lambda: (pool := me()) and pool.end())
+
     def _process(self, settings: Settings) -> Process:
         with self._lock:
             process = self._processes.get(settings)
@@ -362,10 +411,16 @@ class Pool:
 
     def _end_idle(self) -> None:
         """Ends the worker that was used least recently, where there are many and it waits."""
-        idle = [s for s, p in self._processes.items() if not p.lock.locked()]
-        if len(self._processes) >= MOST_WORKERS and idle:
-            oldest = min(idle, key=lambda s: self._processes[s].used)
-            self._processes.pop(oldest).end()
+        if len(self._processes) < MOST_WORKERS:
+            return
+        for settings, process in sorted(self._processes.items(), key=lambda item: item[1].used):
+            if process.lock.acquire(blocking=False):
+                try:
+                    del self._processes[settings]
+                    process.end()
+                finally:
+                    process.lock.release()
+                return
 
     def _remove_ended(self) -> None:
         with self._lock:

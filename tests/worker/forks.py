@@ -1,0 +1,308 @@
+"""What people do to a kernel that has a worker, in a Python of its own: forks and interrupts.
+
+`python -m tests.worker.forks KIND COUNT` does one kind so many times and prints, as JSON, how long
+the next call took each time and what went wrong. `done(kind, count)` runs that and looks for what
+it left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import multiprocessing
+import os
+import random
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from shardviz.core.backend.folders import owner_of
+from shardviz.core.backend.worker.process import workers
+from tests.program.helpers import array, program
+from tests.worker.faults import SHORT, compiled
+
+NEXT_S = 3.0  # the next call works within so many seconds
+ROOT = Path(__file__).parents[2]
+_MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
+_CHANCE = random.Random(7)
+
+
+def _some(x, w):
+    for turn in range(12):
+        x = jnp.tanh(x @ w) + jnp.sin(x * turn).cumsum(0)
+    return x
+
+
+# A compile of some tenths of a second, for what happens at a random moment of it.
+SOME = program(_some, array("x", (64, 64), "a"), array("w", (64, 64), "None, b"))
+
+
+def _fork(do: Callable[[], bool], leave: Callable[[], Any]) -> int:
+    """Forks a child that does something and leaves; its process id, once it said that it did.
+
+    A child of a process in which jax has devices often hangs or crashes where it leaves by
+    `sys.exit`, with jax alone as well: so it says before whether all went well.
+    """
+    read, write = os.pipe()
+    if not (pid := os.fork()):
+        try:
+            os.write(write, b"y" if do() else b"n")
+        finally:
+            leave()
+    os.close(write)
+    with open(read, "rb", 0) as pipe:
+        ready, _, _ = select.select([pipe], [], [], 30)
+        assert ready, "the child hangs"
+        assert pipe.read(1) == b"y", "the child failed"
+    return pid
+
+
+def _reap(pid: int) -> None:
+    for _ in range(50):
+        if os.waitpid(pid, os.WNOHANG)[0]:
+            return
+        time.sleep(0.02)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
+def _leave() -> None:
+    os._exit(0)
+
+
+def _compiles() -> bool:
+    """Whether a child has no worker at first, and then one of its own."""
+    before = workers.pids
+    return compiled(SHORT).ok and not before and len(workers.pids) == 1
+
+
+def fork_and_exit() -> None:
+    _reap(_fork(lambda: True, sys.exit))
+
+
+def fork_and_leave() -> None:
+    _reap(_fork(lambda: True, _leave))
+
+
+def fork_and_compile() -> None:
+    _reap(_fork(_compiles, sys.exit))
+
+
+def fork_while_a_call_runs() -> None:
+    reports: list[Any] = []
+    call = threading.Thread(target=lambda: reports.append(compiled(SOME)))
+    call.start()
+    time.sleep(_CHANCE.uniform(0, 0.3))
+    pid = _fork(_compiles, sys.exit)
+    call.join()
+    assert reports[0].ok, reports[0].error
+    _reap(pid)
+
+
+def fork_in_a_thread() -> None:
+    pids: list[int] = []
+    thread = threading.Thread(target=lambda: pids.append(_fork(_compiles, _leave)))
+    thread.start()
+    assert compiled(SHORT).ok
+    thread.join()
+    _reap(pids[0])
+
+
+def fork_that_stays() -> None:
+    """The child outlives this process, which is how a pipe may stay open."""
+    _fork(lambda: True, lambda: (time.sleep(2), os._exit(0)))
+
+
+def _nothing(number: int = 0) -> int:
+    return number
+
+
+def multiprocessing_fork() -> None:
+    process = multiprocessing.get_context("fork").Process(target=_nothing)
+    process.start()
+    process.join()
+    assert process.exitcode == 0
+
+
+def pool_of_forks() -> None:
+    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
+        assert list(pool.map(_nothing, range(4))) == [0, 1, 2, 3]
+
+
+def subprocess_run() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+
+
+def remove_folder() -> None:
+    """As a cleaner of temporary files does."""
+    for folder in folders():
+        if owner_of(folder.name) == os.getpid():
+            subprocess.run(["rm", "-r", folder], check=True)
+
+
+def _at_a_random_moment(do: Callable[[], Any], stage: str) -> Any:
+    """Compiles, and does something soon after a stage has begun; the report."""
+    timer = threading.Timer(_CHANCE.uniform(0, 0.15), do)
+
+    def enter(entered: str) -> None:
+        if entered == stage and timer.ident is None:  # a stage may be entered here and there
+            timer.start()
+
+    report = compiled(SOME, progress=enter)
+    timer.join()  # it may be late: an interrupt comes here then
+    return report
+
+
+def interrupt_kernel() -> None:
+    # `compile` is in the worker, `trace` is not.
+    stage = _CHANCE.choice(("program", "trace", "lower", "compile", "compile", "compile"))
+    with contextlib.suppress(KeyboardInterrupt):
+        _at_a_random_moment(lambda: signal.raise_signal(signal.SIGINT), stage)
+        raise AssertionError("no interrupt came")
+
+
+def interrupt_worker() -> None:
+    (pid,) = workers.pids
+    report = _at_a_random_moment(lambda: os.kill(pid, signal.SIGINT), "compile")
+    assert report.ok, report.error
+
+
+def stop_worker_and_interrupt() -> None:
+    (pid,) = workers.pids
+    os.kill(pid, signal.SIGSTOP)
+    timer = threading.Timer(_CHANCE.uniform(0.1, 0.4), signal.raise_signal, (signal.SIGINT,))
+    timer.start()
+    try:
+        compiled(SHORT)
+    except KeyboardInterrupt:
+        return
+    raise AssertionError("a stopped worker answered")
+
+
+#: Each kind, and whether the worker is the same afterwards.
+FORKS: dict[str, tuple[Callable[[], None], bool]] = {
+    "os.fork and sys.exit": (fork_and_exit, True),
+    "os.fork and os._exit": (fork_and_leave, True),
+    "os.fork, the child compiles": (fork_and_compile, True),
+    "os.fork while a call runs": (fork_while_a_call_runs, True),
+    "os.fork in a thread": (fork_in_a_thread, True),
+    "os.fork, the child stays": (fork_that_stays, True),
+    "multiprocessing, fork": (multiprocessing_fork, True),
+    "ProcessPoolExecutor, fork": (pool_of_forks, True),
+    "subprocess": (subprocess_run, True),
+}
+INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
+    "interrupt in the kernel": (interrupt_kernel, False),
+    "interrupt in the worker": (interrupt_worker, True),
+    "interrupt, the worker is stopped": (stop_worker_and_interrupt, False),
+    "its folder is removed": (remove_folder, False),
+}
+KINDS = FORKS | INTERRUPTS
+
+
+def folders() -> set[Path]:
+    """The folders of shardviz, of any process."""
+    roots = {Path("/dev/shm"), Path(tempfile.gettempdir())}
+    return {f for root in roots for f in root.glob("shardviz-*") if owner_of(f.name) is not None}
+
+
+def processes(words: str, file: str = "cmdline") -> set[int]:
+    """The other processes whose command line, or environment, holds these words."""
+    found = set()
+    for path in Path("/proc").glob(f"[0-9]*/{file}"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue  # it ended meanwhile, or is another user's
+        if words in line and int(path.parent.name) != os.getpid():
+            found.add(int(path.parent.name))
+    return found
+
+
+@contextmanager
+def nothing_left(seconds: float = NEXT_S) -> Iterator[list[str]]:
+    """What is left afterwards, once there was time to end: names of folders and processes.
+
+    Other tests may run at the same time: their processes have another environment.
+    """
+    before = folders()
+    left: list[str] = []
+    os.environ[_MARK] = mark = secrets.token_hex(8)
+    try:
+        yield left
+    finally:
+        del os.environ[_MARK]
+    end = time.monotonic() + seconds
+    while found := _left(mark, before):
+        if time.monotonic() > end:
+            left += map(str, found)
+            return
+        time.sleep(0.02)
+
+
+def _left(mark: str, before: set[Path]) -> set[Path | int]:
+    running = processes(mark, "environ")
+    ours = {*running, os.getpid()}
+    made = {
+        f for f in folders() - before if (owner := owner_of(f.name)) in ours or not _runs(owner)
+    }
+    return made | running
+
+
+def _runs(pid: int | None) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def main(kind: str, count: int) -> dict[str, Any]:
+    """Does it so many times; the seconds of each next call, and what went wrong."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
+    do, same = KINDS[kind]
+    seconds, wrong = [], []
+    for turn in range(count):
+        ready = compiled(SHORT)
+        before = workers.pids
+        try:
+            do()
+            begun = time.perf_counter()
+            report = compiled(SHORT)
+            seconds.append(time.perf_counter() - begun)
+            assert report.ok, report.error
+            assert not same or workers.pids == before, "another worker"
+            assert ready.ok, ready.error
+        except AssertionError as error:
+            wrong.append(f"{kind} {turn}: {error}")
+    return {"seconds": seconds, "wrong": wrong}
+
+
+def done(kind: str, count: int) -> dict[str, Any]:
+    """Runs `main` in a Python of its own; `left` is what that left behind."""
+    with nothing_left() as left:
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", "-m", "tests.worker.forks", kind, str(count)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    try:
+        found = json.loads(ran.stdout.splitlines()[-1])
+    except (IndexError, ValueError):
+        found = {"seconds": [], "wrong": [f"ended with {ran.returncode}: {ran.stderr[-2000:]}"]}
+    return {**found, "left": left}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))), flush=True)

@@ -1,0 +1,100 @@
+"""Jupyter kernels with a worker, shut down and restarted as Jupyter does it."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from jupyter_client.blocking.client import BlockingKernelClient
+from jupyter_client.manager import KernelManager
+
+ROOT = Path(__file__).parents[2]
+WITHOUT = "import jax; jax.devices()"
+IDLE = """
+import threading
+from tests.worker.faults import LONG, SHORT, compiled
+assert compiled(SHORT).ok
+"""
+BUSY = """
+begun = threading.Event()
+enter = lambda stage: stage == "compile" and begun.set()
+threading.Thread(target=lambda: compiled(LONG, progress=enter)).start()
+assert begun.wait(60)
+"""
+IMPORT = "from tests.worker.faults import SHORT, compiled"
+NEXT = "assert compiled(SHORT).ok"
+
+
+@dataclass
+class Kernel:
+    """A running kernel.
+
+    Attributes:
+        manager, client: jupyter_client's own.
+    """
+
+    manager: KernelManager
+    client: BlockingKernelClient
+
+    @classmethod
+    def start(cls) -> Kernel:
+        """Starts one."""
+        manager = KernelManager(kernel_name="python3")
+        manager.start_kernel(env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=str(ROOT))
+        client = manager.client()
+        client.start_channels()
+        client.wait_for_ready(60)
+        return cls(manager, client)
+
+    def run(self, code: str) -> float:
+        """Runs a cell; seconds."""
+        begun = time.perf_counter()
+        reply = self.client.execute_interactive(code, timeout=60, output_hook=lambda message: None)
+        assert reply["content"]["status"] == "ok", reply["content"]
+        return time.perf_counter() - begun
+
+    def shutdown(self) -> float:
+        """Shuts it down as Jupyter does; seconds."""
+        begun = time.perf_counter()
+        self.manager.shutdown_kernel()
+        seconds = time.perf_counter() - begun
+        self.client.stop_channels()
+        return seconds
+
+    def restart(self) -> float:
+        """Restarts it as Jupyter does; seconds until the old one is gone and a new one began."""
+        begun = time.perf_counter()
+        self.manager.restart_kernel()
+        seconds = time.perf_counter() - begun
+        self.client.wait_for_ready(60)
+        return seconds
+
+
+def ends(code: str, count: int) -> dict[str, list[float]]:
+    """Restarts and shuts down kernels that have run `code`.
+
+    Args:
+        code: the cell.
+        count: how often to restart, and how often to shut down.
+
+    Returns:
+        Seconds of every `"shutdown"`, `"restart"`, and `"next"` call after a restart.
+    """
+    seconds: dict[str, list[float]] = {"shutdown": [], "restart": [], "next": []}
+    for _ in range(count):
+        kernel = Kernel.start()
+        kernel.run(code)
+        seconds["restart"].append(kernel.restart())
+        kernel.run(IMPORT)
+        seconds["next"].append(kernel.run(NEXT))
+        kernel.run(code)
+        seconds["shutdown"].append(kernel.shutdown())
+    return seconds
+
+
+def middle(seconds: list[float]) -> float:
+    """The median; 0 of none."""
+    return statistics.median(seconds) if seconds else 0.0

@@ -1,0 +1,67 @@
+"""However a worker ends, the error says why: the line of the cause, not what stands around it."""
+
+from __future__ import annotations
+
+import io
+import re
+import sys
+
+import pytest
+
+from shardviz.core.backend.failures import failure
+from shardviz.core.backend.worker.exit_errors import WorkerError, cause, exit_error, read_log
+from shardviz.core.backend.worker.process import Pool
+from shardviz.core.backend.worker.settings import Settings
+from tests.worker.crashes import ENDS, PRINTED, memory_error, number_of_this_process
+
+
+@pytest.fixture(scope="module")
+def pool():
+    pool = Pool()
+    yield pool
+    pool.end()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="names Linux's libraries")
+@pytest.mark.parametrize("end", ENDS, ids=lambda f: f.__name__)
+def test_the_error_says_how_the_worker_ended_and_why(end, pool):
+    how, why = ENDS[end]
+    with pytest.raises(WorkerError) as caught:
+        pool.call(Settings("cpu"), end)
+    words = str(caught.value)
+    assert how in words
+    assert why in words
+    assert ("It said: " in words) == bool(why)
+    assert "Extension modules" not in words
+    assert "most recent call" not in words
+    assert words.startswith("The worker process ended in the stage 'compile': ")
+    assert words.endswith("the next compile gets a new worker.")
+    assert "\n" not in words
+
+
+@pytest.mark.parametrize(("printed", "why"), PRINTED.values(), ids=PRINTED)
+def test_the_cause_is_found_in_what_was_printed(printed, why):
+    found = cause(printed)
+    assert found.isprintable() or not found
+    assert found == why or why is None
+    assert exit_error(-6, "run", printed).args[0].count(found) >= 1
+
+
+def test_the_beginning_and_the_end_of_a_long_output_are_read():
+    text = b"first\n" + b"x" * 300_000 + b"\nlast"
+    found = read_log(io.BytesIO(text))
+    assert found.startswith("first\n")
+    assert found.endswith("x\nlast")
+    assert len(found) < 150_000
+    for length in (0, 1, 65_536, 65_537, 100_000, 131_072):
+        text = bytes(97 + n % 26 for n in range(length))
+        assert re.sub("\n", "", read_log(io.BytesIO(text))) == text.decode()
+
+
+def test_an_exception_comes_back_and_the_worker_stays(pool):
+    before = pool.call(Settings("cpu"), number_of_this_process)
+    with pytest.raises(MemoryError) as caught:
+        pool.call(Settings("cpu"), memory_error)
+    words = failure("compile", caught.value).message
+    assert words == "The memory of the machine, or of this process, ran out. MemoryError"
+    assert pool.call(Settings("cpu"), number_of_this_process) == before

@@ -1,0 +1,139 @@
+"""A fork, an interrupt or a cleaner of temporary files: the next call works, and nothing is left.
+
+`python -m tests.bench --only forks` does each many times, and measures the next call.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from shardviz.core.backend.worker import child
+from shardviz.core.backend.worker.process import Pool
+from shardviz.core.backend.worker.settings import Settings
+from tests.worker.crashes import number_of_this_process
+from tests.worker.forks import KINDS, ROOT, done, folders, nothing_left, processes
+from tests.worker.kernels import BUSY, IDLE, IMPORT, NEXT, Kernel
+
+pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_next_call_works_and_nothing_is_left(kind):
+    found = done(kind, 2)
+    assert found["wrong"] == []
+    assert len(found["seconds"]) == 2
+    assert found["left"] == []
+
+
+def test_what_is_left_is_seen():
+    with nothing_left(0.1) as left:
+        pool = Pool()
+        pool.call(Settings("cpu"), number_of_this_process)
+    assert len(left) == 2  # the folder and the process
+    with nothing_left() as left:
+        pool.end()
+    assert left == []
+
+
+KERNEL = """
+import os, threading
+from tests.worker.faults import LONG, SHORT, compiled
+assert compiled(SHORT).ok
+{more}
+print("ready", flush=True)
+{end}
+"""
+RUN = """
+begun = threading.Event()
+enter = lambda stage: stage == "compile" and begun.set()
+threading.Thread(target=lambda: compiled(LONG, progress=enter), daemon=True).start()
+begun.wait()
+"""
+STAYS = """
+if not os.fork():
+    import time
+    time.sleep(8)
+    os._exit(0)
+"""
+KILL = "os.kill(os.getpid(), 9)"
+DEATHS = {
+    "idle": ("", KILL),
+    "a call runs": (RUN, KILL),
+    "a forked child stays": (STAYS, KILL),
+    "a call runs and a forked child stays": (RUN + STAYS, KILL),
+    "terminated": (RUN, "os.kill(os.getpid(), 15)"),
+    "no exit hooks": (RUN, "os._exit(0)"),
+}
+
+
+@pytest.mark.parametrize(("more", "end"), DEATHS.values(), ids=DEATHS)
+def test_a_worker_removes_its_folder_and_ends_when_its_kernel_is_gone(more, end):
+    with nothing_left() as left:
+        ran = subprocess.run(
+            [sys.executable, "-W", "ignore", "-c", KERNEL.format(more=more, end=end)],
+            env={**os.environ, "JAX_PLATFORMS": "cpu"},
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+    assert ran.stdout == b"ready\n"
+    assert left == []
+
+
+def test_a_kernel_and_its_worker_that_were_killed_at_once_leave_nothing_at_the_next_start():
+    end = "[os.kill(pid, 9) for pid in (*workers.pids, os.getpid())]"
+    more = "from shardviz.core.backend.worker.process import workers"
+    before = folders()
+    subprocess.run(
+        [sys.executable, "-c", KERNEL.format(more=more, end=end)],
+        env={**os.environ, "JAX_PLATFORMS": "cpu"},
+        cwd=ROOT,
+        check=False,
+        capture_output=True,
+    )
+    (abandoned,) = folders() - before
+    assert abandoned.is_dir()
+    pool = Pool()
+    pool.call(Settings("cpu"), number_of_this_process)
+    assert not abandoned.exists()
+    pool.end()
+    assert folders() <= before
+
+
+def test_a_worker_that_was_killed_while_it_waited_is_replaced():
+    pool = Pool()
+    first = pool.call(Settings("cpu"), number_of_this_process)
+    os.kill(first, signal.SIGKILL)
+    os.waitid(os.P_PID, first, os.WEXITED | os.WNOWAIT)
+    assert pool.call(Settings("cpu"), number_of_this_process) != first
+    pool.end()
+
+
+@pytest.mark.parametrize("code", [IDLE, IDLE + BUSY], ids=["idle", "busy"])
+@pytest.mark.parametrize("restart", [True, False], ids=["restart", "shutdown"])
+def test_jupyter_ends_a_kernel_and_its_worker(code, restart):
+    with nothing_left() as left:
+        kernel = Kernel.start()
+        kernel.run(code)
+        (worker,) = processes(child.__name__) & set(_children(kernel))
+        if restart:
+            kernel.restart()
+            kernel.run(IMPORT)
+            kernel.run(NEXT)
+            assert worker not in processes(child.__name__)
+        system = kernel.manager.provisioner.process
+        kernel.manager.shutdown_wait_time = 60  # with Jupyter's own 5 s, a slow machine would fail
+        kernel.shutdown()
+        assert system.returncode == 0  # it ended by itself: Jupyter did not have to kill it
+    assert left == []
+
+
+def _children(kernel: Kernel) -> list[int]:
+    pid = kernel.manager.provisioner.pid
+    with open(f"/proc/{pid}/task/{pid}/children") as file:
+        return [int(number) for number in file.read().split()]
