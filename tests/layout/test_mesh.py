@@ -81,7 +81,7 @@ def test_other_writings_are_the_same_mesh(written):
         ),
         (
             lambda: make_mesh([(f"a{i}", 1) for i in range(33)]),
-            "A mesh has at most 32 axes; got 33.",
+            "The axes of a mesh can be at most 32; got 33.",
         ),
         (
             lambda: make_mesh(4),

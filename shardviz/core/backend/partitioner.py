@@ -20,6 +20,8 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shardviz.core.backend.axis_names import check_lowered_names
+
 # CPU and GPU write `after_spmd-partitioning`, TPU `after_tpu-spmd-partitioning`.
 PARTITIONED = re.compile(r"\.after_(?:tpu-)?spmd-partition(?:ing|er)\b.*\.txt$")
 
@@ -190,12 +192,14 @@ def compile_with_dump(
         folder: else the folder for the dump, whose files stay; by default a temporary one.
 
     Raises:
+        ProgramError: for a mesh axis whose name this jaxlib cannot compile.
         Exception: whatever the compiler raises.
 
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
     >>> dumped.partitioned_text, dumped.reason
     (None, 'The program is for one device, so there is nothing to partition.')
     """
+    check_lowered_names(lowered)
     options = dict(options or {})
     name, partitions = _module(lowered)
     if partitions == 1:

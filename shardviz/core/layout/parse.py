@@ -5,8 +5,10 @@ Nothing here evaluates anything. Every complaint names the position and the text
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,8 +49,74 @@ def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError
         raise error(f"{what} must be a whole number; got {size!r}.")
     try:
         return operator.index(size)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # noqa: BLE001  a foreign __index__ may raise anything
         raise error(f"{what} must be a whole number; got {shown(size)}.") from None
+
+
+def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> list[Any]:
+    """The values of an iterable, which may be endless: no more than `most` are taken from it.
+
+    Args:
+        what: what they are, to begin a sentence with: `"The axes of a mesh"`.
+
+    Raises:
+        ShardvizError: of class `error`, where there are more, for what is no iterable, and where
+            the iterable raises.
+
+    >>> limited(iter("ab"), 2, "Letters", ShardvizError)
+    ['a', 'b']
+    """
+    try:
+        found = list(itertools.islice(values, most + 1))
+    except Exception:  # noqa: BLE001  a foreign iterable may raise anything
+        raise error(f"{what} must be a list or tuple; got {shown(values)}.") from None
+    if len(found) > most:
+        count = f"{len(values):,}" if isinstance(values, (Sequence, Mapping)) else "more"
+        raise error(f"{what} can be at most {most:,}; got {count}.")
+    return found
+
+
+def flat_numbers(values: Any, most: int, what: str, error: type[ShardvizError]) -> Any:
+    """Numbers, nested as deep as may be, as one flat array or list of at most `most + 1` of them.
+
+    Nothing is made of a range of a billion, nor of an endless iterable, before it is known to be
+    too long.
+
+    Raises:
+        ShardvizError: of class `error`, for what holds no numbers.
+    """
+    if isinstance(values, np.ndarray):
+        return values.reshape(-1)
+    if hasattr(values, "__array__"):
+        try:
+            return np.asarray(values).reshape(-1)
+        except Exception:  # noqa: BLE001  a foreign array may raise anything
+            raise error(f"{what} must be whole numbers; got {shown(values)}.") from None
+    if isinstance(values, range):
+        return np.asarray(values[: most + 1])
+    found: list[Any] = []
+    levels = [iter([values])]
+    while levels and len(found) <= most:
+        try:
+            value = next(levels[-1], _END)
+            inner = None if isinstance(value, (str, bytes)) or value is _END else _iterator(value)
+        except Exception:  # noqa: BLE001  a foreign iterable may raise anything
+            raise error(f"{what} must be whole numbers; got {shown(values)}.") from None
+        if value is _END:
+            levels.pop()
+        elif inner is not None and len(levels) <= MAX_NESTING:
+            levels.append(inner)
+        else:
+            found.append(check_size(value, f"Each of {what[0].lower()}{what[1:]}", error))
+    return found
+
+
+_END = object()
+MAX_NESTING = 32
+
+
+def _iterator(value: Any) -> Iterator[Any] | None:
+    return iter(value) if hasattr(type(value), "__iter__") else None
 
 
 MAX_TEXT = 200_000
