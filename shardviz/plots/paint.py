@@ -126,7 +126,7 @@ class _Fit:
 
 
 POINTS_PER_INCH = 72.0
-MOST_POLYGONS = 100_000  # beyond, tiles are an image
+MOST_POLYGONS = 20_000  # beyond, tiles are an image
 MOST_DOTS = 4096.0  # a side of that image
 EDGED = 7.0  # points: smaller tiles have no edge of their own
 _ROLES = {
