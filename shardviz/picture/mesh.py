@@ -83,7 +83,9 @@ def draw_mesh(
         return draw_position(mesh, topology, collective, colour, title)
     hosts, runs = len(mesh.processes), device_runs(mesh)
     if colour is None:
-        groups, count = np.searchsorted(mesh.processes, runs.hosts[0]), hosts
+        groups, count = runs.hosts[0], hosts
+        if mesh.processes[-1] >= hosts:  # else they are numbered without gaps
+            groups = np.searchsorted(mesh.processes, groups)
         legend = [(i, f"host {p}") for i, p in enumerate(mesh.processes[:11])] if hosts > 1 else []
     else:
         count = mesh.require_axis(colour)
@@ -192,6 +194,7 @@ def _devices(
     else:
         second = ("host ", Slot("host")) if "host" in columns else ()
         corners, labels, frames, size = _by_mesh(runs, cell, gap)
+    label: Template = (Slot(DEVICE), *corner, *(("\n", *second) if second else ()))
     tiles = make_tiles(
         corners[0],
         corners[1],
@@ -199,7 +202,7 @@ def _devices(
         cell[1],
         groups,
         runs.ids,
-        text=(Slot(DEVICE), *corner, *(("\n", *second) if second else ())),
+        text=label if runs.length == 1 else (f"{runs.length:,} devices",),
         hint=about + hint,
         columns=columns
         if runs.length > 1
@@ -230,7 +233,7 @@ def _about(runs: DeviceRuns, hosts: bool) -> Template:
 def _cell(runs: DeviceRuns) -> tuple[tuple[float, float], float]:
     mesh, tiles = runs.mesh, math.prod(runs.counts)
     _, cell, gap = next(v for v in _SIZES if tiles <= v[0])
-    if tiles > 1024:
+    if tiles > 1024 or runs.length > 1:
         return cell, gap
     longest = max((str(mesh.device_ids.max()), str(mesh.device_ids.min())), key=len)
     return (max(cell[0], text_width(longest, 7.0) + 5), cell[1]), gap

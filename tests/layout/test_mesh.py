@@ -125,7 +125,8 @@ def test_other_writings_are_the_same_mesh(written):
         ),
         (
             lambda: make_mesh(data=2, device_ids=[[1], [2, 3]]),
-            "The mesh has 2 positions and more than 2 device ids were given. Give one for each position.",
+            "The mesh has 2 positions and more than 2 device ids were given."
+            " Give one for each position.",
         ),
         (
             lambda: make_mesh(data=8, processes=3),

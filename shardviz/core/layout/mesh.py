@@ -338,7 +338,9 @@ class MeshSpec(Displayed):
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
-        block = tuple(slice(int(i.min()), int(i.max()) + 1) for i in np.nonzero(own))
+        axes = range(own.ndim)
+        lines = [np.flatnonzero(own.any(tuple(a for a in axes if a != axis))) for axis in axes]
+        block = tuple(slice(int(i[0]), int(i[-1]) + 1) for i in lines)
         if not own[block].all():
             raise MeshError(
                 f"The {plural(int(own.sum()), 'device')} of process {process} form no contiguous"
