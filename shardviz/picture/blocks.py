@@ -14,6 +14,8 @@ from shardviz.core.errors import LayoutError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.parse import limited
+from shardviz.core.layout.partition_spec import MAX_RANK
 
 MOST_BLOCKS = 1 << 20
 
@@ -85,7 +87,8 @@ def _page_dims(counts: Sequence[int], dims: Any) -> tuple[int, ...]:
 
 def _numbers(values: Any) -> tuple[int, ...]:
     try:
-        found = tuple(operator.index(v) for v in values)
+        some = limited(values, MAX_RANK, "Dimensions and blocks", LayoutError)
+        found = tuple(operator.index(v) for v in some)
     except TypeError:
         found = (-1,)
     if any(v < 0 for v in found):

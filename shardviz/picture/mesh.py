@@ -74,7 +74,7 @@ def draw_mesh(
     >>> draw_mesh(make_mesh(data=4, model=2)).device_ids().tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    if by == "position":
+    if check_order(by) == "position":
         if topology is None:
             raise MeshError(
                 "Devices have a 'position' in a topology only; got none. Give one, such as"
@@ -117,6 +117,7 @@ def draw_layout_devices(
         legend: whether to have a legend of blocks, where there are at most ten.
     """
     check_drawable(layout)
+    check_order(by, positions=False)
     runs = device_runs(layout.mesh)
     groups, blocks = runs.blocks(layout)
     bounds = index_template(layout.block_counts, layout.shard_shape)
@@ -163,6 +164,17 @@ def _index_words(layout: Layout, group: int) -> str:
     return "".join(p if isinstance(p, str) else p.word(group) for p in parts)
 
 
+def check_order(by: object, positions: bool = True) -> str:
+    """What devices are arranged by, if it is known.
+
+    Raises:
+        MeshError: otherwise.
+    """
+    if isinstance(by, str) and by in ("mesh", "host", "position")[: 2 + positions]:
+        return str(by)
+    raise MeshError(f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(by)}.")
+
+
 def _devices(
     runs: DeviceRuns,
     groups: Any,
@@ -179,8 +191,6 @@ def _devices(
     if len(mesh.processes) > 1:
         columns["host"], columns["last host"] = first, last
     about, where = _about(runs, "host" in columns), coordinates(mesh.axis_names, mesh.axis_sizes)
-    if by not in ("mesh", "host"):
-        raise MeshError(f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(by)}.")
     cell, gap = _cell(runs)
     notes = []
     if runs.length > 1:

@@ -84,6 +84,8 @@ def page_path(path: Any) -> Path:
         raise ShardvizError(
             f"A page is saved to a path, such as 'explorer.html'; got {shown(path)}."
         )
+    if "\0" in str(path):
+        raise ShardvizError(f"A path has no letter \\0; got {shown(str(path))}.")
     target = Path(path)
     return target if target.suffix else target.with_suffix(".html")
 

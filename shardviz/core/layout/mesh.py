@@ -363,7 +363,7 @@ class MeshSpec(Displayed):
         Raises:
             MeshError: if the mesh has no such axis, with the nearest name.
         """
-        if name in self.shape:
+        if isinstance(name, str) and name in self.shape:
             return self.shape[name]
         raise MeshError(f"The mesh has no axis {shown(name)}.{suggestion(name, self.axis_names)}")
 
