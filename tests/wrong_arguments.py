@@ -198,6 +198,7 @@ FINE: dict[str, tuple[str, ...]] = {
     "program(array)": ("array",),
     "array(logical)": ("numpy text",),
     "compile(options)": ("dict",),
+    "program(name)": ("text",),
     "text(width)": ("negative and huge",),  # text has a least width
     "audit(tree)": ("numpy array", "jax array", "jax matrix of bools", "hostile dict"),
     "resolve(names)": ("numpy text",),
@@ -253,8 +254,6 @@ def main() -> None:
     outcome("plot(thing)", "object")  # imports what is needed
     outcome("compile(target)", "object")
     for argument, label in cases():
-        if sys.argv[1:] and sys.argv[1] not in argument:
-            continue
         wrong = outcome(argument, label)
         if wrong:
             print(json.dumps([argument, label, ascii(wrong)]), flush=True)

@@ -198,7 +198,7 @@ def _donated(donate: Any, count: int) -> tuple[int, ...]:
     for position in positions:
         if not 0 <= position < count:
             raise ProgramError(
-                f"Argument {position} cannot be donated: there are {plural(count, 'argument')},"
-                " counted from 0."
+                f"Argument {shown(position, 30)} cannot be donated: there are"
+                f" {plural(count, 'argument')}, counted from 0."
             )
     return positions
