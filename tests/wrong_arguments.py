@@ -45,7 +45,7 @@ class Text(str):
     def __str__(self) -> str:
         raise RuntimeError("asked a hostile text")
 
-    __repr__ = __format__ = __str__
+    __repr__ = __format__ = __str__  # type: ignore[assignment]
 
 
 def _recursive_list() -> list:

@@ -158,7 +158,8 @@ def dtype_name(dtype: Any) -> str:
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
-    if hasattr(dtype, "__array__") and not isinstance(dtype, type):
+    holds = hasattr(dtype, "__array__") and not isinstance(dtype, type)
+    if holds and getattr(dtype, "shape", None) != ():  # numpy's scalars name their type
         raise LayoutError(
             f"An element type is a name such as 'bfloat16', no array: {shown(dtype)}."
         )
