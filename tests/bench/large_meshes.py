@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 import shardviz as sv
+from shardviz.plots.figures import png
 
 SECONDS, MIB = 0.5, 300
 N = 1 << 24
@@ -62,8 +63,8 @@ FORMS: dict[str, Callable[[sv.MeshSpec, str], Any]] = {
     "stored": lambda mesh, _: mesh._repr_mimebundle_(),
     "layout text": lambda mesh, spec: sv.text(_layout(mesh, spec)),
     "layout stored": lambda mesh, spec: _layout(mesh, spec)._repr_mimebundle_(),
-    "layout devices": lambda mesh, spec: sv.plot(_layout(mesh, spec), view="devices")._repr_png_(),
-    "by host": lambda mesh, _: sv.plot(mesh, by="host")._repr_png_(),
+    "layout devices": lambda mesh, spec: png(_layout(mesh, spec), view="devices"),
+    "by host": lambda mesh, _: png(mesh, by="host"),
     "live": _explorer,
     "html": lambda mesh, spec: _explorer(mesh, spec).page(),
     "live stored": lambda mesh, spec: _explorer(mesh, spec)._repr_mimebundle_(),

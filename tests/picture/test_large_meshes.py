@@ -82,12 +82,12 @@ def test_ids_by_formula_are_those_of_every_device(sizes, monkeypatch):
                 spec = Spec.of(axes[:cut], axes[cut:])
                 layout = lay_out((mesh.size, mesh.size), spec, mesh)
                 groups = np.arange(layout.num_blocks)
-                wanted = [ids_text(layout.holders(g)) for g in groups]
+                wanted = [ids_text(layout.holders(int(g))) for g in groups]
                 assert coarse.ids_by_block(layout) == ids_text(holders_of(layout, groups)[1])
                 first = coarse.first_holders(layout, groups).tolist()
-                assert first == [layout.holders(g)[0] for g in groups]
+                assert first == [layout.holders(int(g))[0] for g in groups]
                 monkeypatch.setattr(coarse, "MOST_TILES", 0)
-                assert [coarse.holders_text(layout, g) for g in groups] == wanted
+                assert [coarse.holders_text(layout, int(g)) for g in groups] == wanted
                 monkeypatch.undo()
 
 

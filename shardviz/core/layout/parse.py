@@ -105,12 +105,13 @@ class _NoNumber(Exception):
 
 
 def _numbers(value: Any, depth: int) -> Iterator[int]:
+    inside: Any = value
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         yield int(value)
     elif depth > MAX_NESTING or isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
         raise _NoNumber(shown(value))
     else:
-        for inner in value:
+        for inner in inside:
             yield from _numbers(inner, depth + 1)
 
 
