@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import sysconfig
+import traceback
+from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
-from shardviz.core.errors import LayoutError, SpecError, import_optional
+from shardviz.core.errors import LayoutError, ShardvizError, SpecError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
@@ -16,6 +21,35 @@ from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, is_sharding_spec, parse_sharding_spec
 from shardviz.legacy.sharding_spec_mesh import sharding_spec_layout
+
+P = ParamSpec("P")
+T = TypeVar("T")
+_OWN = (str(Path(__file__).parents[1]), *set(sysconfig.get_paths().values()))
+
+
+def reads_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """The function, saying so in a sentence where an argument raises while it is read.
+
+    Any object may be given, and its `__len__`, `__eq__` or `__iter__` may raise anything. An
+    exception out of shardviz, Python or an installed package stays as it is.
+    """
+
+    @functools.wraps(function)
+    def reading(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return function(*args, **kwargs)
+        except ShardvizError:
+            raise
+        except Exception as error:
+            innermost = list(traceback.walk_tb(error.__traceback__))[-1][0].f_code.co_filename
+            if innermost.startswith(_OWN):
+                raise
+            raise ShardvizError(
+                f"An argument of sv.{function.__name__} raised {type(error).__name__} when it was"
+                " read. Give plain text, numbers, lists, or values of shardviz, numpy or jax."
+            ) from error
+
+    return reading
 
 
 def adopt(thing: Any) -> Any:
@@ -76,7 +110,8 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
     if is_jax(thing) and spec is None:
         return bridge().adopt_layout(thing)
     shape = getattr(thing, "shape", thing)
-    element_type = dtype or getattr(thing, "dtype", None) or "float32"
+    element_type = getattr(thing, "dtype", None) if dtype is None else dtype
+    element_type = "float32" if element_type is None else element_type
     if is_jax(spec) and hasattr(spec, "shard_shape"):
         return bridge().sharding_layout(shape, element_type, spec)
     legacy = as_legacy(spec)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from shardviz.api.conversion import reads_arguments
 from shardviz.core.errors import import_optional
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     from shardviz.core.program.target import Targets
 
 
+@reads_arguments
 def topology(text: str) -> Topology:
     """A slice of TPUs or a cluster of GPUs: chips, coordinates, hosts, links. Needs no jax.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.conversion import as_mesh, as_spec, bridge, is_jax, layout_of
+from shardviz.api.conversion import as_mesh, as_spec, bridge, is_jax, layout_of, reads_arguments
 from shardviz.core.errors import import_optional
 from shardviz.core.layout.array_spec import ArraySpec, read_shape
 from shardviz.core.layout.audit import Audit
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from shardviz.core.backend.mesh_context import MeshComparison
 
 
+@reads_arguments
 def mesh(
     axes: Any = None,
     *,
@@ -56,6 +57,7 @@ def mesh(
     )
 
 
+@reads_arguments
 def rules(*pairs: Any) -> Rules:
     """An ordered table of rules from logical axis names to mesh axes.
 
@@ -71,6 +73,7 @@ def rules(*pairs: Any) -> Rules:
     return Rules.of(*pairs)
 
 
+@reads_arguments
 def array(
     name: str, shape: Any, logical: Any = None, dtype: Any = "float32", spec: Any = None
 ) -> ArraySpec:
@@ -93,6 +96,7 @@ def array(
     return ArraySpec(name, read_shape(shape), logical, dtype, own_spec)
 
 
+@reads_arguments
 def resolve(
     names: Any, rules: Any, *, mesh: Any = None, shape: Any = None, dialect: Any = "linen"
 ) -> Resolution:
@@ -115,6 +119,7 @@ def resolve(
     return _resolve(names, rules, mesh=grid, shape=shape, dialect=dialect)
 
 
+@reads_arguments
 def layout(
     thing: Any, spec: Any = None, mesh: Any = None, *, rules: Any = None, dtype: Any = None,
     dialect: Any = "linen",
@@ -139,6 +144,7 @@ def layout(
     return layout_of(thing, spec, mesh, rules, dtype, dialect)
 
 
+@reads_arguments
 def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
     """Many arrays under one rule table: how each is split, and which rules do nothing.
 
@@ -159,6 +165,7 @@ def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
     return _audit(tree, Rules.of(rules), as_mesh(mesh), dialect=dialect)
 
 
+@reads_arguments
 def to_jax(thing: Any) -> Any:
     """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding, ShapeDtypeStruct.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.conversion import adopt
+from shardviz.api.conversion import adopt, reads_arguments
 from shardviz.core.errors import MissingPackage, import_optional
 from shardviz.picture.show import to_text
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from shardviz.widgets.explorer import Explorer
 
 
+@reads_arguments
 def plot(thing: Any, **options: Any) -> Figure:
     """The picture of any value, as a matplotlib Figure.
 
@@ -33,6 +34,7 @@ def plot(thing: Any, **options: Any) -> Figure:
     return figures.figure(adopt(thing), **options)
 
 
+@reads_arguments
 def text(thing: Any, width: int = 80) -> str:
     """The picture of any value, as text for terminals and screen readers.
 
@@ -50,6 +52,7 @@ def text(thing: Any, width: int = 80) -> str:
     return to_text(adopt(thing), width)
 
 
+@reads_arguments
 def explore(thing: Any = None) -> Explorer:
     """Opens the Explorer: with a running example, on a program, or from a saved state.
 

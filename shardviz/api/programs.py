@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from shardviz.api.conversion import as_mesh
+from shardviz.api.conversion import as_mesh, reads_arguments
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
@@ -45,6 +45,7 @@ def _checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
     return checked
 
 
+@reads_arguments
 @_checks_keywords
 def program(
     fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",

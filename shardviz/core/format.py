@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -138,10 +139,13 @@ def count_text(count: float) -> str:
 
 
 FEW = 4
+FIRST_IDS = 8  # of too many ids without a pattern
+MOST_IRREGULAR = 1 << 16
+MOST_COMPARED_IDS = 1 << 18  # beyond, looking for a pattern takes too long
 
 
 def ids_text(ids: object, limit: int = 0) -> str:
-    """Every id, with ranges where a pattern repeats.
+    """Every id, with ranges where a pattern repeats; the first of far too many without one.
 
     Args:
         ids: integers, in the order to list them.
@@ -155,6 +159,8 @@ def ids_text(ids: object, limit: int = 0) -> str:
     >>> ids_text([0, 2, 4, 6], limit=16), ids_text(range(0, 64, 2), 16), ids_text([1, 5, 2] * 9, 16)
     ('0 · 2 · 4 · 6', '0–62 step 2', '27 devices')
     """
+    if isinstance(ids, range) and len(ids) > FEW and len(ids) > limit:
+        return _run_text(ids.start, len(ids), ids.step)
     array = np.asarray(ids, np.int64).reshape(-1)
     if not len(array):
         return "no device"
@@ -169,10 +175,45 @@ def ids_text(ids: object, limit: int = 0) -> str:
 def _in_ranges(ids: np.ndarray) -> str:
     if len(ids) <= FEW and not (len(ids) > 2 and (np.diff(ids) == 1).all()):
         return ", ".join(map(str, ids.tolist()))
-    nest = _nest(ids)
+    nest = _nest(ids) if len(ids) <= MOST_COMPARED_IDS else None
     if nest is not None:
         return _nested_text(int(ids[0]), nest)
+    if len(ids) > MOST_IRREGULAR:
+        return first_ids_text(ids[:FIRST_IDS], len(ids))
     return ", ".join(_runs(ids))
+
+
+def first_ids_text(first: np.ndarray, count: int) -> str:
+    """The first of many ids, and how many more there are.
+
+    >>> first_ids_text(np.array([7, 1, 9]), 1000)
+    '7, 1, 9 and 997 more'
+    """
+    some = ", ".join(map(str, first.tolist()))
+    return some + (f" and {count - len(first):,} more" if count > len(first) else "")
+
+
+def nested_ids_text(first: int, levels: Iterable[tuple[int, int]]) -> str:
+    """As `ids_text` of ids that are counted from the innermost `(count, step)` outward.
+
+    >>> nested_ids_text(0, [(2, 1), (8, 8)])
+    '0–1, 8–9 … 56–57'
+    """
+    merged: list[tuple[int, int]] = []
+    for count, step in levels:
+        if count == 1:
+            continue
+        if merged and merged[-1][0] * merged[-1][1] == step:
+            merged[-1] = (merged[-1][0] * count, merged[-1][1])
+        else:
+            merged.append((count, step))
+    total = math.prod(count for count, _ in merged)
+    if total <= FEW:
+        ids = [first]
+        for count, step in merged:
+            ids = [start + i * step for i in range(count) for start in ids]
+        return ids_text(ids)
+    return _nested_text(first, merged)
 
 
 def _nest(ids: np.ndarray) -> list[tuple[int, int]] | None:

@@ -90,14 +90,30 @@ def layout_parts(layout: Layout) -> Parts | None:
             else f"{plural(layout.num_blocks, 'block')} are not all on"
             f" {plural(layout.mesh.size, 'device')}."
         )
-    at = np.flatnonzero(layout.groups != np.arange(layout.mesh.size))
-    if at.size:
+    found = _out_of_order(layout)
+    if found is not None:
+        at, block = found
+        device = at if layout.mesh.ids_are_positions else layout.device_ids[at]
         raise SpecError(
             "Integer parts give the first device the first block, the second the next, and so on;"
-            f" here device {layout.device_ids[at[0]]}, number {at[0]} in the mesh, holds block"
-            f" {layout.groups[at[0]]}. Order the mesh axes as the dimensions they split."
+            f" here device {device}, number {at} in the mesh, holds block {block}."
+            " Order the mesh axes as the dimensions they split."
         )
     return Parts(*layout.block_counts)
+
+
+def _out_of_order(layout: Layout) -> tuple[int, int] | None:
+    """The first position in the mesh whose block has another number, and that number."""
+    strides, step = layout.group_strides, 1
+    if strides is None:
+        at = np.flatnonzero(layout.groups != np.arange(layout.mesh.size))
+        return (int(at[0]), int(layout.groups[at[0]])) if at.size else None
+    # Both are sums over the mesh axes, so they first differ one step along an axis.
+    for size, stride in zip(reversed(layout.mesh.axis_sizes), reversed(strides), strict=True):
+        if size > 1 and stride != step:
+            return step, stride
+        step *= size
+    return None
 
 
 def _partition_spec(layout: Layout) -> str:
@@ -108,8 +124,10 @@ def _partition_spec(layout: Layout) -> str:
 
 
 def _order(layout: Layout) -> str:
+    if layout.mesh.ids_are_positions:
+        return ""
     ids = layout.device_ids
-    if layout.mesh.ids_are_positions or bool((np.diff(ids) > 0).all()):
+    if bool((ids[1:] > ids[:-1]).all()):
         return ""
     shown = ", ".join(map(str, ids[:16].tolist()))
     return f"  # devices in the order {shown}{', …' if ids.size > 16 else ''}"

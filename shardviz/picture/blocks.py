@@ -14,6 +14,8 @@ from shardviz.core.errors import LayoutError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.parse import limited
+from shardviz.core.layout.partition_spec import MAX_RANK
 
 MOST_BLOCKS = 1 << 20
 
@@ -85,7 +87,8 @@ def _page_dims(counts: Sequence[int], dims: Any) -> tuple[int, ...]:
 
 def _numbers(values: Any) -> tuple[int, ...]:
     try:
-        found = tuple(operator.index(v) for v in values)
+        some = limited(values, MAX_RANK, "Dimensions and blocks", LayoutError)
+        found = tuple(operator.index(v) for v in some)
     except TypeError:
         found = (-1,)
     if any(v < 0 for v in found):
@@ -93,8 +96,15 @@ def _numbers(values: Any) -> tuple[int, ...]:
     return found
 
 
-def block_numbers(layout: Layout, selection: BlockSelection) -> np.ndarray:
-    """int64 [tiles]: the row-major number of every block shown, in the order of the page."""
+def block_numbers(
+    layout: Layout, selection: BlockSelection, counts: Sequence[int] | None = None
+) -> np.ndarray:
+    """int64 [tiles]: the row-major number of every block shown, in the order of the page.
+
+    Args:
+        counts: per dimension how many of its blocks to take, at equal steps; all where None.
+    """
+    counts = layout.block_counts if counts is None else counts
     strides = [math.prod(layout.block_counts[d + 1 :]) for d in range(layout.rank)]
     first = 0
     if selection.at is not None:
@@ -102,8 +112,9 @@ def block_numbers(layout: Layout, selection: BlockSelection) -> np.ndarray:
     number = np.full((1,) * len(selection.axes), first, np.int64)
     for axis, dim in enumerate(selection.axes):
         shape = [1] * len(selection.axes)
-        shape[axis] = layout.block_counts[dim]
-        number = number + (np.arange(layout.block_counts[dim]) * strides[dim]).reshape(shape)
+        shape[axis] = counts[dim]
+        step = layout.block_counts[dim] // counts[dim] * strides[dim]
+        number = number + (np.arange(counts[dim]) * step).reshape(shape)
     return number.reshape(-1)
 
 

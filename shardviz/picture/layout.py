@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -26,10 +27,18 @@ from shardviz.picture.blocks import (
     holders_of,
     select_blocks,
 )
+from shardviz.picture.coarse import (
+    coarse_layout,
+    first_holders,
+    holders_text,
+    ids_by_block,
+    is_large,
+)
 from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
 from shardviz.picture.page import label_span, moved, page
 from shardviz.picture.picture import (
     DEVICES,
+    INDEX,
     Label,
     Picture,
     Slot,
@@ -81,28 +90,26 @@ def draw_layout_array(
     """
     check_drawable(layout)
     selection = select_blocks(layout, dims, at)
-    blocks = block_numbers(layout, selection)
-    offsets, ids = holders_of(layout, blocks)
-    counts = [layout.block_counts[d] for d in selection.axes]
-    ends = (ids[: offsets[1]], ids[offsets[-2] :])
-    cell, to_scale = _cell(layout, selection, [ids_text(v, MOST_LETTERS) for v in ends])
+    cells = coarse_layout(layout, selection.axes)
+    held = _holders(layout, cells, selection)
+    counts = [cells.block_counts[d] for d in selection.axes]
+    cell, to_scale = _cell(cells, selection, held.samples)
     shown = tuple(range(len(counts)))
     grid = arrange(counts or [1], cell, 0.0, shown or (0,), block_gap=_block_gap(cell))
-    labels, left, top = _labels(layout, selection, grid)
+    labels, left, top = _labels(cells, selection, grid)
     corners = grid.corners() + np.array([[left], [top]])
-    letters = max(6, int((cell[0] - 8) / 6.4))
-    copies = f"\n{plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
     tiles = make_tiles(
         corners[0],
         corners[1],
         cell[0],
         cell[1],
-        blocks,
-        device=np.where(np.diff(offsets) == 1, _first(ids, offsets), -1),
-        text=(Slot(DEVICES, limit=letters), copies),
-        hint=_hint(layout, name),
-        offsets=offsets,
-        holders=ids,
+        held.blocks,
+        held.device,
+        text=held.text(max(6, int((cell[0] - 8) / 6.4))),
+        hint=held.hint(name),
+        offsets=held.offsets,
+        holders=held.ids,
+        columns=held.columns,
     )
     captions = [dimension_text(layout, d, logical) for d in (*selection.steps, *selection.dims)]
     spec = "" if layout.spec is None else f"  {layout.spec}"
@@ -110,7 +117,7 @@ def draw_layout_array(
         tiles,
         [*moved(labels, left, top), *_caption(captions, left + grid.width / 2, top + grid.height)],
         title=f"{array_title(layout, name)}{spec}" if title is None else title,
-        notes=_notes(layout, selection, ids, to_scale),
+        notes=_notes(layout, selection, held, to_scale),
         size=(left + grid.width, top + grid.height + 18),
         alt=_alt(layout, name),
         groups=max(layout.num_blocks, 1),
@@ -118,16 +125,94 @@ def draw_layout_array(
     )
 
 
+@dataclass(frozen=True, eq=False)
+class _Holders:
+    """The tiles of a layout: which blocks and which devices each is.
+
+    Attributes:
+        layout: the layout.
+        cells: the same, with the blocks of a tile joined; see `coarse_layout`.
+        blocks: int64 [tiles]: the number of the first block of every tile.
+        device: int64 [tiles]: the only device of a tile; -1 where it has several.
+        offsets, ids: the devices of every tile, as of Tiles; None where they are too many.
+        columns: `"first"`, int64 [tiles]: the id of the first device, where they are too many.
+        words: the devices of every tile in words, where there are few tiles and many devices.
+    """
+
+    layout: Layout
+    cells: Layout
+    blocks: np.ndarray
+    device: np.ndarray
+    offsets: np.ndarray | None = None
+    ids: np.ndarray | None = None
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    words: tuple[str, ...] = ()
+
+    @property
+    def joined(self) -> int:
+        """How many blocks a tile is."""
+        return self.layout.num_blocks // self.cells.num_blocks
+
+    @property
+    def devices(self) -> int:
+        """How many devices hold the blocks of a tile."""
+        return self.joined * self.layout.replicas
+
+    @property
+    def samples(self) -> list[str]:
+        """What the first and the last tile say of their devices."""
+        if self.offsets is None or self.ids is None:
+            return [plural(self.devices, "device")]
+        ends = (self.ids[: self.offsets[1]], self.ids[self.offsets[-2] :])
+        return [ids_text(v, MOST_LETTERS) for v in ends]
+
+    def text(self, letters: int) -> Template:
+        """What is inside a tile."""
+        copies = plural(self.layout.replicas, "replica") if self.layout.replicas > 1 else ""
+        if self.offsets is None:
+            return (plural(self.devices, "device"),)
+        return (Slot(DEVICES, limit=letters), f"\n{copies}" if copies else "")
+
+    def hint(self, name: str) -> Template:
+        """The tooltip of a tile."""
+        layout, size = self.layout, bytes_text(self.layout.bytes_per_device)
+        bounds = index_template(
+            layout.block_counts, layout.shard_shape, long=self.cells.shard_shape
+        )
+        copies = f" · {plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
+        if self.joined > 1:
+            head: Template = (name or "blocks ", *bounds, f" · {self.joined:,} blocks, {size} each")
+        else:
+            head = (name or "block ", *bounds, f" · {size}")
+        if self.words:
+            return (*head, "\ndevices ", Slot(INDEX, words=self.words), copies)
+        if self.offsets is None:
+            many = f"\n{plural(self.devices, 'device')}, the first is "
+            return (*head, many, Slot("first"), copies)
+        return (*head, "\ndevices " if copies else "\ndevice ", Slot(DEVICES), copies)
+
+
+MOST_WORDS = 64  # tiles whose many devices are written out
+
+
+def _holders(layout: Layout, cells: Layout, selection: BlockSelection) -> _Holders:
+    """Which tiles there are, and their devices as far as these can be listed."""
+    blocks = block_numbers(layout, selection, cells.block_counts)
+    if not is_large(layout):
+        offsets, ids = holders_of(layout, blocks)
+        device = np.where(np.diff(offsets) == 1, _first(ids, offsets), -1)
+        return _Holders(layout, cells, blocks, device, offsets, ids)
+    first = first_holders(layout, blocks)
+    one = cells.num_blocks == layout.num_blocks
+    words: tuple[str, ...] = ()
+    if one and len(blocks) <= MOST_WORDS:
+        words = tuple(holders_text(layout, int(b)) for b in blocks)
+    device = first if one and layout.replicas == 1 else np.full(len(blocks), -1)
+    return _Holders(layout, cells, blocks, device, columns={"first": first}, words=words)
+
+
 def _first(ids: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return ids[np.minimum(offsets[:-1], max(len(ids) - 1, 0))] if len(ids) else offsets[:-1] * 0 - 1
-
-
-def _hint(layout: Layout, name: str) -> Template:
-    word = "devices " if layout.replicas > 1 else "device "
-    bounds = index_template(layout.block_counts, layout.shard_shape)
-    copies = f" · {plural(layout.replicas, 'replica')}" if layout.replicas > 1 else ""
-    size = bytes_text(layout.bytes_per_device)
-    return (name or "block ", *bounds, f" · {size}\n{word}", Slot(DEVICES), copies)
 
 
 def _block_gap(cell: tuple[float, float]) -> float:
@@ -227,17 +312,22 @@ def _caption(texts: list[str], middle: float, y: float) -> list[Label]:
     return [label]
 
 
-def _notes(layout: Layout, selection: BlockSelection, ids: np.ndarray, to_scale: bool) -> list[str]:
+def _notes(layout: Layout, selection: BlockSelection, held: _Holders, to_scale: bool) -> list[str]:
     notes = []
+    if held.joined > 1:
+        notes.append(f"Each tile is {held.joined:,} blocks, coloured as the first.")
     if selection.at and selection.steps:
         where = ", ".join(
             f"dim {d} {bounds_text(layout, d, n, n)}, block {n + 1} of {layout.block_counts[d]}"
             for d, n in zip(selection.steps, selection.at, strict=True)
         )
-        away = np.setdiff1d(layout.device_ids, ids)
         notes.append(f"shown: {where}")
-        if len(away):
-            notes.append(f"devices of other blocks: {ids_text(away)}")
+        away = layout.mesh.size - len(held.blocks) * held.devices
+        if held.ids is not None:
+            ids = np.setdiff1d(layout.device_ids, held.ids)
+            notes += [f"devices of other blocks: {ids_text(ids)}"] if len(ids) else []
+        elif away:
+            notes.append(f"other blocks: {plural(away, 'device')}")
     if not to_scale:
         notes.append("not to scale")
     return notes
@@ -263,7 +353,7 @@ def _alt(layout: Layout, name: str) -> str:
     texts = []
     for group in range(layout.num_blocks):
         where = "".join(p if isinstance(p, str) else p.word(group) for p in bounds)
-        texts.append(f"{where} on {ids_text(layout.holders(group))}")
+        texts.append(f"{where} on {holders_text(layout, group)}")
     return f"{head} {'; '.join(texts)}."
 
 
@@ -300,7 +390,8 @@ def layout_text(
     """
     lines = wrapped(_head(layout, name), width, "  ") + wrapped(_sizes(layout), width, "  ")
     selection = select_blocks(layout)
-    body = _shard_table(layout, selection, width) if layout.num_blocks <= MOST_CELLS else None
+    small = layout.num_blocks <= MOST_CELLS and not is_large(layout)
+    body = _shard_table(layout, selection, width) if small else None
     if body is None:
         body = _layout_lines(layout, width)
     captions = [dimension_text(layout, d, logical) for d in range(layout.rank)]
@@ -366,8 +457,9 @@ def _cell_text(ids: np.ndarray) -> str:
 
 def _layout_lines(layout: Layout, width: int) -> list[str]:
     """A line per block while blocks are few, else all ids in the order of the blocks."""
-    blocks = np.arange(layout.num_blocks)
-    offsets, ids = holders_of(layout, blocks)
+    if is_large(layout):
+        return _many_lines(layout, width)
+    offsets, ids = holders_of(layout, np.arange(layout.num_blocks))
     even = len(ids) and (np.diff(offsets) == offsets[1]).all()
     if even and layout.num_blocks > MOST_LINES:
         each = "1 device" if offsets[1] == 1 else f"{offsets[1]:,} devices"
@@ -379,6 +471,21 @@ def _layout_lines(layout: Layout, width: int) -> list[str]:
         if even or len(holders):
             where = ", ".join(bounds_text(layout, d, n, n)[1:-1] for d, n in enumerate(index))
             lines += wrapped(f"[{where}] on {ids_text(holders)}", width, "  ")
+    return lines
+
+
+def _many_lines(layout: Layout, width: int) -> list[str]:
+    """The same of more devices than are listed one by one."""
+    if layout.num_blocks > MOST_LINES:
+        text = (
+            "device ids, block by block in row-major order,"
+            f" {plural(layout.replicas, 'device')} per block: {ids_by_block(layout)}"
+        )
+        return wrapped(text, width, "  ")
+    lines = []
+    for number, index in enumerate(np.ndindex(*layout.block_counts)):
+        where = ", ".join(bounds_text(layout, d, n, n)[1:-1] for d, n in enumerate(index))
+        lines += wrapped(f"[{where}] on {holders_text(layout, number)}", width, "  ")
     return lines
 
 

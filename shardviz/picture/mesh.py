@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,10 +15,12 @@ from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.picture.blocks import array_title, check_drawable
+from shardviz.picture.coarse import MOST_TILES, DeviceRuns, device_runs, mesh_ids_text
 from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
 from shardviz.picture.page import moved, page
 from shardviz.picture.picture import (
     DEVICE,
+    INDEX,
     PEERS,
     Frame,
     Label,
@@ -29,7 +32,7 @@ from shardviz.picture.picture import (
     make_tiles,
 )
 from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits
-from shardviz.picture.text_fit import text_width, wrapped
+from shardviz.picture.text_fit import and_more, text_width, wrapped
 from shardviz.picture.topology import draw_position
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in points.
@@ -71,24 +74,26 @@ def draw_mesh(
     >>> draw_mesh(make_mesh(data=4, model=2)).device_ids().tolist()
     [0, 1, 2, 3, 4, 5, 6, 7]
     """
-    if by == "position":
+    if check_order(by) == "position":
         if topology is None:
             raise MeshError(
                 "Devices have a 'position' in a topology only; got none. Give one, such as"
                 " topology='tpu:v5e:4x4'."
             )
         return draw_position(mesh, topology, collective, colour, title)
-    hosts = len(mesh.processes)
+    hosts, runs = len(mesh.processes), device_runs(mesh)
     if colour is None:
-        groups, count = _host_numbers(mesh), hosts
-        legend = [(i, f"host {p}") for i, p in enumerate(mesh.processes)] if hosts > 1 else []
+        groups, count = runs.hosts[0], hosts
+        if mesh.processes[-1] >= hosts:  # else they are numbered without gaps
+            groups = np.searchsorted(mesh.processes, groups)
+        legend = [(i, f"host {p}") for i, p in enumerate(mesh.processes[:11])] if hosts > 1 else []
     else:
         count = mesh.require_axis(colour)
         stride = int(np.prod(mesh.axis_sizes[mesh.positions[colour] + 1 :]))
-        groups = np.arange(mesh.size) // stride % count
-        legend = [(i, f"{colour} {i}") for i in range(count)]
+        groups = runs.first // stride % count
+        legend = [(i, f"{colour} {i}") for i in range(min(count, 11))]
     return _devices(
-        mesh,
+        runs,
         groups,
         count,
         by,
@@ -112,10 +117,18 @@ def draw_layout_devices(
         legend: whether to have a legend of blocks, where there are at most ten.
     """
     check_drawable(layout)
+    check_order(by, positions=False)
+    runs = device_runs(layout.mesh)
+    groups, blocks = runs.blocks(layout)
     bounds = index_template(layout.block_counts, layout.shard_shape)
-    hint: Template = ("\nholds ", name, *bounds, f" · {bytes_text(layout.bytes_per_device)}")
+    holds = "\nholds " if runs.length == 1 else "\nhold "
+    holds += f"{plural(blocks, 'block')}, the first is " if blocks > 1 else ""
+    hint: Template = (holds, name, *bounds, f" · {bytes_text(layout.bytes_per_device)}")
+    hint += (" each",) if runs.length > 1 else ()
     columns, corner = {}, ()
-    if layout.replicas > 1:
+    if runs.length > 1 and layout.replicas > 1:
+        hint += (f" · {plural(layout.replicas, 'replica')} of every block",)
+    elif layout.replicas > 1:
         columns["replica"] = layout.replica_indices
         corner = ("\tr", Slot("replica"))
         hint += (
@@ -129,8 +142,8 @@ def draw_layout_devices(
         entries = [(g, name + _index_words(layout, g)) for g in range(layout.num_blocks)]
     what = array_title(layout, name)
     return _devices(
-        layout.mesh,
-        layout.groups,
+        runs,
+        groups,
         layout.num_blocks,
         by,
         corner=corner,
@@ -151,8 +164,19 @@ def _index_words(layout: Layout, group: int) -> str:
     return "".join(p if isinstance(p, str) else p.word(group) for p in parts)
 
 
+def check_order(by: object, positions: bool = True) -> str:
+    """What devices are arranged by, if it is known.
+
+    Raises:
+        MeshError: otherwise.
+    """
+    if isinstance(by, str) and by in ("mesh", "host", "position")[: 2 + positions]:
+        return str(by)
+    raise MeshError(f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(by)}.")
+
+
 def _devices(
-    mesh: MeshSpec,
+    runs: DeviceRuns,
     groups: Any,
     count: int,
     by: str,
@@ -162,42 +186,64 @@ def _devices(
     columns: dict[str, Any] | None = None,
     **more: Any,
 ) -> Picture:
-    columns = dict(columns or {})
-    where: Template = (Slot(DEVICE), *corner)
-    about: Template = ("device ", Slot(DEVICE), " · ")
-    about += coordinates(mesh.axis_names, mesh.axis_sizes)
+    mesh, columns = runs.mesh, dict(columns or {})
+    first, last = runs.hosts
     if len(mesh.processes) > 1:
-        columns["host"] = mesh.process_indices.reshape(-1)
-        about += (" · host ", Slot("host"))
-    if by == "host":
-        second: Template = coordinates(mesh.axis_names, mesh.axis_sizes)
-        arranged = _by_host
-    elif by == "mesh":
-        second = ("host ", Slot("host")) if "host" in columns else ()
-        arranged = _by_mesh
+        columns["host"], columns["last host"] = first, last
+    about, where = _about(runs, "host" in columns), coordinates(mesh.axis_names, mesh.axis_sizes)
+    cell, gap = _cell(runs)
+    notes = []
+    if runs.length > 1:
+        order = " by mesh axes; there are too many to arrange them host by host" * (by == "host")
+        notes = [
+            f"Each tile is {runs.length:,} devices in mesh order{order}, coloured as the first."
+        ]
+    if by == "host" and runs.length == 1:
+        second: Template = where
+        corners, labels, frames, size = _by_host(mesh, cell, gap)
     else:
-        raise MeshError(f"Devices are arranged by 'mesh', 'host' or 'position'; got {shown(by)}.")
-    cell, gap = _cell(mesh)
-    corners, labels, frames, size = arranged(mesh, cell, gap)
+        second = ("host ", Slot("host")) if "host" in columns else ()
+        corners, labels, frames, size = _by_mesh(runs, cell, gap)
+    label: Template = (Slot(DEVICE), *corner, *(("\n", *second) if second else ()))
     tiles = make_tiles(
         corners[0],
         corners[1],
         cell[0],
         cell[1],
         groups,
-        mesh.device_ids.reshape(-1),
-        text=where + (("\n", *second) if second else ()),
+        runs.ids,
+        text=label if runs.length == 1 else (f"{runs.length:,} devices",),
         hint=about + hint,
-        columns=columns,
+        columns=columns
+        if runs.length > 1
+        else {k: v for k, v in columns.items() if k != "last host"},
         align="start" if cell[0] > 50 else "middle",
         radius=min(5.0, cell[0] * 0.12),
     )
-    return page(tiles, labels, frames=frames, size=size, groups=max(count, 1), **more)
+    return page(tiles, labels, notes=notes, frames=frames, size=size, groups=max(count, 1), **more)
 
 
-def _cell(mesh: MeshSpec) -> tuple[tuple[float, float], float]:
-    _, cell, gap = next(v for v in _SIZES if mesh.size <= v[0])
-    if mesh.size > 1024:
+def _about(runs: DeviceRuns, hosts: bool) -> Template:
+    """The tooltip of a tile: its device, or how many it has, where they are in the mesh."""
+    names, sizes = runs.mesh.axis_names, runs.mesh.axis_sizes
+    if runs.length == 1:
+        host = (" · host ", Slot("host")) if hosts else ()
+        return ("device ", Slot(DEVICE), " · ", *coordinates(names, sizes), *host)
+    parts: list[str | Slot] = []
+    stride = 1
+    for name, count, span in reversed(list(zip(names, runs.counts, runs.spans, strict=True))):
+        slot = Slot(INDEX, stride, count, span)
+        last = () if span == 1 else ("–", replace(slot, plus=span - 1))
+        parts = [f"{name} ", slot, *last, *([", "] if parts else []), *parts]
+        stride *= count
+    host = (" · hosts ", Slot("host"), "–", Slot("last host")) if hosts else ()
+    return (f"{runs.length:,} devices, the first is ", Slot(DEVICE), " · ", *parts, *host)
+
+
+def _cell(runs: DeviceRuns) -> tuple[tuple[float, float], float]:
+    mesh, tiles = runs.mesh, math.prod(runs.counts)
+    _, cell, gap = next(v for v in _SIZES if tiles <= v[0])
+    if tiles > 1024 or runs.length > 1:
         return cell, gap
     longest = max((str(mesh.device_ids.max()), str(mesh.device_ids.min())), key=len)
     return (max(cell[0], text_width(longest, 7.0) + 5), cell[1]), gap
@@ -217,12 +263,13 @@ def shown_axes(sizes: Sequence[int]) -> tuple[int, ...]:
     return long
 
 
-def _by_mesh(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
-    axes = shown_axes(mesh.axis_sizes)
-    grid = arrange(mesh.axis_sizes, cell, gap, axes)
+def _by_mesh(runs: DeviceRuns, cell: tuple[float, float], gap: float) -> tuple:
+    mesh = runs.mesh
+    axes = shown_axes(runs.counts)
+    grid = arrange(runs.counts, cell, gap, axes)
 
     def words(level: Level, entry: int) -> tuple[str, str]:
-        return mesh.axis_names[level.axis], span_words(level, entry)
+        return mesh.axis_names[level.axis], span_words(level, entry, runs.spans[level.axis])
 
     frames = host_frames(mesh, grid.corners(), cell, gap)
     edge = gap / 2 if frames else 0.0
@@ -231,10 +278,10 @@ def _by_mesh(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
     return _shifted(grid, around.labels, frames, around.left, around.top, gap)
 
 
-def span_words(level: Level, entry: int) -> str:
-    """The coordinates of an entry: `3`, or `0–63` for a fold."""
+def span_words(level: Level, entry: int, span: int = 1) -> str:
+    """The coordinates of an entry: `3`, or `0–63` for a fold, where a cell takes `span` of them."""
     first = entry * level.span
-    return _range(first, min(first + level.span, level.size) - 1)
+    return _range(first * span, min(first + level.span, level.size) * span - 1)
 
 
 def _range(first: int, last: int) -> str:
@@ -252,13 +299,9 @@ def _shifted(
     return corners, moved(labels, x, y), outlines, (x + grid.width + edge, y + grid.height + edge)
 
 
-def _host_numbers(mesh: MeshSpec) -> np.ndarray:
-    return np.unique(mesh.process_indices, return_inverse=True)[1].reshape(-1)
-
-
 def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
     """Each host a small grid of its devices in mesh order; the hosts in a grid of grids."""
-    host = _host_numbers(mesh)
+    host = np.searchsorted(mesh.processes, mesh.process_indices.reshape(-1))
     order = np.argsort(host, kind="stable")
     counts = np.bincount(host)
     rank = np.empty(mesh.size, np.int64)
@@ -285,7 +328,7 @@ def _by_host(mesh: MeshSpec, cell: tuple[float, float], gap: float) -> tuple:
 
 def _alt(mesh: MeshSpec, by: str) -> str:
     hosts = plural(len(mesh.processes), "host")
-    ids = ids_text(mesh.device_ids, 200)
+    ids = mesh_ids_text(mesh, limit=200)
     order = "by mesh axes" if by == "mesh" else "host by host"
     return (
         f"Device mesh {mesh}: {plural(mesh.size, 'device')} on {hosts}, {order}."
@@ -382,26 +425,29 @@ def _mesh_rows(mesh: MeshSpec, width: int) -> list[str]:
         outer += 1
     if not outer:
         order = f" ({mesh.axis_names[-1]} runs fastest)" if len(mesh.axis_sizes) > 1 else ""
-        return wrapped(f"ids in mesh order{order}: {ids_text(mesh.device_ids)}", width, "  ")
+        return wrapped(f"ids in mesh order{order}: {mesh_ids_text(mesh)}", width, "  ")
     lines = []
     for index in np.ndindex(*mesh.axis_sizes[:outer]):
         where = ", ".join(f"{n} {i}" for n, i in zip(mesh.axis_names, index, strict=False))
-        lines += wrapped(f"{where}: {ids_text(mesh.device_ids[index])}", width, "  ")
+        lines += wrapped(f"{where}: {mesh_ids_text(mesh, index)}", width, "  ")
     return lines
 
 
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
     if len(mesh.processes) < 2:
         return []
-    hosts = mesh.process_indices.reshape(-1)
-    breaks = np.flatnonzero(np.diff(hosts)) + 1
-    runs = hosts[np.r_[0, breaks]]
-    lengths = np.diff(np.r_[0, breaks, len(hosts)])
-    if len(runs) == len(mesh.processes) and (lengths == lengths[0]).all():
-        text = f"hosts in mesh order: {ids_text(runs)}; {plural(int(lengths[0]), 'device')} each"
-        return wrapped(text, width, "  ")
+    hosts, count = mesh.process_indices.reshape(-1), len(mesh.processes)
+    even, left = divmod(mesh.size, count)
+    if not left:
+        runs = hosts.reshape(count, even)
+        own = runs[:, 0]
+        if (runs == own[:, None]).all() and (own[1:] != own[:-1]).all():
+            text = f"hosts in mesh order: {ids_text(own)}; {plural(even, 'device')} each"
+            return wrapped(text, width, "  ")
     lines = []
-    for process in mesh.processes:
-        mine = mesh.device_ids.reshape(-1)[hosts == process]
-        lines += wrapped(f"host {process}: {ids_text(mine)}", width, "  ")
-    return lines
+    most = MOST_LINES if mesh.size <= MOST_TILES else 8
+    for process in mesh.processes[:most]:
+        mine = np.flatnonzero(hosts == process)
+        ids = mine if mesh.ids_are_positions else mesh.device_ids.reshape(-1)[mine]
+        lines += wrapped(f"host {process}: {ids_text(ids)}", width, "  ")
+    return lines + and_more(count - most, "host")

@@ -82,17 +82,26 @@ def coordinates(names: Iterable[str], sizes: Iterable[int], joint: str = ", ") -
     return tuple(parts)
 
 
-def index_template(counts: Iterable[int], steps: Iterable[int], of: str = GROUP) -> Template:
+def index_template(
+    counts: Iterable[int], steps: Iterable[int], of: str = GROUP, long: Iterable[int] | None = None
+) -> Template:
     """`[0:512, 1024:2048]`: the shard index of a block, from its row-major number.
+
+    Args:
+        counts, steps: per dimension the blocks, and the elements of each.
+        of: where the number comes from.
+        long: per dimension the elements from the start to the stop; `steps` where None.
 
     >>> [p if isinstance(p, str) else p.word(1) for p in index_template([1, 2], [512, 1024])]
     ['[', '0', ':', '512', ', ', '1024', ':', '2048', ']']
     """
     parts: list[str | Slot] = []
     stride = 1
-    for count, step in reversed(list(zip(counts, steps, strict=True))):
+    steps = tuple(steps)
+    lengths = steps if long is None else tuple(long)
+    for count, step, length in reversed(list(zip(counts, steps, lengths, strict=True))):
         start = Slot(of, stride, count, step)
-        stop = Slot(of, stride, count, step, step)
+        stop = Slot(of, stride, count, step, length)
         parts = [start, ":", stop, *([", "] if parts else []), *parts]
         stride *= count
     return ("[", *parts, "]")

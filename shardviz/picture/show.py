@@ -70,7 +70,7 @@ LEAST_WIDTH = 20  # letters
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
     """The blocks of an array (view `"array"`) or its devices (view `"devices"`)."""
-    if view not in ("array", "devices"):
+    if not isinstance(view, str) or view not in ("array", "devices"):
         raise ShardvizError(f"A layout is seen as 'array' or 'devices'; got {shown(view)}.")
     return _called(draw_layout_array if view == "array" else draw_layout_devices, layout, options)
 

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure
@@ -126,8 +127,7 @@ class _Fit:
 
 
 POINTS_PER_INCH = 72.0
-MOST_POLYGONS = 100_000  # beyond, tiles are an image
-MOST_DOTS = 4096.0  # a side of that image
+MOST_POLYGONS = 20_000  # beyond, tiles are an image
 EDGED = 7.0  # points: smaller tiles have no edge of their own
 _ROLES = {
     "title": ("sans", 11.0, "bold", "text"),
@@ -244,16 +244,7 @@ class _Painter:
 
     def raster(self, picture: Picture, fills: np.ndarray, x: float, y: float) -> None:
         """So many tiles that each is a few dots: painted as an image, not one by one."""
-        tiles = picture.tiles
-        dots = min(2.0, MOST_DOTS / max(picture.width, picture.height))
-        image = np.zeros((round(picture.height * dots) + 1, round(picture.width * dots) + 1, 4),
-                         np.uint8)  # fmt: skip
-        left, top = (np.asarray(v * dots, np.int64) for v in (tiles.x, tiles.y))
-        for down in range(max(1, int(tiles.height.max() * dots))):
-            for across in range(max(1, int(tiles.width.max() * dots))):
-                image[top + down, left + across] = fills
-        extent = (x, x + image.shape[1] / dots, y + image.shape[0] / dots, y)
-        self.ax.imshow(image, extent=extent, interpolation="nearest", aspect="auto", zorder=1)
+        self.ax.add_artist(_TileImage(picture.tiles, fills, x, y))
 
     def frames(self, frames: tuple[Frame, ...], x: float, y: float) -> None:
         """Outlines, dashed and solid apart."""
@@ -314,6 +305,45 @@ class _Painter:
             usetex=False,
             zorder=3,
         )
+
+
+class _TileImage(Artist):
+    """Tiles as dots of the renderer; imshow would take copies in floats, and a second for them.
+
+    Args:
+        tiles: the tiles.
+        fills: uint8 [tiles, 4].
+        x, y: where their origin is.
+    """
+
+    def __init__(self, tiles: Tiles, fills: np.ndarray, x: float, y: float):
+        super().__init__()
+        self.tiles, self.fills, self.x, self.y = tiles, fills, x, y
+        self.set_zorder(1)
+
+    def draw(self, renderer: Any) -> None:
+        """Writes every tile into one image of the renderer's own dots."""
+        tiles, axes = self.tiles, self.axes
+        if axes is None:
+            return
+        (left, top), (right, low) = axes.transData.transform(
+            [(self.x, self.y), (self.x + 1000.0, self.y + 1000.0)]
+        )
+        across, down = (right - left) / 1000.0, (top - low) / 1000.0  # dots per point
+        column = np.rint(tiles.x * across).astype(np.int64)
+        row = np.rint(tiles.y * down).astype(np.int64)
+        wide = max(1, int(tiles.width.max() * across))
+        high = max(1, int(tiles.height.max() * down))
+        dots = np.zeros((int(row.max()) + high, int(column.max()) + wide), np.uint32)
+        fills = np.ascontiguousarray(self.fills).view(np.uint32).reshape(-1)
+        for i in range(high):
+            for j in range(wide):
+                dots[row + i, column + j] = fills
+        image = dots.view(np.uint8).reshape(*dots.shape, 4)
+        context = renderer.new_gc()
+        # The first row of an image is the lowest one for a renderer.
+        renderer.draw_image(context, round(left), round(top) - len(image), image[::-1])
+        context.restore()
 
 
 def edge_colours(picture: Picture, edges: Edges, theme: Theme) -> np.ndarray:

@@ -134,7 +134,8 @@ class DeviceAssignments:
 
     def placement(self, mesh: MeshSpec, target: str) -> DevicePlacement | None:
         """The mesh placed on a target, in the order of its last compile."""
-        return device_placement(mesh, target, self._known.get(_key(mesh, target), ()))
+        order = self._known.get(_key(mesh, target), ()) if self._known else ()
+        return device_placement(mesh, target, order)
 
 
 def _key(mesh: MeshSpec, target: str) -> Any:

@@ -80,10 +80,13 @@ def page_path(path: Any) -> Path:
     >>> page_path("explorer").name
     'explorer.html'
     """
+    path = str.__str__(path) if isinstance(path, str) else path  # a subclass may lie
     if not isinstance(path, (str, Path)) or not str(path).strip():
         raise ShardvizError(
             f"A page is saved to a path, such as 'explorer.html'; got {shown(path)}."
         )
+    if "\0" in str(path) or any("\ud800" <= letter <= "\udfff" for letter in str(path)):
+        raise ShardvizError(f"A path holds plain text; got {shown(str(path))}.")
     target = Path(path)
     return target if target.suffix else target.with_suffix(".html")
 

@@ -18,6 +18,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.program import Program
+from shardviz.picture.coarse import MOST_TILES
 from shardviz.widgets.function_source import (
     FunctionCode,
     Name,
@@ -201,6 +202,8 @@ devices = np.array(devices[:{mesh.size}]).reshape({mesh.axis_sizes!r})
 
 def _devices_by_id(mesh: MeshSpec) -> str:
     """The devices of the mesh by their ids, in its order."""
+    if mesh.size > MOST_TILES:
+        return "# The mesh has too many device ids to be written here.\n" + _first_devices(mesh)
     ids = mesh.device_ids.ravel()
     top = int(ids.max()) + 1
     return f"""\

@@ -15,6 +15,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
+from shardviz.picture.coarse import MOST_TILES
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.mesh import draw_mesh
 from shardviz.picture.palette import THEMES, palette
@@ -56,6 +57,8 @@ class PictureCache:
         mesh, by, note = session.mesh, session.look["by"], ""
         if by == "position" and placement is None:
             by, note = "mesh", f"By mesh axes: {why_no_placement(mesh, session.target)}"
+        elif mesh.size > MOST_TILES and not mesh.ids_are_positions:
+            note = "Numbers are positions in the mesh: it has too many device ids for this page."
         known, view = self._devices
         shown = placement if by == "position" else None
         key = (mesh, by, note, shown, placement is not None)
@@ -106,6 +109,9 @@ def layout_numbers(layout: Layout) -> dict[str, Any]:
 
 def _drawn(mesh: MeshSpec, by: str, placement: DevicePlacement | None) -> dict[str, Any]:
     """The picture of the devices, and the id and host of each in mesh order."""
+    if placement is None and mesh.size > MOST_TILES and not mesh.ids_are_positions:
+        # The page would need the id of every device; in the place of these it shows positions.
+        mesh = MeshSpec(mesh.axis_names, mesh.axis_sizes, mesh.axis_types)
     if placement is None:
         picture = draw_mesh(mesh, by=by, title="")
     else:
@@ -114,10 +120,10 @@ def _drawn(mesh: MeshSpec, by: str, placement: DevicePlacement | None) -> dict[s
     buffers: list[bytes] = []
     ids = {} if mesh.ids_are_positions else {"ids": column(mesh.device_ids.ravel(), buffers)}
     hosts = {}
-    if mesh.processes != (0,):
+    if mesh.processes != (0,) and mesh.size <= MOST_TILES:  # else the tooltips have the hosts
         hosts["hosts"] = column(mesh.process_indices.ravel(), buffers)
     # The page colours devices by what they hold.
-    tiles = replace(picture.tiles, group=np.zeros(mesh.size, np.int32))
+    tiles = replace(picture.tiles, group=np.zeros(len(picture.tiles.x), np.int32))
     picture = replace(picture, tiles=tiles, groups=1)
     view = {"picture": _serialized_devices(picture), **ids, **hosts, "size": mesh.size}
     return {**view, "buffers": buffers} if buffers else view
@@ -131,7 +137,10 @@ def _key(request: Request, look: dict[str, Any] | None) -> Any:
     shown = (look["dims"], look["at"]) if look else (None, None)
     mesh = layout.mesh
     # Two meshes may have the same sizes and other devices.
-    ids = None if mesh.ids_are_positions else mesh.device_ids.tobytes()
+    ids: Any = None
+    if not mesh.ids_are_positions:
+        large = mesh.size > MOST_TILES
+        ids = mesh if large else mesh.device_ids.tobytes()
     return (
         (layout.shape, layout.dtype),
         layout.block_counts,

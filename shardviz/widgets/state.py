@@ -11,7 +11,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.parse import MAX_NAME
+from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery_programs
@@ -107,8 +107,10 @@ def _from_json(text: str) -> Any:
         raise ProgramError(f"A state is a small document; got {len(text):,} characters.")
     try:
         return json.loads(text)
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise ProgramError(f"This is no JSON: {error}. Pass explorer.state() as it is.") from error
+    except (ValueError, RecursionError) as error:  # also a number of too many digits
+        raise ProgramError(
+            f"This is no JSON: {shown(str(error), 200)}. Pass explorer.state() as it is."
+        ) from error
 
 
 def _read_mesh(part: Any) -> MeshSpec:
@@ -182,7 +184,7 @@ def session_on(thing: Any) -> Session:
         return open_state(thing)
     arrays = (thing,) if isinstance(thing, ArraySpec) else thing
     if isinstance(arrays, Iterable):
-        arrays = tuple(arrays)
+        arrays = tuple(limited(arrays, MAX_ARRAYS, "The arrays of the Explorer", ProgramError))
         if arrays and all(isinstance(a, ArraySpec) for a in arrays):
             base = gallery_programs.get(gallery_programs.DEFAULT)
             return Session(

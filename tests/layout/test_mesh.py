@@ -81,7 +81,7 @@ def test_other_writings_are_the_same_mesh(written):
         ),
         (
             lambda: make_mesh([(f"a{i}", 1) for i in range(33)]),
-            "A mesh has at most 32 axes; got 33.",
+            "The axes of a mesh can be at most 32; got 33.",
         ),
         (
             lambda: make_mesh(4),
@@ -121,11 +121,12 @@ def test_other_writings_are_the_same_mesh(written):
         (lambda: make_mesh(data=2, device_ids=[-1, 1]), "A device id is 0 or more; got -1."),
         (
             lambda: make_mesh(data=2, device_ids=[0.5, 1]),
-            "The device ids must be whole numbers; got float64.",
+            "The device ids must be whole numbers; got 0.5.",
         ),
         (
             lambda: make_mesh(data=2, device_ids=[[1], [2, 3]]),
-            "The device ids must be whole numbers in one regular array.",
+            "The mesh has 2 positions and more than 2 device ids were given."
+            " Give one for each position.",
         ),
         (
             lambda: make_mesh(data=8, processes=3),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import jaxlib.version
 import pytest
+from jaxlib.mlir import ir
 
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import attributes, pipeline
@@ -76,3 +77,9 @@ def test_copies_share_what_was_read(propagated):
 
 def test_what_an_operation_does_not_say_is_empty(propagated):
     assert AttributeCache().text(propagated.operation, "no such") == ""
+
+
+@pytest.mark.parametrize("name", ["é", "日😀", "a\\b", "a\\C3", 'say "x"', "\\", "a\nb"])
+def test_names_come_back_as_they_went_in(name):
+    written = str(ir.StringAttr.get(name, ir.Context()))
+    assert attributes.unescaped(written[1:-1]) == name

@@ -17,7 +17,7 @@ from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, fo
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names, read_names
-from shardviz.core.layout.array_tree import LeafMetadata, padded, without_metadata
+from shardviz.core.layout.array_tree import MAX_DEPTH, LeafMetadata, padded, without_metadata
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec
@@ -53,6 +53,7 @@ def program_arrays(
     >>> [a.name for a in arrays]
     ['params.w', 'x']
     """
+    check_depth(args)
     leaves, tree = leaves_with_paths(tuple(args))
     parameters = parameter_names(fn, len(args))
     own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
@@ -69,6 +70,29 @@ def program_arrays(
         arrays.append((array, box))
     mesh = mesh if mesh is not None else on
     return tuple(_boxed(a, box, mesh, rules) for a, box in arrays), tree, on
+
+
+def check_depth(tree: Any) -> None:
+    """Refuses containers that nest too deep for jax, such as a list that holds itself.
+
+    A RecursionError inside jax would use up the recursion limit of the whole process.
+
+    Raises:
+        ProgramError: for these.
+    """
+    open_ = [(tree, 0)]
+    while open_:
+        value, depth = open_.pop()
+        if depth > MAX_DEPTH:
+            raise ProgramError(
+                f"The arguments nest deeper than {MAX_DEPTH} levels, at {shown(value)}. Does a list"
+                " hold itself?"
+            )
+        if isinstance(value, dict):
+            open_ += [(inner, depth + 1) for inner in dict.values(value)]
+        elif isinstance(value, (list, tuple)):
+            kind = list if isinstance(value, list) else tuple
+            open_ += [(inner, depth + 1) for inner in kind.__iter__(value)]  # type: ignore[arg-type]
 
 
 def leaves_with_paths(tree: Any) -> tuple[list[tuple[Any, Any, LeafMetadata | None]], Any]:
@@ -314,6 +338,7 @@ def with_in_specs(
     Raises:
         ProgramError: where `in_specs` is no prefix of the arguments, or holds what is no spec.
     """
+    check_depth(specs)
     prefix = (specs,) if len(parameters) == 1 and not isinstance(specs, (tuple, list)) else specs
     prefix = tuple(prefix) if isinstance(prefix, list) else prefix  # as jax.jit does
     names = [a.name for a in arrays]
@@ -427,6 +452,7 @@ def without_rules_note(arrays: Sequence[ArraySpec], args: Sequence[Any]) -> list
 def _spec_tree(specs: Any, mesh: MeshSpec, check: bool = True) -> Any:
     if specs is None:
         return None
+    check_depth(specs)
 
     def converted(leaf: Any) -> Spec | None:
         spec = as_spec(leaf)

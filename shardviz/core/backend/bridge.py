@@ -68,6 +68,10 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
     >>> adopt_mesh(AbstractMesh((4, 2), ("data", "model"))).shape
     {'data': 4, 'model': 2}
     """
+    if not isinstance(mesh, (Mesh, AbstractMesh)):
+        raise ShardvizError(
+            f"A mesh is text such as 'data=4, model=2', or a jax Mesh; got {shown(mesh)}."
+        )
     if not mesh.axis_names:
         raise ShardvizError("The mesh is empty: it has no axes. Make one as sv.mesh(data=4).")
     types = tuple(t.name for t in mesh.axis_types)

@@ -27,7 +27,7 @@ from shardviz.core.backend.arguments import (
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import check_size
+from shardviz.core.layout.parse import check_size, limited
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program, function_name
 
@@ -191,12 +191,14 @@ def _donation(given: tuple[int, ...], jitted: tuple[int, ...]) -> tuple[tuple[in
 
 
 def _donated(donate: Any, count: int) -> tuple[int, ...]:
-    given = donate if isinstance(donate, Iterable) and not isinstance(donate, str) else (donate,)
+    given: Iterable[Any] = (donate,)
+    if isinstance(donate, Iterable) and not isinstance(donate, str):
+        given = limited(donate, count, "The donated arguments", ProgramError)
     positions = tuple(check_size(d, "A donated position", ProgramError) for d in given)
     for position in positions:
         if not 0 <= position < count:
             raise ProgramError(
-                f"Argument {position} cannot be donated: there are {plural(count, 'argument')},"
-                " counted from 0."
+                f"Argument {shown(position, 30)} cannot be donated: there are"
+                f" {plural(count, 'argument')}, counted from 0."
             )
     return positions

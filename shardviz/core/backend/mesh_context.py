@@ -14,6 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from shardviz.core.backend.axis_names import check_axis_names
 from shardviz.core.backend.bridge import adopt_mesh, to_jax
 from shardviz.core.backend.failures import failure
 from shardviz.core.backend.jax_events import jax_cache_events
@@ -175,6 +176,7 @@ def compare_meshes(
     if not callable(fn):
         raise ProgramError(f"Two meshes are compared by calling a function; got {shown(fn)}.")
     meshes = [_mesh(m) for m in (first, second)]
+    check_axis_names(name for mesh in meshes for name in mesh.axis_names)
     spec = Spec.parse(specs) if isinstance(specs, str) else specs or Spec()
     # A wrapper of its own, so that no earlier call of the function counts as a hit.
     jitted = fn if hasattr(fn, "lower") else jax.jit(lambda *args: fn(*args))

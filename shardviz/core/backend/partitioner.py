@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from shardviz.core.backend.axis_names import check_lowered_names
 from shardviz.core.backend.folders import dump_root, make_folder, remove_folder
 from shardviz.core.format import bytes_text
 
@@ -177,12 +178,14 @@ def compile_with_dump(
         folder: else the folder for the dump, whose files stay; by default a temporary one.
 
     Raises:
+        ProgramError: for a mesh axis whose name this jaxlib cannot compile.
         Exception: whatever the compiler raises.
 
     >>> dumped = compile_with_dump(jax.jit(abs).lower(1.0))
     >>> dumped.partitioned_text, dumped.reason
     (None, 'The program is for one device, so there is nothing to partition.')
     """
+    check_lowered_names(lowered)
     options = dict(options or {})
     name, partitions = _module(lowered)
     single = partitions == 1

@@ -158,6 +158,11 @@ def dtype_name(dtype: Any) -> str:
         return _dtype_from_text(dtype)
     if isinstance(dtype, type) and dtype in _PYTHON:
         return _PYTHON[dtype]
+    holds = hasattr(dtype, "__array__") and not isinstance(dtype, type)
+    if holds and getattr(dtype, "shape", None) != ():  # numpy's scalars name their type
+        raise LayoutError(
+            f"An element type is a name such as 'bfloat16', no array: {shown(dtype)}."
+        )
     carried = getattr(dtype, "dtype", None)  # jnp.bfloat16 carries its own
     inner = carried if hasattr(carried, "itemsize") else dtype
     name = getattr(inner, "name", None) or getattr(inner, "__name__", None)
@@ -179,7 +184,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
         return shape
     if isinstance(shape, str):
         shape = _shape_from_text(shape)
-    elif isinstance(shape, (bytes, dict, set)):
+    elif isinstance(shape, (bytes, bytearray, memoryview, dict, set)):
         raise LayoutError(f"A shape is a tuple of sizes; got {shown(shape)}.")
     elif not isinstance(shape, Iterable):
         shape = (shape,)

@@ -9,7 +9,6 @@ imported.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
@@ -17,11 +16,12 @@ from typing import Any, NamedTuple
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec, read_names
-from shardviz.core.layout.parse import MAX_NAME
+from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 MAX_DEPTH = 64
 MAX_VALUES = 1_000_000
+MAX_STREAMED = 20_000  # rows of an iterator, which may be endless: a list may be longer
 _DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
 
@@ -139,7 +139,7 @@ class _TreeReader:
             for name in fields:
                 self.collect(getattr(value, name), _joined(path, name), depth + 1, True)
         elif isinstance(value, Iterator):
-            rows = list(itertools.islice(value, MAX_VALUES + 1))
+            rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
             self.collect(rows, path, depth, loose)
         elif not (loose and (isinstance(value, (str, bytes)) or callable(value))):
             raise LayoutError(_no_array(value, path))

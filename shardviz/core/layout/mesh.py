@@ -10,9 +10,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy as np
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError
 from shardviz.core.format import listed, nearest, plural, shown, suggestion
-from shardviz.core.layout.parse import check_name, check_size, quoted
+from shardviz.core.layout.parse import check_name, check_size, flat_numbers, limited, quoted
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
@@ -33,14 +34,13 @@ def checked_axes(names: Any, sizes: Any) -> tuple[tuple[str, ...], tuple[int, ..
     Raises:
         MeshError: otherwise.
     """
-    names, sizes = tuple(names), tuple(sizes)
+    names = tuple(limited(names, MAX_AXES, "The names of axes", MeshError))
+    sizes = tuple(limited(sizes, MAX_AXES, "The sizes of axes", MeshError))
     if len(names) != len(sizes):
         raise MeshError(
             f"A mesh needs one size a name; got {plural(len(names), 'name')} and"
             f" {plural(len(sizes), 'size')}."
         )
-    if len(names) > MAX_AXES:
-        raise MeshError(f"A mesh has at most {MAX_AXES} axes; got {len(names)}.")
     for name in names:
         check_name(name, "a mesh axis")
     twice = [n for i, n in enumerate(names) if n in names[:i]]
@@ -68,7 +68,9 @@ def checked_types(types: Any, names: tuple[str, ...]) -> tuple[str, ...]:
     Raises:
         MeshError: otherwise.
     """
-    types = tuple(types) or ("Auto",) * len(names)
+    types = tuple(limited(types, MAX_AXES, "The types of axes", MeshError)) or ("Auto",) * len(
+        names
+    )
     if len(types) != len(names):
         raise MeshError(
             f"A mesh needs one axis type an axis; got {plural(len(types), 'type')} for"
@@ -107,13 +109,12 @@ def reshaped(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray | Non
     """
     if values is None:
         return None
-    try:
-        array = np.asarray(values)
-    except ValueError:
-        raise MeshError(f"The {what} must be whole numbers in one regular array.") from None
-    if array.size != math.prod(sizes):
+    wanted = math.prod(sizes)
+    array = np.asarray(flat_numbers(values, wanted, f"The {what}", MeshError))
+    if array.size != wanted:
+        given = f"{array.size:,}" if array.size <= wanted else f"more than {wanted:,}"
         raise MeshError(
-            f"The mesh has {plural(math.prod(sizes), 'position')} and {array.size:,} {what} were"
+            f"The mesh has {plural(wanted, 'position')} and {given} {what} were"
             " given. Give one for each position."
         )
     return array.reshape(sizes)
@@ -134,7 +135,9 @@ def spread_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | Non
             f"{plural(total, 'device')} cannot be shared evenly by {shown(count, 30)} hosts."
             f" Numbers that work: {listed(fits)}."
         )
-    return (np.arange(total) // (total // count)).reshape(sizes)
+    spread = np.repeat(np.arange(count), total // count).reshape(sizes)
+    spread.flags.writeable = False
+    return spread
 
 
 def _whole_number(array: np.ndarray, sizes: tuple[int, ...], what: str) -> np.ndarray:
@@ -143,27 +146,43 @@ def _whole_number(array: np.ndarray, sizes: tuple[int, ...], what: str) -> np.nd
         raise MeshError(f"The {what} have shape {array.shape}; the mesh has {sizes}.")
     if array.dtype.kind not in "iu":
         raise MeshError(f"The {what} must be whole numbers; got {array.dtype}.")
+    if array.dtype == np.int64 and not array.flags.writeable:
+        return array
     return array.astype(np.int64)  # a copy, so that the caller may change theirs
 
 
 def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """Device ids in mesh shape, read-only and each once; 0, 1, 2, … by default.
+    """Device ids in mesh shape, read-only and each once.
 
     Raises:
         MeshError: otherwise.
     """
-    if ids is None:
-        array = np.arange(math.prod(sizes), dtype=np.int64).reshape(sizes)
-    else:
-        array = _whole_number(ids, sizes, "device ids")
+    array = _whole_number(ids, sizes, "device ids")
+    if array.size and array.min() < 0:
+        raise MeshError(f"A device id is 0 or more; got {int(array.min())}.")
+    if not _each_once(array.reshape(-1)):
         flat = np.sort(array, axis=None)
         twice = flat[1:][flat[1:] == flat[:-1]]
-        if twice.size:
-            raise MeshError(f"Each device is in a mesh once; {int(twice[0])} is given twice.")
-        if flat.size and flat[0] < 0:
-            raise MeshError(f"A device id is 0 or more; got {int(flat[0])}.")
+        raise MeshError(f"Each device is in a mesh once; {int(twice[0])} is given twice.")
     array.flags.writeable = False
     return array
+
+
+def _each_once(ids: np.ndarray) -> bool:
+    """Whether no id, each 0 or more, occurs twice. Sorting 16 million takes more than a second."""
+    if not ids.size or (ids[1:] > ids[:-1]).all():
+        return True
+    largest = int(ids.max())
+    if largest > 8 * ids.size:
+        return len(np.unique(ids)) == len(ids)
+    seen = np.zeros(largest + 1, bool)
+    seen[ids] = True
+    return int(np.count_nonzero(seen)) == len(ids)
+
+
+def _not_given() -> Any:
+    """A default that leaves no attribute on the class, so that `__getattr__` is asked."""
+    return None
 
 
 def checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray:
@@ -204,8 +223,8 @@ class MeshSpec(Displayed):
     axis_names: tuple[str, ...]
     axis_sizes: tuple[int, ...]
     axis_types: tuple[str, ...] = ()
-    device_ids: np.ndarray = None  # type: ignore[assignment]  # None is replaced at construction
-    process_indices: np.ndarray = None  # type: ignore[assignment]
+    device_ids: np.ndarray = field(default_factory=_not_given)
+    process_indices: np.ndarray = field(default_factory=_not_given)
     concrete: bool = False
 
     def __post_init__(self) -> None:
@@ -215,13 +234,26 @@ class MeshSpec(Displayed):
         put("axis_sizes", sizes)
         put("axis_types", checked_types(self.axis_types, names))
         put("_plain", self.device_ids is None)
-        put("device_ids", checked_ids(self.device_ids, sizes))
+        put("_one_host", self.process_indices is None)
+        if self.device_ids is None:
+            object.__delattr__(self, "device_ids")
+        else:
+            put("device_ids", checked_ids(self.device_ids, sizes))
         put("process_indices", checked_processes(self.process_indices, sizes))
 
-    @property
+    def __getattr__(self, name: str) -> Any:
+        # The ids 0, 1, 2, … of a mesh of 16 million devices take 128 MiB, and are seldom needed.
+        if name != "device_ids" or "_plain" not in self.__dict__:
+            raise AttributeError(f"A MeshSpec has no {name}.")
+        ids = np.arange(self.size, dtype=np.int64).reshape(self.axis_sizes)
+        ids.flags.writeable = False
+        object.__setattr__(self, "device_ids", ids)
+        return ids
+
+    @cached_property
     def size(self) -> int:
         """How many devices."""
-        return self.device_ids.size
+        return math.prod(self.axis_sizes)
 
     @cached_property
     def shape(self) -> Mapping[str, int]:
@@ -251,6 +283,8 @@ class MeshSpec(Displayed):
     @cached_property
     def processes(self) -> tuple[int, ...]:
         """The processes (hosts) that own devices here, in ascending order."""
+        if self._one_host:  # type: ignore[attr-defined]
+            return (0,)
         held = self.process_indices.ravel()
         if held.size and held.max() < held.size:
             return tuple(np.flatnonzero(np.bincount(held)).tolist())  # no sort: a million in 1 ms
@@ -304,7 +338,9 @@ class MeshSpec(Displayed):
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
-        block = tuple(slice(int(i.min()), int(i.max()) + 1) for i in np.nonzero(own))
+        axes = range(own.ndim)
+        lines = [np.flatnonzero(own.any(tuple(a for a in axes if a != axis))) for axis in axes]
+        block = tuple(slice(int(i[0]), int(i[-1]) + 1) for i in lines)
         if not own[block].all():
             raise MeshError(
                 f"The {plural(int(own.sum()), 'device')} of process {process} form no contiguous"
@@ -327,7 +363,7 @@ class MeshSpec(Displayed):
         Raises:
             MeshError: if the mesh has no such axis, with the nearest name.
         """
-        if name in self.shape:
+        if isinstance(name, str) and name in self.shape:
             return self.shape[name]
         raise MeshError(f"The mesh has no axis {shown(name)}.{suggestion(name, self.axis_names)}")
 
@@ -336,8 +372,10 @@ class MeshSpec(Displayed):
             return NotImplemented
         return self is other or (
             self._key == other._key
-            and np.array_equal(self.device_ids, other.device_ids)
-            and np.array_equal(self.process_indices, other.process_indices)
+            and all(
+                (plain(self) and plain(other)) or np.array_equal(array(self), array(other))
+                for plain, array in _PER_DEVICE
+            )
         )
 
     def __hash__(self) -> int:
@@ -354,6 +392,14 @@ class MeshSpec(Displayed):
         types = "" if set(self.axis_types) <= {"Auto"} else f", axis_types={self.axis_types}"
         order = "" if self.ids_are_positions else ", device_ids=…"
         return f"MeshSpec({str(self)!r}{types}{order})"
+
+
+# Whether a mesh has what is so by default, and what it has: two arrays of 16 million are not
+# compared, and those of the ids not made, where both are so.
+_PER_DEVICE: tuple[tuple[Any, Any], ...] = (
+    (attrgetter("_plain"), attrgetter("device_ids")),
+    (attrgetter("_one_host"), attrgetter("process_indices")),
+)
 
 
 def make_mesh(
@@ -448,12 +494,11 @@ def _typed_size(name: str, text: str) -> int:
 def _pairs(axes: Any) -> list[tuple[Any, Any]]:
     if isinstance(axes, str):
         return list(parse_mesh_text(axes))
-    if isinstance(axes, Mapping):
-        return list(axes.items())
-    if isinstance(axes, Sequence) and not isinstance(axes, (bytes, bytearray)):
-        pairs = [tuple(p) if isinstance(p, (tuple, list)) else (p,) for p in axes]
-        if all(len(p) == 2 for p in pairs):
-            return pairs  # type: ignore[return-value]
+    if isinstance(axes, (Mapping, Sequence)) and not isinstance(axes, (bytes, bytearray)):
+        pairs = limited(axes, MAX_AXES, "The axes of a mesh", MeshError)
+        pairs = [(name, axes[name]) for name in pairs] if isinstance(axes, Mapping) else pairs
+        if all(isinstance(p, (tuple, list)) and len(p) == 2 for p in pairs):
+            return [(name, size) for name, size in pairs]
     raise MeshError(
         f"Cannot read a mesh from {shown(axes)}. Give text such as 'data=4, model=2',"
         " a mapping of names to sizes, or a jax Mesh."

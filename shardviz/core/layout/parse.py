@@ -5,8 +5,10 @@ Nothing here evaluates anything. Every complaint names the position and the text
 
 from __future__ import annotations
 
+import itertools
 import operator
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,10 +49,73 @@ def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError
         raise error(f"{what} must be a whole number; got {size!r}.")
     try:
         return operator.index(size)  # type: ignore[arg-type]
-    except TypeError:
+    except Exception:  # noqa: BLE001  a foreign __index__ may raise anything
         raise error(f"{what} must be a whole number; got {shown(size)}.") from None
 
 
+def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> list[Any]:
+    """The values of an iterable, which may be endless: no more than `most` are taken from it.
+
+    Args:
+        what: what they are, to begin a sentence with: `"The axes of a mesh"`.
+
+    Raises:
+        ShardvizError: of class `error`, where there are more, for what is no iterable, and where
+            the iterable raises.
+
+    >>> limited(iter("ab"), 2, "Letters", ShardvizError)
+    ['a', 'b']
+    """
+    try:
+        found = list(itertools.islice(values, most + 1))
+    except Exception:  # noqa: BLE001  a foreign iterable may raise anything
+        raise error(f"{what} must be a list or tuple; got {shown(values)}.") from None
+    if len(found) > most:
+        count = f"{len(values):,}" if isinstance(values, (Sequence, Mapping)) else "more"
+        raise error(f"{what} can be at most {most:,}; got {count}.")
+    return found
+
+
+def flat_numbers(values: Any, most: int, what: str, error: type[ShardvizError]) -> Any:
+    """Whole numbers, nested as deep as may be, as one flat array or list.
+
+    Nothing is made of a range of a billion, nor of an endless iterable, before it is known to be
+    too long: of more than `most` numbers the first `most + 1` come back.
+
+    Raises:
+        ShardvizError: of class `error`, for what holds anything else.
+
+    >>> flat_numbers([[0, 1], range(2, 9)], 3, "The ids", ShardvizError)
+    [0, 1, 2, 3]
+    """
+    if isinstance(values, (list, tuple)) and set(map(type, values[: most + 1])) <= {int}:
+        return values[: most + 1]
+    try:
+        if hasattr(values, "__array__"):
+            return np.asarray(values).reshape(-1)
+        return list(itertools.islice(_numbers(values, 0), most + 1))
+    except _NoNumber as found:
+        raise error(f"{what} must be whole numbers; got {found}.") from None
+    except Exception:  # noqa: BLE001  a foreign array or iterable may raise anything
+        raise error(f"{what} must be whole numbers; got {shown(values)}.") from None
+
+
+class _NoNumber(Exception):
+    """What stands in the place of a number, as text."""
+
+
+def _numbers(value: Any, depth: int) -> Iterator[int]:
+    inside: Any = value
+    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
+        yield int(value)
+    elif depth > MAX_NESTING or isinstance(value, (str, bytes)) or not hasattr(value, "__iter__"):
+        raise _NoNumber(shown(value))
+    else:
+        for inner in inside:
+            yield from _numbers(inner, depth + 1)
+
+
+MAX_NESTING = 32
 MAX_TEXT = 200_000
 MAX_TOKENS = 50_000
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import jax
 
+from shardviz.core.backend.axis_names import check_lowered_names
 from shardviz.core.backend.call_cache.signature import (
     ArrayImpl,
     Contexts,
@@ -312,6 +313,7 @@ class CachedFunction:
         lowered = self.jitted.lower(*args, **kwargs)
         made.trace_s = time.perf_counter() - begun
         begun = time.perf_counter()
+        check_lowered_names(lowered)
         made.run = lowered.compile()
         made.compile_s = time.perf_counter() - begun
 

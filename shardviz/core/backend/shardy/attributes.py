@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 _NAME = re.compile(r'"((?:[^"\\]|\\.)*)"(?!:\d)')
 _FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?"((?:[^"\\]|\\.)*)":(\d+):\d+')
-_CODE = re.compile(r"\\([0-9A-F]{2})")
+_ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
 
@@ -164,8 +164,9 @@ def unescaped(text: str) -> str:
     """
     if "\\" not in text:
         return text
-    raw = _CODE.sub(lambda code: chr(int(code[1], 16)), text)
-    return raw.replace('\\"', '"').replace("\\\\", "\\")
+    # A code is a byte, not a letter: beyond ASCII a letter takes several.
+    raw = _ESCAPE.sub(lambda m: m[2] or bytes([int(m[1], 16)]), text.encode(errors="replace"))
+    return raw.decode(errors="replace")
 
 
 _AXIS = r'"((?:[^"\\]|\\.)*)"(:\(\d+\)\d+)?'

@@ -1,0 +1,119 @@
+"""Meshes of up to 16,777,216 devices: true pictures of few tiles, with nothing for each device."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+
+import numpy as np
+import pytest
+
+from shardviz.core.format import MOST_IRREGULAR, ids_text, nested_ids_text
+from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.picture import coarse
+from shardviz.picture.blocks import holders_of
+from shardviz.picture.coarse import MOST_TILES, device_runs, tile_spans
+from shardviz.picture.show import draw, to_text
+
+N = 1 << 24
+MESHES = {
+    "one axis": {"a": N},
+    "two": {"a": N // 2, "b": 2},
+    "two, long last": {"a": 2, "b": N // 2},
+    "five": {"a": 64, "b": 32, "c": 32, "d": 16, "e": 16},
+    "a prime": {"a": 16_777_213},
+    "one too many": {"a": MOST_TILES + 2},
+}
+
+
+@pytest.mark.parametrize("axes", MESHES.values(), ids=MESHES)
+def test_nothing_is_made_for_each_device(axes):
+    mesh = make_mesh(axes)
+    names = ", ".join(axes)
+    layouts = [lay_out((mesh.size, 2), Spec.parse(s), mesh) for s in (f"({names})", "a", "")]
+    tracemalloc.start()
+    try:
+        for value in (mesh, *layouts):
+            picture, text = draw(value), to_text(value)
+            assert 1 <= len(picture.tiles) <= MOST_TILES
+            assert f"{mesh.size - 1}" in text or f"{mesh.size:,}" in text
+        for layout in layouts:
+            draw(layout, view="devices")
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert "device_ids" not in vars(mesh)
+
+
+def test_a_tile_says_how_many_devices_it_is_and_which():
+    mesh = make_mesh(data=N // 2, model=2)
+    tiles = draw(mesh).tiles
+    assert tiles.tooltip(1) == "256 devices, the first is 256 · data 128–255, model 0–1"
+    layout = lay_out((N // 2, 4), Spec.parse("data"), mesh)
+    assert draw(layout).tiles.tooltip(1) == (
+        "blocks [128:256, 0:4] · 128 blocks, 16 B each\n256 devices, the first is 256 · 2 replicas"
+    )
+    assert draw(layout, view="devices").tiles.tooltip(1).splitlines()[1] == (
+        "hold 128 blocks, the first is [128:129, 0:4] · 16 B each · 2 replicas of every block"
+    )
+    assert any(v.text.startswith("Each tile is 128 blocks") for v in draw(layout).labels)
+
+
+def test_given_ids_and_hosts_are_those_of_the_devices():
+    ids = np.random.default_rng(0).permutation(1 << 18)
+    mesh = make_mesh({"a": 1 << 17, "b": 2}, device_ids=ids, processes=1 << 15)
+    tiles = draw(mesh).tiles
+    assert tiles.device.tolist() == ids[::4].tolist()
+    assert tiles.tooltip(3).endswith(f"the first is {ids[12]} · a 6–7, b 0–1 · hosts 1–1")
+    assert f"{ids[0]}, {ids[1]}" in to_text(mesh)
+    layout = lay_out((1 << 17,), Spec.parse("a"), mesh)
+    assert draw(layout).tiles.tooltip(5).count(f"the first is {ids[20]}") == 1
+    assert f"{ids[0]}, {ids[1]}" in " ".join(to_text(layout).split())
+
+
+@pytest.mark.parametrize("sizes", [(4, 2), (8,), (2, 3, 4), (4, 4, 2), (3, 1, 5), (2, 2, 2, 2)])
+def test_ids_by_formula_are_those_of_every_device(sizes, monkeypatch):
+    mesh = MeshSpec(tuple("abcd"[: len(sizes)]), sizes)
+    for rank in range(len(sizes) + 1):
+        for axes in itertools.permutations(mesh.axis_names, rank):
+            for cut in range(rank + 1):
+                spec = Spec.of(axes[:cut], axes[cut:])
+                layout = lay_out((mesh.size, mesh.size), spec, mesh)
+                groups = np.arange(layout.num_blocks)
+                wanted = [ids_text(layout.holders(int(g))) for g in groups]
+                assert coarse.ids_by_block(layout) == ids_text(holders_of(layout, groups)[1])
+                first = coarse.first_holders(layout, groups).tolist()
+                assert first == [layout.holders(int(g))[0] for g in groups]
+                monkeypatch.setattr(coarse, "MOST_TILES", 0)
+                assert [coarse.holders_text(layout, int(g)) for g in groups] == wanted
+                monkeypatch.undo()
+
+
+@pytest.mark.parametrize("sizes", [(8, 4, 2), (6, 6), (7,), (5, 3, 2)])
+@pytest.mark.parametrize("balanced", [True, False])
+def test_spans_divide_and_leave_few_tiles(sizes, balanced):
+    for most in (1, 2, 5, 16, 1000):
+        spans = tile_spans(sizes, most, balanced)
+        assert all(size % span == 0 for size, span in zip(sizes, spans, strict=True))
+        assert np.prod(sizes) // np.prod(spans) <= most
+
+
+@pytest.mark.parametrize("most", [4, 8, 1000])
+@pytest.mark.parametrize("spec", ["(a, b)", "(b, a)", "b", ""])
+def test_the_block_of_a_tile_is_that_of_its_first_device(most, spec):
+    mesh = make_mesh(a=8, b=4)
+    layout = lay_out((32,), Spec.parse(spec), mesh)
+    runs = device_runs(mesh, most)
+    groups, distinct = runs.blocks(layout)
+    assert groups.tolist() == layout.groups[runs.first].tolist()
+    each = layout.groups.reshape(-1, runs.length)
+    assert {len(set(v)) for v in each.tolist()} == {distinct}
+
+
+def test_irregular_ids_beyond_counting_are_not_all_written():
+    ids = np.random.default_rng(0).permutation(MOST_IRREGULAR + 1)
+    assert ids_text(ids).endswith(f" and {MOST_IRREGULAR - 7:,} more")
+    assert nested_ids_text(5, [(3, 2)]) == ids_text([5, 7, 9])
+    assert ids_text(range(N)) == f"0–{N - 1}"

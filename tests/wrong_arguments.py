@@ -1,0 +1,265 @@
+"""Every argument of every public function, given what nobody should give it.
+
+    python -m tests.wrong_arguments       prints what is not refused in one sentence
+
+`VALUES` are made anew for every use, since an iterator can be used once. A value that is right
+for an argument is left out of its row by its kind (`FINE`).
+"""
+
+from __future__ import annotations
+
+import decimal
+import itertools
+import json
+import resource
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import shardviz as sv
+
+SECONDS, MIB = 1.0, 100
+
+
+def _raising(*names: str, base: type = object, **more: Any) -> Callable[[], Any]:
+    """Makes an object whose special methods of these names raise."""
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("asked a hostile object")
+
+    return type("Hostile", (base,), {**{f"__{n}__": fail for n in names}, **more})
+
+
+class Text(str):
+    """Text whose own methods lie."""
+
+    __slots__ = ()
+
+    def __str__(self) -> str:
+        raise RuntimeError("asked a hostile text")
+
+    __repr__ = __format__ = __str__  # type: ignore[assignment]
+
+
+def _recursive_list() -> list:
+    value: list = []
+    value.append(value)
+    return value
+
+
+def _recursive_dict() -> dict:
+    value: dict = {}
+    value["a"] = value
+    return value
+
+
+def _deep() -> list:
+    value: list = []
+    for _ in range(5000):
+        value = [value]
+    return value
+
+
+#: label -> (kind, what makes the value)
+VALUES: dict[str, tuple[str, Callable[[], Any]]] = {
+    "endless count": ("iterator", itertools.count),
+    "endless text": ("iterator", lambda: itertools.repeat("a")),
+    "endless pairs": ("iterator", lambda: (("a", 1) for _ in itertools.count())),
+    "endless arrays": ("iterator", lambda: (sv.array("x", (8,)) for _ in itertools.count())),
+    "range of a trillion": ("range", lambda: range(10**12)),
+    "list of such a range": ("list", lambda: [range(10**12)]),
+    "numpy array": ("array", lambda: np.zeros(3)),
+    "numpy text": ("array", lambda: np.array(["a", "b"])),
+    "numpy objects": ("array", lambda: np.array([None, object()])),
+    "jax array": ("array", lambda: jnp.ones(3)),
+    "jax matrix of bools": ("array", lambda: jnp.ones((2, 2), bool)),
+    "hostile text": ("text", lambda: Text("a\ud800")),
+    "lone surrogate": ("text", lambda: "a\ud800"),
+    "control character": ("text", lambda: "a\x00b"),
+    "a million letters": ("text", lambda: "x" * 1_000_000),
+    "brackets": ("text", lambda: "(" * 5000),
+    "nan": ("number", lambda: float("nan")),
+    "infinity": ("number", lambda: float("inf")),
+    "negative and huge": ("number", lambda: -(10**5000)),
+    "decimal": ("number", lambda: decimal.Decimal("1.5")),
+    "complex": ("number", lambda: 4j),
+    "bytes": ("bytes", lambda: b"data=4"),
+    "bytearray": ("bytes", lambda: bytearray(b"a")),
+    "memoryview": ("bytes", lambda: memoryview(b"a")),
+    "list of itself": ("list", _recursive_list),
+    "dict of itself": ("dict", _recursive_dict),
+    "deep lists": ("list", _deep),
+    "list of nan": ("list", lambda: [float("nan")]),
+    "set of objects": ("set", lambda: {object()}),
+    "ellipsis": ("object", lambda: ...),
+    "object": ("object", object),
+    "module": ("object", lambda: json),
+    "slice": ("object", lambda: slice(None)),
+    "hostile repr": ("object", _raising("repr", "str", "format")),
+    "hostile len": ("object", _raising("len", "iter", "getitem")),
+    "hostile eq": ("object", _raising("eq", "ne", "lt", "gt")),
+    "hostile bool": ("object", _raising("bool")),
+    "hostile hash": ("object", _raising("hash")),
+    "hostile array": ("object", _raising("array", "index", "int", "float")),
+    "hostile list": ("list", _raising("len", "iter", "repr", "getitem", base=list)),
+    "hostile dict": ("dict", _raising("len", "iter", "repr", "items", base=dict)),
+    "hostile attributes": ("object", _raising("getattr", "bool", "repr", "hash", "eq")),
+}  # fmt: skip
+
+MESH = sv.mesh(data=4, model=2)
+RULES = sv.rules(("batch", "data"), ("mlp", "model"))
+ARRAY = sv.array("x", (8, 8))
+ROWS = [("w", (8, 12), "embed mlp")]
+LAYOUT = sv.layout((8, 12), "data", MESH)
+PROGRAM = sv.program(abs, ARRAY, mesh=MESH)
+DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
+SHAPE = jax.ShapeDtypeStruct((8,), "float32")
+
+#: `function(argument)` -> the function of that argument
+ARGUMENTS: dict[str, Callable[[Any], Any]] = {
+    "mesh(axes)": lambda v: sv.mesh(v),
+    "mesh(name)": lambda v: sv.mesh([(v, 4)]),
+    "mesh(size)": lambda v: sv.mesh(data=v),
+    "mesh(axis_types)": lambda v: sv.mesh(data=4, axis_types=v),
+    "mesh(device_ids)": lambda v: sv.mesh(data=4, device_ids=v),
+    "mesh(processes)": lambda v: sv.mesh(data=4, processes=v),
+    "rules(pairs)": lambda v: sv.rules(v),
+    "rules(name)": lambda v: sv.rules((v, "data")),
+    "rules(axes)": lambda v: sv.rules(("batch", v)),
+    "array(name)": lambda v: sv.array(v, (8,)),
+    "array(shape)": lambda v: sv.array("x", v),
+    "array(size)": lambda v: sv.array("x", (8, v)),
+    "array(logical)": lambda v: sv.array("x", (8, 8), v),
+    "array(dtype)": lambda v: sv.array("x", (8,), dtype=v),
+    "array(spec)": lambda v: sv.array("x", (8,), spec=v),
+    "resolve(names)": lambda v: sv.resolve(v, RULES, shape=(8, 8)),
+    "resolve(rules)": lambda v: sv.resolve("batch", v),
+    "resolve(mesh)": lambda v: sv.resolve("batch", RULES, mesh=v),
+    "resolve(shape)": lambda v: sv.resolve("batch", RULES, mesh=MESH, shape=v),
+    "resolve(dialect)": lambda v: sv.resolve("batch", RULES, dialect=v),
+    "layout(thing)": lambda v: sv.layout(v, "data", MESH),
+    "layout(spec)": lambda v: sv.layout((8, 12), v, MESH),
+    "layout(entry)": lambda v: sv.layout((8, 12), (v,), MESH),
+    "layout(mesh)": lambda v: sv.layout((8, 12), "data", v),
+    "layout(rules)": lambda v: sv.layout(sv.array("x", (8,), "batch"), mesh=MESH, rules=v),
+    "layout(dtype)": lambda v: sv.layout((8, 12), "data", MESH, dtype=v),
+    "layout(dialect)": lambda v: sv.layout(ARRAY, mesh=MESH, rules=RULES, dialect=v),
+    "audit(tree)": lambda v: sv.audit(v, RULES, MESH),
+    "audit(rules)": lambda v: sv.audit(ROWS, v, MESH),
+    "audit(mesh)": lambda v: sv.audit(ROWS, RULES, v),
+    "audit(dialect)": lambda v: sv.audit(ROWS, RULES, MESH, dialect=v),
+    "to_jax(thing)": lambda v: sv.to_jax(v),
+    "text(thing)": lambda v: sv.text(v),
+    "text(width)": lambda v: sv.text(MESH, v),
+    "plot(thing)": lambda v: sv.plot(v),
+    "plot(dims)": lambda v: sv.plot(LAYOUT, dims=v),
+    "plot(by)": lambda v: sv.plot(MESH, by=v),
+    "plot(colour)": lambda v: sv.plot(MESH, colour=v),
+    "plot(view)": lambda v: sv.plot(LAYOUT, view=v),
+    "plot(theme)": lambda v: sv.plot(MESH, theme=v),
+    "explore(thing)": lambda v: sv.explore(v),
+    "program(fn)": lambda v: sv.program(v, ARRAY, mesh=MESH),
+    "program(array)": lambda v: sv.program(abs, v, mesh=MESH),
+    "program(mesh)": lambda v: sv.program(abs, ARRAY, mesh=v),
+    "program(rules)": lambda v: sv.program(abs, ARRAY, mesh=MESH, rules=v),
+    "program(dialect)": lambda v: sv.program(abs, ARRAY, mesh=MESH, dialect=v),
+    "program(in_specs)": lambda v: sv.program(abs, ARRAY, mesh=MESH, in_specs=v),
+    "program(donate)": lambda v: sv.program(abs, ARRAY, mesh=MESH, donate=v),
+    "program(name)": lambda v: sv.program(abs, ARRAY, mesh=MESH, name=v),
+    "plan(program)": lambda v: sv.plan(v),
+    "compile(program)": lambda v: sv.compile(v),
+    "compile(target)": lambda v: sv.compile(PROGRAM, v),
+    "compile(options)": lambda v: sv.compile(PROGRAM, options=v),
+    "stages(program)": lambda v: sv.stages(v),
+    "run(program)": lambda v: sv.run(v),
+    "run(repeat)": lambda v: sv.run(PROGRAM, repeat=v),
+    "effects(thing)": lambda v: sv.effects(v),
+    "observed_order(program)": lambda v: sv.observed_order(v),
+    "cached(fn)": lambda v: sv.cached(v),
+    "cached(size)": lambda v: sv.cached(abs, size=v),
+    "compare_meshes(mesh)": lambda v: sv.compare_meshes(v, DEVICES, abs, SHAPE),
+    "compare_meshes(fn)": lambda v: sv.compare_meshes(DEVICES, DEVICES, v, SHAPE),
+    "topology(text)": lambda v: sv.topology(v),
+    "save_html(path)": lambda v: EXPLORER.save_html(v),
+}  # fmt: skip
+EXPLORER = sv.explore(MESH)
+
+#: what is right for an argument: kinds of values, or single values
+FINE: dict[str, tuple[str, ...]] = {
+    "text(thing)": ("jax array", "jax matrix of bools"),
+    "plot(thing)": ("jax array", "jax matrix of bools"),
+    "program(array)": ("array",),
+    "array(logical)": ("numpy text",),
+    "compile(options)": ("dict",),
+    "program(name)": ("text",),
+    "text(width)": ("negative and huge",),  # text has a least width
+    "audit(tree)": ("numpy array", "jax array", "jax matrix of bools", "hostile dict"),
+    "resolve(names)": ("numpy text",),
+}
+
+
+def cases() -> list[tuple[str, str]]:
+    """Every argument with every value that is wrong for it."""
+    return [
+        (argument, label)
+        for argument in ARGUMENTS
+        for label, (kind, _) in VALUES.items()
+        if not {kind, label} & set(FINE.get(argument, ()))
+    ]
+
+
+def outcome(argument: str, label: str) -> str:
+    """What is not as it should be where an argument gets a value; `""` where all is."""
+    value = VALUES[label][1]()
+    before, peak = time.process_time(), _peak()
+    signal.setitimer(signal.ITIMER_REAL, 10.0)
+    try:
+        found = ARGUMENTS[argument](value)
+        if isinstance(found, sv.Report) and found.error is not None:
+            raise sv.ShardvizError(found.error.message)
+    except sv.ShardvizError as error:
+        text = str(error)
+        if not (text.isprintable() and 10 < len(text) <= 500 and text[-1] in ".?:"):
+            return f"says {text[:200]!a}"
+    except BaseException as error:  # noqa: BLE001  whatever else is raised is what is looked for
+        return f"raises {type(error).__name__}: {str(error)[:150]}"
+    else:
+        return f"takes it: {type(found).__name__}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    seconds, mib = time.process_time() - before, _peak() - peak
+    return f"takes {seconds:.1f} s, {mib:.0f} MiB" if seconds > SECONDS or mib > MIB else ""
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def _too_long(*_: Any) -> None:
+    raise TimeoutError("more than 10 s")
+
+
+def main() -> None:
+    """Prints a line of JSON for each case that is not as it should be, then how many there are."""
+    signal.signal(signal.SIGALRM, _too_long)
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), used + (4 << 30)))
+    outcome("plot(thing)", "object")  # imports what is needed
+    outcome("compile(target)", "object")
+    for argument, label in cases():
+        wrong = outcome(argument, label)
+        if wrong:
+            print(json.dumps([argument, label, ascii(wrong)]), flush=True)
+    print(json.dumps(len(cases())), flush=True)
+    EXPLORER.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
