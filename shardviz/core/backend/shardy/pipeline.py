@@ -8,7 +8,7 @@ jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules.
 first, and jaxlib offers no pass that does. Every elementwise operation propagates shardings alike,
 so an elementwise CHLO operation is replaced by one that Shardy knows, which keeps its name in an
 attribute. A composite operation becomes a call of its decomposition, and a concatenation loses
-operands without elements.
+operands without elements. XLA also inlines every call first, and so does `inlining`.
 
 None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager, under names
 that may change. So they are looked up, and `available` says in one sentence what is missing.
@@ -24,6 +24,7 @@ from typing import Any
 import jax
 from jaxlib.mlir import ir
 
+from shardviz.core.backend.shardy.inlining import inline_calls
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
@@ -228,8 +229,8 @@ def available() -> str:
     return ""
 
 
-def propagate(module: Any, per_call: bool = False) -> Any:
-    """A copy of a lowered module in which Shardy has settled every value's sharding.
+def propagate(module: Any) -> Any:
+    """A copy of a lowered module, calls inlined, in which Shardy has settled every sharding.
 
     Every operation says where its axes came from (`sdy.sharding_origins`), which steps crossed it
     (`sdy.propagation_edges`) and by which rule (`sdy.sharding_rule`). No reshard is inserted.
@@ -237,15 +238,14 @@ def propagate(module: Any, per_call: bool = False) -> Any:
     Args:
         module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is, since jax
             keeps it.
-        per_call: whether every call of a function gets a copy of its own, with the origins and
-            steps of that call. What is compiled is one copy for all calls that are split alike.
 
     Raises:
         ProgramError: where jaxlib has no such passes.
         Exception: whatever a pass raises.
     """
     _refuse()
-    passes = [p for p in _passes(debug=True) if not (per_call and _name(p) == _SHARE_CALLS)]
+    # Of the calls that are left, each has a copy of its function, with its own origins and steps.
+    passes = [p for p in _passes(debug=True) if _name(p) != _SHARE_CALLS]
     if grouped(module):
         # The groups stay in, so that PlanReader can name them.
         passes = [_without(p, _ORIGINS) for p in passes if _name(p) != _UNGROUP]
@@ -305,6 +305,7 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         # Cloned, not printed and parsed: that takes three times as long as all that is done here.
         copy = module.operation.clone()
         rewrite_operations(copy)
+        inline_calls(copy)
         read_invariants_outside(copy)
         _manager(passes).run(copy)
     return copy
