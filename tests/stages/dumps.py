@@ -7,6 +7,7 @@ dict of case and mesh -> Entry.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import re
@@ -84,6 +85,62 @@ def entry(case: Any, mesh: str) -> Entry:
         dumped.partition_s,
         dumped.reason,
     )
+
+
+def propagated_entry(case: Any, mesh: str) -> Entry:
+    """The same with a compile that ends once XLA has propagated; nothing is partitioned.
+
+    Takes a tenth of the time: the partitioner refuses an operation that is put into the program.
+    """
+    import jax
+
+    from shardviz.core.backend.compile import lower
+    from shardviz.core.backend.partitioner import PASSES, dump_root
+    from shardviz.core.backend.shardy.build_plan import plan_program
+    from shardviz.core.backend.targets import choose, device_mesh
+
+    program = case.program(mesh)
+    axes = program.mesh.axis_names, program.mesh.axis_sizes
+    ending = program.replace(fn=_ending(program.fn), out_specs=None)
+    if program.out_specs is not None:
+        ending = ending.replace(out_specs=(program.out_specs, None))
+    lowered = lower(ending, device_mesh(program.mesh, choose("cpu", program.mesh.size)))
+    with tempfile.TemporaryDirectory(dir=dump_root()) as folder:
+        options = {**OPTIONS, "xla_dump_to": folder, "xla_dump_hlo_pass_re": PASSES}
+        try:
+            lowered.stage.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if "PartitionId" not in str(error):
+                raise
+        propagated = _proto(folder, "after_shardy-xla")
+        settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
+    plan = plan_program(program)
+    return Entry(*axes, (), b"", propagated, settled, plan, 0.0, None, "not partitioned")
+
+
+def _ending(fn: Any) -> Any:
+    """A function with one more result, whose operation the partitioner refuses."""
+    number = _partition_number()
+
+    @functools.wraps(fn)
+    def with_number(*args: Any) -> Any:
+        return fn(*args), number.bind()
+
+    return with_number
+
+
+@functools.cache
+def _partition_number() -> Any:
+    import jax
+    import numpy as np
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+    from jaxlib.mlir.dialects import stablehlo
+
+    made = Primitive("partition_number")
+    made.def_abstract_eval(lambda: jax.core.ShapedArray((), np.dtype("uint32")))
+    mlir.register_lowering(made, lambda context: [stablehlo.partition_id()])
+    return made
 
 
 def _proto(folder: str, word: str) -> bytes:

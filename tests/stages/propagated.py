@@ -29,7 +29,7 @@ _OPCODES: Mapping[str, str] = {
     "sharding_constraint": "copy",
 }
 # What XLA itself puts in to carry values, or to make and leave a shard_map.
-_CARRIERS = {"parameter", "constant", "tuple", "get-tuple-element", "call"}
+_CARRIERS = {"parameter", "constant", "tuple", "get-tuple-element", "call", "partition-id"}
 _MANUAL = {"SPMDFullToShardShape", "SPMDShardToFullShape"}
 
 
@@ -168,7 +168,10 @@ def _is_users(key: Key) -> bool:
 
 def _results(entry: Entry, module: Module, found: Comparison) -> None:
     results = [op for op in entry.plan.ops if op.kind == "result"]
-    for op, (shape, blocks) in zip(results, _values(module.root, entry), strict=True):
+    theirs = list(_values(module.root, entry))
+    if not entry.partitioned:
+        theirs.pop()  # the operation that ended the compile
+    for op, (shape, blocks) in zip(results, theirs, strict=True):
         mine = of_spec(op.spec, len(op.shape), entry.axis_names, entry.axis_sizes)
         found.compared += 1
         if (op.shape, op.dtype) != (shape.dims, shape.dtype) or mine != blocks:

@@ -1,10 +1,10 @@
-"""Puts the operations of called functions in place of the calls, as XLA does before it propagates.
+"""Inlines calls and removes what nothing reads, as XLA does before it propagates.
 
 The order matters: a constraint is also applied to the operation that makes its operand, and a call
 is no such operation. So where a constraint follows `jax.nn.relu`, which jax lowers to a call, the
 shardings with the call in place are others than those without it.
 
-XLA inlines when the program is in HLO (its pass is `call-inliner`); MLIR's own pass `inline` leaves
+XLA does both when the program is in HLO (in its pass `call-inliner`); MLIR's own pass `inline` leaves
 calls alone in jaxlib's registry. What was inlined keeps its location, and that of every call around
 it, as a `callsite` in MLIR's words; each call has a number, since two may stand on one line.
 """
@@ -20,6 +20,16 @@ from jaxlib.mlir import ir
 CALL = "func.call"
 _NUMBERED = "shardviz.call "
 _ATTRIBUTES, _INLINEABLE = "mhlo.frontend_attributes", "inlineable"
+# What has effects beside its results, or that XLA takes to have some, such as collectives.
+_KEPT = frozenset(
+    f"stablehlo.{name}"
+    for name in (
+        *("all_gather", "all_reduce", "all_to_all", "collective_broadcast", "collective_permute"),
+        *("reduce_scatter", "cross-replica-sum", "infeed", "outfeed", "recv", "send", "rng"),
+        *("return", "create_token", "after_all"),
+    )
+)
+_CONSTRAINT = "sdy.sharding_constraint"
 # Host computations of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
 _LEFT = ("false", "xla_late")
 
@@ -52,6 +62,24 @@ def inline_calls(module: Any) -> None:
             elif (name := call.attributes["callee"].value) not in left:
                 left.add(name)
                 waiting += _calls_in(function)
+
+
+def remove_dead(module: Any) -> None:
+    """Removes, in place, every operation without effects whose results nothing reads.
+
+    >>> import jax
+    >>> def three(x):
+    ...     x.sum()
+    ...     return x * 3
+    >>> module = jax.jit(three).lower(jax.numpy.ones(8)).compiler_ir("stablehlo").operation.clone()
+    >>> "reduce" in str(module)
+    True
+    >>> remove_dead(module)
+    >>> "reduce" in str(module)
+    False
+    """
+    for function in functions_of(module).values():
+        _remove_dead_in(function)
 
 
 def functions_of(module: Any) -> dict[str, Any]:
@@ -124,3 +152,29 @@ def _with_inner(op: Any) -> Iterator[Any]:
         for block in region.blocks:
             for item in block.operations:
                 yield from _with_inner(item.operation)
+
+
+def _remove_dead_in(op: Any) -> None:
+    for region in op.regions:
+        for block in region.blocks:
+            # From the last one on, so that what only dead operations read is dead, too.
+            for item in reversed(list(block.operations)):
+                inner = item.operation
+                if _is_read(inner) or _has_effects(inner):
+                    _remove_dead_in(inner)
+                else:
+                    inner.erase()
+
+
+def _is_read(op: Any) -> bool:
+    return any(True for result in op.results for _ in result.uses)
+
+
+def _has_effects(op: Any) -> bool:
+    if op.name == "stablehlo.custom_call":
+        effect = op.attributes.get("has_side_effect")
+        return effect is not None and bool(effect)
+    if op.name in _KEPT or not (op.name == _CONSTRAINT or op.name.startswith("stablehlo.")):
+        return True
+    inner = (item for region in op.regions for block in region.blocks for item in block.operations)
+    return any(i.operation.name != "stablehlo.return" and _has_effects(i.operation) for i in inner)

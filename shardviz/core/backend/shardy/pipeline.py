@@ -24,7 +24,7 @@ from typing import Any
 import jax
 from jaxlib.mlir import ir
 
-from shardviz.core.backend.shardy.inlining import inline_calls
+from shardviz.core.backend.shardy.inlining import inline_calls, remove_dead
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
@@ -306,6 +306,7 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         copy = module.operation.clone()
         rewrite_operations(copy)
         inline_calls(copy)
+        remove_dead(copy)
         read_invariants_outside(copy)
         _manager(passes).run(copy)
     return copy
