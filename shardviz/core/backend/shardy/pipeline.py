@@ -25,11 +25,10 @@ import jax
 from jaxlib.mlir import ir
 
 from shardviz.core.backend.shardy.inlining import inline_calls, remove_dead
+from shardviz.core.backend.shardy.simplification import REPLACES, simplify
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
-#: The attribute of a replacement that holds the name of the operation it replaces.
-REPLACES = "shardviz.replaces"
 # XLA does not decompose these, and Shardy knows them as custom calls of these names.
 _CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
 _CONCATENATE = "stablehlo.concatenate"
@@ -37,7 +36,7 @@ _COMPOSITE = "stablehlo.composite"
 # The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding crosses it.
 _LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
 _ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
-_REPLACEMENTS = frozenset({"stablehlo.custom_call", _ONE, _TWO, _TEST})
+_REPLACEMENTS = frozenset({"stablehlo.custom_call", "stablehlo.reshape", _ONE, _TWO, _TEST})
 
 
 def rewrite_operations(module: Any) -> None:
@@ -305,6 +304,7 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         # Cloned, not printed and parsed: that takes three times as long as all that is done here.
         copy = module.operation.clone()
         rewrite_operations(copy)
+        simplify(copy)
         inline_calls(copy)
         remove_dead(copy)
         read_invariants_outside(copy)
