@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import stablehlo
 
 from shardviz.core.backend.shardy.attributes import defining_op
 
@@ -63,6 +64,8 @@ def simplify(module: Any) -> None:
         for op in list(_operations(module)):
             if op.name == "stablehlo.dynamic_slice":
                 _slice(op)
+            elif op.name == "stablehlo.gather":
+                _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
             elif op.name == _BROADCAST and _adds_only_ones(op):
@@ -160,18 +163,35 @@ def _in_order(op: Any) -> bool:
 
 def _slice(op: Any) -> None:
     """Puts a slice in place of a dynamic slice at constant positions."""
-    operand, *positions = op.operands
-    starts = [_number(position) for position in positions]
-    if any(start is None for start in starts):
+    starts = [_number(position) for position in list(op.operands)[1:]]
+    if None not in starts:
+        _slice_at(op, dict(enumerate(starts)))
+
+
+def _slice_of_gather(op: Any) -> None:
+    """The same for a gather of one slice, which is what `vmap` makes of a dynamic slice."""
+    indices = defining_op(op.operands[1])
+    numbers = stablehlo.GatherDimensionNumbers(op.attributes["dimension_numbers"])
+    whole = len(numbers.offset_dims) == len(ir.ShapedType(op.results[0].type).shape)
+    if indices is None or not whole or list(numbers.collapsed_slice_dims):
         return
-    shape = ir.ShapedType(operand.type).shape
-    sizes = ir.ShapedType(op.results[0].type).shape
+    parts = indices.operands if indices.name == "stablehlo.concatenate" else op.operands[1:2]
+    starts = [_number(part) for part in parts]
+    dims = list(numbers.start_index_map)
+    if None not in starts and len(starts) == len(dims):
+        _slice_at(op, dict(zip(dims, starts, strict=True)))
+
+
+def _slice_at(op: Any, positions: dict[int, Any]) -> None:
+    """Puts a slice in place of an operation; it begins at the positions, where they fit."""
+    full, sizes = (ir.ShapedType(v.type).shape for v in (op.operands[0], op.results[0]))
     starts = [
-        min(max(int(start or 0), 0), full - size)
-        for start, full, size in zip(starts, shape, sizes, strict=True)
+        min(max(int(positions.get(dim, 0)), 0), whole - size)
+        for dim, (whole, size) in enumerate(zip(full, sizes, strict=True))
     ]
     limits = [start + size for start, size in zip(starts, sizes, strict=True)]
-    _replace(op, "stablehlo.slice", operand, _slicing(starts, limits, [1] * len(starts)))
+    attributes = _slicing(starts, limits, [1] * len(starts))
+    _replace(op, "stablehlo.slice", op.operands[0], attributes)
 
 
 def _number(value: Any) -> Number | None:
