@@ -1,5 +1,8 @@
 """`python -m tests.stages.dumps FILE`: compiles every case on every mesh, and keeps what came out.
 
+`python -m tests.stages.dumps FILE propagated` does so with the programs of `nested` and some of
+`random_programs`, only until XLA has propagated.
+
 In a process of its own, since it needs more devices than the other tests. FILE then holds a pickled
 dict of case and mesh -> Entry.
 """
@@ -177,13 +180,20 @@ def _each(text: str) -> list[str]:
     return re.findall(r"<@\w+, \[[^\]]*\][^>]*>", text)
 
 
-def main(path: str) -> None:
-    """Compiles them all."""
+def main(path: str, which: str = "all") -> None:
+    """Compiles them all; with `which` "propagated", those that end once XLA has propagated."""
     import jax
 
+    from tests.stages import nested, random_programs
     from tests.stages.programs import CASES, DEVICES
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
+    if which == "propagated":
+        cases = (*nested.CASES, *map(random_programs.program, random_programs.TESTED))
+        pairs = [(case, mesh) for case in cases for mesh in case.meshes]
+        ended = {(case.name, mesh): propagated_entry(case, mesh) for case, mesh in pairs}
+        Path(path).write_bytes(pickle.dumps(ended))
+        return
     begun = time.perf_counter()
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         jax.jit(lambda x: x).lower(1.0).compile(compiler_options=QUICKER)
@@ -198,4 +208,4 @@ if __name__ == "__main__":
     # So that what is pickled names this module as the tests import it.
     from tests.stages import dumps
 
-    dumps.main(sys.argv[1])
+    dumps.main(*sys.argv[1:])

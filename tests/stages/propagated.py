@@ -92,7 +92,7 @@ def compare(entry: Entry) -> Comparison:
 
 def _hold(entry: Entry, key: Key, mine: list[Blocks], their: list, found: Comparison) -> None:
     # XLA may have merged equal operations, or made copies; we list some constraints as what they
-    # constrain. What has the same name cannot be told apart then.
+    # constrain. Which of them has which name is not known then.
     fewer, more = sorted((mine, their), key=len)
     if Counter(mine) == Counter(their) or (len(fewer) < len(more) and set(fewer) <= set(more)):
         return
@@ -102,9 +102,7 @@ def _hold(entry: Entry, key: Key, mine: list[Blocks], their: list, found: Compar
         found.differences.append(f"{key}: plan {_shown(mine)}, XLA {_shown(their)}")
 
 
-def _by_shape(
-    entry: Entry, key: Key, mine: list[Blocks], alike: int, found: Comparison
-) -> None:
+def _by_shape(entry: Entry, key: Key, mine: list[Blocks], alike: int, found: Comparison) -> None:
     """Compares what XLA's module has no name for with what Shardy's dump has of its shape.
 
     Args:

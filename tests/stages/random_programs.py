@@ -1,15 +1,24 @@
 """Programs that nobody wrote: functions in each other, constraints, shard_maps, loops, derivatives.
 
-`program(seed)` is always the same program. All values of a program have one shape, inside a
-shard_map that of a block, so that any step can follow any other.
+`program(seed)` is always the same program. `python -m tests.stages.random_programs 500` compares
+the plans of the first 500 with XLA's own propagation, and counts what it finds.
+
+All values of a program have one shape, inside a shard_map that of a block, so that any step can
+follow any other.
 """
 
 from __future__ import annotations
 
+import os
 import random
+import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+if __name__ == "__main__":
+    os.environ["JAX_PLATFORMS"] = "cpu"
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +28,7 @@ from tests.stages.programs import Case
 
 MESHES = ("data=4, model=2", "data=2, model=2", "data=2, fsdp=2, model=2")
 SHAPES = ((16, 16), (8, 16, 16))
+TESTED = range(40)  # those in the tests
 
 Body = Callable[[Any, Any], Any]
 
@@ -63,7 +73,7 @@ class Builder:
         """One step of any kind that is allowed here."""
         kinds = dict(SIMPLE)
         if self.axes:
-            kinds |= {name: make for name, make in CONSTRAINTS.items()}
+            kinds |= CONSTRAINTS
         if self.depth > 0:
             kinds |= NESTED
             if self.axes:
@@ -210,8 +220,7 @@ def _remat(b: Builder) -> Body:
 
 
 def _vmapped(b: Builder) -> Body:
-    fn = replace(b, axes=()).body() if b.rank > 2 else None
-    if fn is None:
+    if b.rank < 3:
         return b.body()
     inner = replace(b, axes=(), rank=b.rank - 1).body()
     return lambda x, y: jax.vmap(inner)(x, y)
@@ -260,7 +269,12 @@ def _for_loop(b: Builder) -> Body:
 
 def _branches(b: Builder) -> Body:
     one, two = b.body(), b.body()
-    return lambda x, y: jax.lax.cond(jnp.sum(x) > 0, one, two, x, y)
+
+    # XLA refuses branches that end with different constraints.
+    def doubled(fn: Body) -> Body:
+        return lambda x, y: fn(x, y) * 2
+
+    return lambda x, y: jax.lax.cond(jnp.sum(x) > 0, doubled(one), doubled(two), x, y)
 
 
 NESTED: Makers = {
@@ -280,9 +294,7 @@ NESTED: Makers = {
 
 def _while_loop(b: Builder) -> Body:
     fn = b.body()
-    return lambda x, y: jax.lax.while_loop(
-        lambda c: jnp.sum(c) < 10, lambda c: fn(c, y) + 1, x
-    )
+    return lambda x, y: jax.lax.while_loop(lambda c: jnp.sum(c) < 10, lambda c: fn(c, y) + 1, x)
 
 
 NO_GRADIENT: Makers = {"while loop": _while_loop}
@@ -294,12 +306,12 @@ def _shard_map(b: Builder) -> Body:
     rest = tuple(a for a in b.axes if a not in axes)
     inside, outside = b.spec(axes, some=True), b.spec(axes, some=True)
     fn = replace(b, axes=rest, manual=True).body()
-    names = {"axis_names": set(axes)}
 
     def run(x: Any, y: Any) -> Any:
         options: dict[str, Any] = {"in_specs": (inside, outside), "out_specs": inside}
+        options |= {"axis_names": set(axes), "check_vma": False}
         local = lambda x, y: fn(x, x)  # noqa: E731  y is split otherwise
-        return jax.shard_map(local, **options, **names, check_vma=False)(x, y)
+        return jax.shard_map(local, **options)(x, y)
 
     return run
 
@@ -325,3 +337,46 @@ def _text(spec: P) -> str:
         return f"({', '.join(dim)})" if isinstance(dim, tuple) else str(dim)
 
     return ", ".join(entry(dim) for dim in spec)
+
+
+def main(count: int) -> int:
+    """Compares the plans of the first programs with XLA's propagation; prints what it finds.
+
+    Returns:
+        how many programs have a difference.
+    """
+    from tests.stages.dumps import propagated_entry
+    from tests.stages.programs import DEVICES
+    from tests.stages.propagated import compare
+
+    jax.config.update("jax_num_cpu_devices", DEVICES)
+    total: Counter[str] = Counter()
+    kinds: Counter[str] = Counter()
+    for case in map(program, range(count)):
+        try:
+            found = compare(propagated_entry(case, case.meshes[0]))
+        except jax.errors.JaxRuntimeError as error:
+            total["programs that XLA refuses"] += 1
+            print(f"{case.name}: {str(error)[:200]}")
+            continue
+        total["programs"] += 1
+        total["programs with differences"] += bool(found.differences)
+        total["values compared by name"] += found.compared
+        total["values compared by shape"] += found.by_shape
+        total["values inside a shard_map over all axes"] += found.manual
+        total["values resharded after the propagation"] += len(found.resharded)
+        total["values that a loop only passes through"] += found.invariant
+        total["values that XLA has computed or left out"] += len(found.ours_only)
+        kinds.update(key.opcode for key in found.ours_only)
+        for difference in found.differences:
+            print(f"{case.name} on {case.meshes[0]}: {difference[:300]}")
+    for name, number in total.items():
+        print(f"{number:6,} {name}")
+    print("left out:", ", ".join(f"{number} {kind}" for kind, number in kinds.most_common()))
+    return total["programs with differences"]
+
+
+if __name__ == "__main__":
+    from tests.stages import random_programs
+
+    sys.exit(bool(random_programs.main(int(sys.argv[1]) if len(sys.argv) > 1 else 500)))

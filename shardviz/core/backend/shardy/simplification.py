@@ -33,7 +33,7 @@ _NEUTRAL = {
     "stablehlo.add": (0, True),
     "stablehlo.subtract": (0, False),
 }
-_COMPUTED: dict[str, Callable[..., Number]] = {
+_COMPUTED: dict[str, Callable[..., Any]] = {
     "stablehlo.add": operator.add,
     "stablehlo.subtract": operator.sub,
     "stablehlo.multiply": operator.mul,
