@@ -10,6 +10,7 @@ from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import attributes, pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.build_plan import lower_to_plan
+from shardviz.core.backend.shardy.inlining import call_around
 from shardviz.core.backend.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program
@@ -30,14 +31,19 @@ def propagated(request, eight_devices):
     fn, letters, _ = test_constructs.COVERED[request.param]
     made = program(fn, **{a: test_constructs.ARGUMENTS[a] for a in letters})
     lowered = lower_to_plan(made, trace(made, abstract_mesh(MESH)))
-    return pipeline.propagate(lowered.module, per_call=True)
+    return pipeline.propagate(lowered.module)
+
+
+def own(location):
+    around = call_around(location)
+    return location if around is None else own(around[2])
 
 
 def test_a_location_is_what_its_text_says(propagated):
     cache, functions = AttributeCache(), set()
     for op in operations(propagated.operation):
         location = cache.location(op)
-        assert location == attributes.source_location(str(op.location))
+        assert location == attributes.source_location(str(own(op.location)))
         functions.update(location.calls)
     assert functions
 

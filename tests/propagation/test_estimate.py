@@ -315,7 +315,7 @@ def test_axes_of_size_one_cost_nothing():
 CAUSES = {
     "sort along a split dimension": [
         "x is split over data along dimension 0 and sort needs it split along dimension 1.",
-        "jit(sort) gives it as P('data', None), and sort is split over data.",
+        "The result is requested as P('data', None), and sort is split over data.",
     ],
     "row parallel": [
         "dot_general sums over its inner dimension, which is split over model: each device has a"

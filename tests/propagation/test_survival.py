@@ -42,7 +42,7 @@ def test_values_that_are_split_alike_are_planned(name, survived):
 
 
 def test_what_a_shard_map_takes_says_so(survived, eight_devices):
-    made = plan(PROGRAMS["shard_map under jit"], x=X)
+    made = plan(PROGRAMS["shard_map in a scan"], x=X)
     assert spec(made.op("shard_map")) == "P('data', None)"
     explanation = str(made.why("reshard"))
     assert "Dimension 0 (16) is split over data, which in_specs of shard_map (" in explanation

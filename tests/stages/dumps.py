@@ -1,5 +1,8 @@
 """`python -m tests.stages.dumps FILE`: compiles every case on every mesh, and keeps what came out.
 
+`python -m tests.stages.dumps FILE propagated` does so with the programs of `nested` and some of
+`random_programs`, only until XLA has propagated.
+
 In a process of its own, since it needs more devices than the other tests. FILE then holds a pickled
 dict of case and mesh -> Entry.
 """
@@ -7,6 +10,7 @@ dict of case and mesh -> Entry.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import pickle
 import re
@@ -86,6 +90,62 @@ def entry(case: Any, mesh: str) -> Entry:
     )
 
 
+def propagated_entry(case: Any, mesh: str) -> Entry:
+    """The same with a compile that ends once XLA has propagated; nothing is partitioned.
+
+    Takes a tenth of the time: the partitioner refuses an operation that is put into the program.
+    """
+    import jax
+
+    from shardviz.core.backend.compile import lower
+    from shardviz.core.backend.partitioner import PASSES, dump_root
+    from shardviz.core.backend.shardy.build_plan import plan_program
+    from shardviz.core.backend.targets import choose, device_mesh
+
+    program = case.program(mesh)
+    axes = program.mesh.axis_names, program.mesh.axis_sizes
+    ending = program.replace(fn=_ending(program.fn), out_specs=None)
+    if program.out_specs is not None:
+        ending = ending.replace(out_specs=(program.out_specs, None))
+    lowered = lower(ending, device_mesh(program.mesh, choose("cpu", program.mesh.size)))
+    with tempfile.TemporaryDirectory(dir=dump_root()) as folder:
+        options = {**OPTIONS, "xla_dump_to": folder, "xla_dump_hlo_pass_re": PASSES}
+        try:
+            lowered.stage.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError as error:
+            if "PartitionId" not in str(error):
+                raise
+        propagated = _proto(folder, "after_shardy-xla")
+        settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
+    plan = plan_program(program)
+    return Entry(*axes, (), b"", propagated, settled, plan, 0.0, None, "not partitioned")
+
+
+def _ending(fn: Any) -> Any:
+    """A function with one more result, whose operation the partitioner refuses."""
+    number = _partition_number()
+
+    @functools.wraps(fn)
+    def with_number(*args: Any) -> Any:
+        return fn(*args), number.bind()
+
+    return with_number
+
+
+@functools.cache
+def _partition_number() -> Any:
+    import jax
+    import numpy as np
+    from jax.extend.core import Primitive
+    from jax.interpreters import mlir
+    from jaxlib.mlir.dialects import stablehlo
+
+    made = Primitive("partition_number")
+    made.def_abstract_eval(lambda: jax.core.ShapedArray((), np.dtype("uint32")))
+    mlir.register_lowering(made, lambda context: [stablehlo.partition_id()])
+    return made
+
+
 def _proto(folder: str, word: str) -> bytes:
     (found,) = Path(folder).glob(f"*.{word}.*.pb")
     return found.read_bytes()
@@ -120,13 +180,20 @@ def _each(text: str) -> list[str]:
     return re.findall(r"<@\w+, \[[^\]]*\][^>]*>", text)
 
 
-def main(path: str) -> None:
-    """Compiles them all."""
+def main(path: str, which: str = "all") -> None:
+    """Compiles them all; with `which` "propagated", those that end once XLA has propagated."""
     import jax
 
+    from tests.stages import nested, random_programs
     from tests.stages.programs import CASES, DEVICES
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
+    if which == "propagated":
+        cases = (*nested.CASES, *map(random_programs.program, random_programs.TESTED))
+        pairs = [(case, mesh) for case in cases for mesh in case.meshes]
+        ended = {(case.name, mesh): propagated_entry(case, mesh) for case, mesh in pairs}
+        Path(path).write_bytes(pickle.dumps(ended))
+        return
     begun = time.perf_counter()
     with contextlib.suppress(jax.errors.JaxRuntimeError):
         jax.jit(lambda x: x).lower(1.0).compile(compiler_options=QUICKER)
@@ -141,4 +208,4 @@ if __name__ == "__main__":
     # So that what is pickled names this module as the tests import it.
     from tests.stages import dumps
 
-    dumps.main(sys.argv[1])
+    dumps.main(*sys.argv[1:])

@@ -29,7 +29,7 @@ _OPCODES: Mapping[str, str] = {
     "sharding_constraint": "copy",
 }
 # What XLA itself puts in to carry values, or to make and leave a shard_map.
-_CARRIERS = {"parameter", "constant", "tuple", "get-tuple-element", "call"}
+_CARRIERS = {"parameter", "constant", "tuple", "get-tuple-element", "call", "partition-id"}
 _MANUAL = {"SPMDFullToShardShape", "SPMDShardToFullShape"}
 
 
@@ -56,6 +56,7 @@ class Comparison:
         resharded: keys of which XLA's module says otherwise and Shardy's own dump says the same as
             we: Shardy inserted reshards after it had propagated.
         manual: how many are inside a shard_map over all of the mesh, where nothing is propagated.
+        invariant: how many a loop only passes through, which XLA's loops read from outside.
     """
 
     compared: int = 0
@@ -65,18 +66,20 @@ class Comparison:
     theirs_only: list[Key] = field(default_factory=list)
     resharded: list[Key] = field(default_factory=list)
     manual: int = 0
+    invariant: int = 0
 
 
 def compare(entry: Entry) -> Comparison:
     """Holds every value of the plan against the module."""
     module = Module(entry.propagated)
     found = Comparison()
-    ours = _ours(entry)
+    ours = _ours(entry, found)
     theirs = _theirs(module, entry, set(ours))
     for key, mine in ours.items():
         their = theirs.pop(key, None) or _taken_apart(key, theirs)
         if their is None:
-            _by_shape(entry, key, mine, found)
+            alike = [k for k in ours if k[1:] == key[1:]]
+            _by_shape(entry, key, mine, sum(len(ours[k]) for k in alike), found)
         elif None in their:
             found.manual += len(mine)
         else:
@@ -88,18 +91,30 @@ def compare(entry: Entry) -> Comparison:
 
 
 def _hold(entry: Entry, key: Key, mine: list[Blocks], their: list, found: Comparison) -> None:
-    same = Counter(mine) == Counter(their)
-    # XLA may have merged equal operations, or made copies.
-    if same or (len(mine) != len(their) and set(mine) == set(their)):
+    # XLA may have merged equal operations, or made copies; we list some constraints as what they
+    # constrain. Which of them has which name is not known then.
+    fewer, more = sorted((mine, their), key=len)
+    if Counter(mine) == Counter(their) or (len(fewer) < len(more) and set(fewer) <= set(more)):
         return
-    if _settled(entry, key) == Counter(mine):
+    if Counter(mine) <= _settled(entry, key):
         found.resharded.append(key)
     else:
         found.differences.append(f"{key}: plan {_shown(mine)}, XLA {_shown(their)}")
 
 
-def _by_shape(entry: Entry, key: Key, mine: list[Blocks], found: Comparison) -> None:
+def _by_shape(entry: Entry, key: Key, mine: list[Blocks], alike: int, found: Comparison) -> None:
+    """Compares what XLA's module has no name for with what Shardy's dump has of its shape.
+
+    Args:
+        entry: the program.
+        key: its name, which XLA's module has not.
+        mine: the values of that name.
+        alike: how many of our values have its opcode, dtype and shape.
+        found: where what comes of it goes.
+    """
     settled = _settled(entry, key)
+    if not set(mine) <= set(settled) and settled.total() < alike:
+        settled.clear()  # XLA has computed some of them, and these must be among them
     if not settled:
         found.ours_only += [key] * len(mine)
         return
@@ -108,9 +123,12 @@ def _by_shape(entry: Entry, key: Key, mine: list[Blocks], found: Comparison) -> 
         found.differences.append(f"{key}: plan {_shown(mine)}, Shardy {_shown(list(settled))}")
 
 
-def _ours(entry: Entry) -> dict[Key, list[Blocks]]:
+def _ours(entry: Entry, found: Comparison) -> dict[Key, list[Blocks]]:
     values: dict[Key, list[Blocks]] = defaultdict(list)
     for op in entry.plan.ops:
+        if op.opcode == "while" and op.name in op.operands:
+            found.invariant += 1
+            continue
         # What is moved between functions, XLA has no operation for: it has inlined them.
         if op.kind != "result" and op.opcode not in ("constant", "shard_map", "reshard"):
             blocks = of_spec(op.spec, len(op.shape), entry.axis_names, entry.axis_sizes)
@@ -168,7 +186,10 @@ def _is_users(key: Key) -> bool:
 
 def _results(entry: Entry, module: Module, found: Comparison) -> None:
     results = [op for op in entry.plan.ops if op.kind == "result"]
-    for op, (shape, blocks) in zip(results, _values(module.root, entry), strict=True):
+    theirs = list(_values(module.root, entry))
+    if not entry.partitioned:
+        theirs.pop()  # the operation that ended the compile
+    for op, (shape, blocks) in zip(results, theirs, strict=True):
         mine = of_spec(op.spec, len(op.shape), entry.axis_names, entry.axis_sizes)
         found.compared += 1
         if (op.shape, op.dtype) != (shape.dims, shape.dtype) or mine != blocks:

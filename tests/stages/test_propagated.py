@@ -34,7 +34,8 @@ def test_hardly_a_value_was_left_out(dumped):
     assert sum(key.shape != () for key in missed) < 0.01 * compared
     # What is not there in our words: how XLA broadcasts, and the parts of functions like `erfc`.
     theirs = {key.opcode for f in found for key in f.theirs_only}
-    assert theirs <= {"broadcast", "iota", "compare", "is-finite"}
+    # Of a loop's values, those that it only passes through are left out on our side.
+    assert theirs <= {"broadcast", "iota", "compare", "is-finite", "while"}
     assert sum(f.manual for f in found) > 0
     assert sum(f.by_shape for f in found) < 0.1 * compared
 

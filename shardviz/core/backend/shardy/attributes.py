@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from jaxlib.mlir.dialects import sdy
 
+from shardviz.core.backend.shardy.inlining import call_around
 from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import ShardingRule, Tensor
@@ -93,6 +94,19 @@ class SourceLocation:
 
 
 NOWHERE = SourceLocation()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a function, in whose place its operations stand.
+
+    Attributes:
+        number: which of the calls of a module it is.
+        location: where it stands, as seen from the function that it is in.
+    """
+
+    number: int
+    location: SourceLocation
 
 
 @lru_cache(maxsize=4096)
@@ -312,7 +326,7 @@ class AttributeCache:
     """What was converted of one module and its copies; lives no longer than they do."""
 
     def __init__(self) -> None:
-        self._locations: dict[Any, SourceLocation] = {}
+        self._locations: dict[Any, tuple[SourceLocation, tuple[Call, ...]]] = {}
         self._frames: dict[Any, tuple[Frame, ...] | None] = {}
         self._tensors: dict[Any, tuple[tuple[int, ...], str] | None] = {}
         self._texts: dict[Any, str] = {}
@@ -359,14 +373,27 @@ class AttributeCache:
         return _once(self._tensors, value.type, lambda type: parse_tensor(str(type)))
 
     def location(self, op: Any) -> SourceLocation:
-        """Where an operation, or a value, comes from."""
-        location = op.location
+        """Where an operation, or a value, comes from, as seen from the function that it was in."""
+        return self._placed(op.location)[0]
+
+    def calls(self, op: Any) -> tuple[Call, ...]:
+        """The calls that an operation was in before they were inlined, outermost first."""
+        return self._placed(op.location)[1]
+
+    def _placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
         key = location.attr
         found = self._locations.get(key)
         if found is None:
-            found = self._read_location(location) or source_location(str(location))
-            self._locations[key] = found
+            found = self._locations[key] = self._read_placed(location)
         return found
+
+    def _read_placed(self, location: Any) -> tuple[SourceLocation, tuple[Call, ...]]:
+        around = call_around(location)
+        if around is None:
+            return self._read_location(location) or source_location(str(location)), ()
+        number, call, own = around
+        at, outer = self._placed(call)
+        return self._placed(own)[0], (*outer, Call(number, at))
 
     def _read_specs(self, attribute: Any) -> tuple[Spec, ...]:
         if sdy.TensorShardingAttr.isinstance(attribute):

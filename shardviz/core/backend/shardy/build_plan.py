@@ -113,7 +113,7 @@ class _PlanRun:
 
     def _propagate(self, lowered: LoweredProgram) -> None:
         traced, mesh = lowered.traced, self.program.mesh
-        copy = pipeline.propagate(lowered.module, per_call=True)
+        copy = pipeline.propagate(lowered.module)
         requested = {r.array.name: placed_spec(r.spec) for r in self.program.requests if r.spec}
         results = [o.name for o in traced.outputs]
         attributes = AttributeCache()

@@ -13,6 +13,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
     NOWHERE,
     AttributeCache,
+    Call,
     Edge,
     SourceLocation,
     parse_origins,
@@ -43,6 +44,7 @@ class BlockContext:
 
     Attributes:
         call: the location of the call that led here.
+        calls: the calls around, outermost first, that were inlined.
         scope: the functions around, repeated calls numbered.
         region: as PlannedOp has it.
         looped: whether a loop is around it.
@@ -52,6 +54,7 @@ class BlockContext:
     """
 
     call: SourceLocation = NOWHERE
+    calls: tuple[Call, ...] = ()
     scope: tuple[str, ...] = ()
     region: str = ""
     looped: bool = False
@@ -62,7 +65,7 @@ class BlockContext:
     def scope_of(self, path: str) -> tuple[str, ...]:
         """The functions around an operation, given its name in jax."""
         outer = self.call.op
-        rest = path[len(outer) :].strip("/") if outer and path.startswith(outer) else path
+        rest = path[len(outer) :].lstrip("/") if outer and path.startswith(outer) else path
         return (*self.scope, *rest.split("/")[:-1])
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import (
     defining_op,
     parse_axes,
@@ -115,14 +116,18 @@ def read_constraint(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
         plan.origin(key, "op", operand.name, operand.source)
         plan.alias(op.results, operands)
         return
+    for_loop = pipeline.READ_BY_LOOP in op.attributes
+    if for_loop and typed:
+        plan.alias(op.results, operands)
+        return
     rule = plan.attributes.rule(op)
     words = rule_in_words(rule, operands) if rule else ""
-    constrains = bool(key) and location.last_part != "shard_map"
+    constrains = bool(key) and location.last_part != "shard_map" and not for_loop
     opcode = "sharding_constraint" if constrains else "reshard"
     fields = {"opcode": opcode, "rule": words, "factors": rule, "operands": operands}
     (value,) = plan.add(op, context, specs, **fields)
     kind, name = "constraint", operands[0] or value.op.name
-    if not constrains:  # Shardy asks so for what a shard_map takes
+    if not constrains and not for_loop:  # Shardy asks so for what a shard_map takes
         kind, name = "manual", "in_specs of shard_map"
     for origin in (key, f"{value.op.name}: self") if key else ():
         plan.origin(origin, kind, name, value.op.source)

@@ -450,6 +450,8 @@ def _asks(constraint: PlannedOp) -> str:
     last = constraint.op.rpartition("/")[2]
     if last == "shard_map":
         return f"The shard_map{source}"
+    if constraint.opcode == "reshard" and last != "reshard":
+        return f"The loop{source}"
     return f"A reshard{source}" if last == "reshard" else f"A constraint{source}"
 
 

@@ -8,7 +8,7 @@ jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules.
 first, and jaxlib offers no pass that does. Every elementwise operation propagates shardings alike,
 so an elementwise CHLO operation is replaced by one that Shardy knows, which keeps its name in an
 attribute. A composite operation becomes a call of its decomposition, and a concatenation loses
-operands without elements.
+operands without elements. XLA also inlines every call first, and so does `inlining`.
 
 None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager, under names
 that may change. So they are looked up, and `available` says in one sentence what is missing.
@@ -18,17 +18,21 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 from jaxlib.mlir import ir
+from jaxlib.mlir.dialects import sdy
 
+from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
+from shardviz.core.backend.shardy.inlining import inline_calls, remove_dead
+from shardviz.core.backend.shardy.simplification import REPLACES, simplify
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
-#: The attribute of a replacement that holds the name of the operation it replaces.
-REPLACES = "shardviz.replaces"
+#: The attribute of what XLA puts before a loop for a value that the loop reads from outside.
+READ_BY_LOOP = "shardviz.read_by_loop"
 # XLA does not decompose these, and Shardy knows them as custom calls of these names.
 _CALLS = {"chlo.top_k": "mhlo.topk", "chlo.erf": "mhlo.erf"}
 _CONCATENATE = "stablehlo.concatenate"
@@ -36,7 +40,7 @@ _COMPOSITE = "stablehlo.composite"
 # The XLA of jax 0.10 shows Shardy an erf that it has no rule for, so no sharding crosses it.
 _LEFT = {"chlo.erf"} if jax.__version_info__ < (0, 11) else set()
 _ONE, _TWO, _TEST = "stablehlo.tanh", "stablehlo.atan2", "stablehlo.is_finite"
-_REPLACEMENTS = frozenset({"stablehlo.custom_call", _ONE, _TWO, _TEST})
+_REPLACEMENTS = frozenset({"stablehlo.custom_call", "stablehlo.reshape", _ONE, _TWO, _TEST})
 
 
 def rewrite_operations(module: Any) -> None:
@@ -154,6 +158,83 @@ def _read_outside(loop: Any) -> None:
         loop.results[i].replace_all_uses_with(outer)
 
 
+def open_what_loops_read(op: Any) -> None:
+    """Lets every loop in an operation split further what it reads from outside; in place.
+
+    XLA puts a constraint that leaves all dimensions open before the loop (its pass
+    `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is requested.
+    """
+    for loop in [inner for inner in _operations_in(op) if inner.name == _LOOP]:
+        _open(loop)
+
+
+def _open(loop: Any) -> None:
+    opened: dict[Any, Any] = {}
+    for inner in _operations_in(loop):
+        for number, value in enumerate(inner.operands):
+            if value not in opened:
+                opened[value] = _opened(value, loop)
+            if opened[value] is not None:
+                inner.operands[number] = opened[value]
+
+
+def _opened(value: Any, loop: Any) -> Any:
+    """The value with all dimensions open, or None where it is the loop's or has no request."""
+    requested = None if _is_inside(value, loop) else _requested(value)
+    if requested is None or not (dims := sdy.TensorShardingAttr(requested).dimension_shardings):
+        return None
+    dims = [sdy.DimensionShardingAttr(dim) for dim in dims]
+    if all(not dim.is_closed and not list(dim.axes) for dim in dims):
+        return None
+    anything = sdy.DimensionShardingAttr.get([], is_closed=False)
+    mesh = sdy.TensorShardingAttr(requested).mesh_or_ref
+    made = ir.Operation.create(
+        "sdy.sharding_constraint",
+        results=[value.type],
+        operands=[value],
+        attributes={
+            "sharding": sdy.TensorShardingAttr.get(mesh, [anything] * len(dims)),
+            READ_BY_LOOP: ir.UnitAttr.get(),
+        },
+        loc=loop.location,
+        ip=ir.InsertionPoint(loop),
+    )
+    return made.results[0]
+
+
+def _requested(value: Any) -> Any:
+    """The sharding that a value of a lowered module has, or None."""
+    made = defining_op(value)
+    if made is None:
+        owner, number = value.owner.owner.operation, value.maybe_downcast().arg_number
+        is_function = owner.name == "func.func"
+        return named_attribute(owner, "arg_attrs", number) if is_function else None
+    if made.name == "sdy.sharding_constraint":
+        return made.attributes["sharding"]
+    name = "out_shardings" if made.name == "sdy.manual_computation" else "sdy.sharding"
+    if name not in made.attributes:
+        return None
+    shardings = list(sdy.TensorShardingPerValueAttr(made.attributes[name]).shardings)
+    return shardings[value.maybe_downcast().result_number]
+
+
+def _is_inside(value: Any, loop: Any) -> bool:
+    made = defining_op(value)
+    around = value.owner.owner.operation if made is None else made.parent
+    while around is not None and around.operation != loop:
+        around = around.operation.parent
+    return around is not None
+
+
+def _operations_in(op: Any) -> Iterator[Any]:
+    """The operations in another, each after those in it."""
+    for region in op.regions:
+        for block in region.blocks:
+            for item in block.operations:
+                yield from _operations_in(item.operation)
+                yield item.operation
+
+
 # Some passes crash the process when run outside of XLA, so only passes on this list run.
 _KNOWN = frozenset(
     {
@@ -228,8 +309,8 @@ def available() -> str:
     return ""
 
 
-def propagate(module: Any, per_call: bool = False) -> Any:
-    """A copy of a lowered module in which Shardy has settled every value's sharding.
+def propagate(module: Any) -> Any:
+    """A copy of a lowered module, calls inlined, in which Shardy has settled every sharding.
 
     Every operation says where its axes came from (`sdy.sharding_origins`), which steps crossed it
     (`sdy.propagation_edges`) and by which rule (`sdy.sharding_rule`). No reshard is inserted.
@@ -237,15 +318,14 @@ def propagate(module: Any, per_call: bool = False) -> Any:
     Args:
         module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is, since jax
             keeps it.
-        per_call: whether every call of a function gets a copy of its own, with the origins and
-            steps of that call. What is compiled is one copy for all calls that are split alike.
 
     Raises:
         ProgramError: where jaxlib has no such passes.
         Exception: whatever a pass raises.
     """
     _refuse()
-    passes = [p for p in _passes(debug=True) if not (per_call and _name(p) == _SHARE_CALLS)]
+    # Of the calls that are left, each has a copy of its function, with its own origins and steps.
+    passes = [p for p in _passes(debug=True) if _name(p) != _SHARE_CALLS]
     if grouped(module):
         # The groups stay in, so that PlanReader can name them.
         passes = [_without(p, _ORIGINS) for p in passes if _name(p) != _UNGROUP]
@@ -305,7 +385,11 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         # Cloned, not printed and parsed: that takes three times as long as all that is done here.
         copy = module.operation.clone()
         rewrite_operations(copy)
+        simplify(copy)
+        inline_calls(copy)
+        remove_dead(copy)
         read_invariants_outside(copy)
+        open_what_loops_read(copy)
         _manager(passes).run(copy)
     return copy
 

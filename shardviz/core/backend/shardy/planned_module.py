@@ -1,7 +1,7 @@
 """A planned module together with its plan: what makes a value, what reads it, how it is split.
 
-A function that is called twice is listed twice, since each call has its own collectives. The body
-of a loop is listed once, with its trip count.
+Calls are inlined, so a function that is called twice is listed twice. The body of a loop is listed
+once, with its trip count.
 
 The plan is read from one run of Shardy's passes and the collectives from another, so values are
 matched: arguments by name, operations by opcode, shape, source line and order.
@@ -17,12 +17,14 @@ from functools import cached_property
 from typing import Any
 
 from shardviz.core.backend.shardy.attributes import (
+    NOWHERE,
     AttributeCache,
     SourceLocation,
     defining_op,
     named_attribute,
 )
 from shardviz.core.backend.shardy.control_flow import trip_count
+from shardviz.core.backend.shardy.inlining import CALL, callee, functions_of
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
 
@@ -38,7 +40,8 @@ SHARDY = {
 # These change a sharding and move nothing.
 _FREE = ("sdy.all_slice", "sdy.sharded_to_unreduced", "sdy.replicated_to_unreduced")
 RESHARDS = (*SHARDY, *_FREE)
-_REGIONS = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation")
+_MANUAL = "sdy.manual_computation"
+_REGIONS = ("stablehlo.while", "stablehlo.case", "stablehlo.if", _MANUAL)
 
 
 @dataclass(eq=False)
@@ -69,14 +72,16 @@ class PlacedOperation:
     @cached_property
     def location(self) -> SourceLocation:
         """Its name in jax and the user's lines, as seen from `main`."""
-        own = self.attributes.location(self.op)
-        # Inside a function names are relative; in a loop's body they are complete.
         outer = self.caller
-        while outer is not None and own.op.startswith(outer.location.op + "/"):
+        while outer is not None and outer.name not in (CALL, _MANUAL):
             outer = outer.caller
-        if outer is None or own.op.startswith("jit("):
-            return own
-        return outer.location.inner(own)
+        found = NOWHERE if outer is None else outer.location
+        calls = self.attributes.calls(self.op)
+        # Names begin anew inside of a shard_map, which may stand in an inlined call itself.
+        known = len(self.attributes.calls(outer.op)) if outer and outer.name == _MANUAL else 0
+        for call in calls[known:]:
+            found = found.inner(call.location)
+        return found.inner(self.attributes.location(self.op))
 
 
 @dataclass(frozen=True)
@@ -90,18 +95,6 @@ class _Around:
     in_loop: bool = False
 
 
-def functions_of(module: Any) -> dict[str, Any]:
-    """The functions of a module, by name."""
-    tops = [item.operation for item in module.body.operations]
-    return {op.attributes["sym_name"].value: op for op in tops if op.name == "func.func"}
-
-
-def callee(call: Any, functions: dict[str, Any]) -> Any:
-    """The function that a `func.call` calls, or None where its body is elsewhere."""
-    found = functions.get(call.attributes["callee"].value)
-    return found if found is not None and found.regions[0].blocks else None
-
-
 def _operations(owner: Any, around: _Around) -> Iterator[PlacedOperation]:
     """The operations in the regions of another, and in what they call, in program order."""
     for region in owner.regions:
@@ -113,13 +106,13 @@ def _operations(owner: Any, around: _Around) -> Iterator[PlacedOperation]:
                     op, around.attributes, name, around.caller, around.trips, around.in_loop
                 )
                 yield placed
-                if name == "func.call" or name in _REGIONS:
+                if name == CALL or name in _REGIONS:
                     yield from _inside(placed, around)
 
 
 def _inside(outer: PlacedOperation, around: _Around) -> Iterator[PlacedOperation]:
     owner, trips, in_loop = outer.op, outer.trips, outer.in_loop
-    if outer.name == "func.call":
+    if outer.name == CALL:
         owner = callee(outer.op, around.functions)
     elif outer.name == "stablehlo.while":
         count = trip_count(outer.op)
@@ -258,7 +251,7 @@ class PlannedModule:
     def _reader(self, use: Any, caller: PlacedOperation | None) -> PlacedOperation | None:
         """The operation of a use; where that is a call, the one inside that reads the argument."""
         reader = self.at.get((use.owner.operation, caller))
-        if reader is None or reader.name != "func.call":
+        if reader is None or reader.name != CALL:
             return reader
         called = callee(reader.op, self.functions)
         if called is None:
@@ -300,12 +293,12 @@ class PlannedModule:
         while True:
             made, caller = defining_op(value), _enclosing(value, caller)
             if made is None:
-                if caller is None or caller.name not in ("func.call", "sdy.manual_computation"):
+                if caller is None or caller.name not in (CALL, _MANUAL):
                     return value, caller
                 value, caller = caller.op.operands[argument_number(value)], caller.caller
             elif made.name in RESHARDS:
                 value = made.operands[0]
-            elif made.name == "func.call" and callee(made, self.functions) is not None:
+            elif made.name == CALL and callee(made, self.functions) is not None:
                 block = callee(made, self.functions).regions[0].blocks[0]
                 number = value.maybe_downcast().result_number
                 returned = list(block.operations)[-1].operation
@@ -336,6 +329,6 @@ def _enclosing(value: Any, caller: PlacedOperation | None) -> PlacedOperation | 
     """The caller that a value is made in: a loop or branch reads values from outside, too."""
     made = defining_op(value)
     owner = (value.owner.owner if made is None else made.parent).operation
-    while caller is not None and caller.name != "func.call" and caller.op != owner:
+    while caller is not None and caller.name != CALL and caller.op != owner:
         caller = caller.caller
     return caller

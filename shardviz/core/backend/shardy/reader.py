@@ -9,6 +9,7 @@ from typing import Any
 from shardviz.core.backend.shardy import control_flow, pipeline
 from shardviz.core.backend.shardy.attributes import (
     AttributeCache,
+    Call,
     named_attribute,
     parse_edges,
     parse_origins,
@@ -21,6 +22,7 @@ from shardviz.core.backend.shardy.builder import (
     not_split,
 )
 from shardviz.core.backend.shardy.estimate_limits import LIMITS, limit_note, windows_of
+from shardviz.core.backend.shardy.inlining import CALL, callee, functions_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule, rule_in_words
@@ -56,14 +58,13 @@ class PlanReader(PlanBuilder):
         super().__init__([*arguments, *results], attributes)
         self._module, self._requested, self._mesh = module, requested, mesh
         self._arguments, self._results = arguments, results
-        self._calls: dict[tuple[str, ...], int] = {}
-        self._functions: dict[str, Any] = {}
+        self._functions = functions_of(module)
+        # Scope to the calls that have it, each with its number among them.
+        self._numbers: dict[tuple[str, ...], dict[int, int]] = {}
+        self._left = 0  # calls that XLA leaves in place have negative numbers
 
     def read(self) -> tuple[PlannedOp, ...]:
         """The values of the module: arguments, operations in order, results."""
-        for item in self._module.body.operations:
-            if item.operation.name == "func.func":
-                self._functions[item.attributes["sym_name"].value] = item
         main = self._functions["main"]
         self._read_arguments(main)
         returned = self.block(main.regions[0].blocks[0], BlockContext())
@@ -72,18 +73,52 @@ class PlanReader(PlanBuilder):
 
     def block(self, block: Any, context: BlockContext) -> tuple[str, ...]:
         """Reads the operations of a block; the names of what it returns."""
+        contexts = {context.calls: context}
         for item in block.operations:
             op = item.operation
             name = op.name
             if name in _RETURNS:
                 return self.named(op.operands)
-            if name == "func.call":
-                self._read_call(op, context)
+            calls = self.attributes.calls(op)
+            if (inside := contexts.get(calls)) is None:
+                inside = contexts[calls] = self._in_calls(context, calls)
+            if name == CALL:
+                self._read_call(op, inside)
             elif (handler := control_flow.HANDLERS.get(name)) is not None:
-                handler(self, op, context)
+                handler(self, op, inside)
             else:
-                self._read_op(op, context)
+                self._read_op(op, inside)
         return ()
+
+    def _in_calls(self, context: BlockContext, calls: tuple[Call, ...]) -> BlockContext:
+        """The context of operations of inlined calls, from that of their block."""
+        for call in calls[len(context.calls) :]:
+            context = replace(self._in_call(context, call), calls=(*context.calls, call))
+        return context
+
+    def _in_call(self, context: BlockContext, call: Call) -> BlockContext:
+        location = context.call.inner(call.location)
+        scope = (*context.scope_of(location.op), location.op.rsplit("/", 1)[-1])
+        numbers = self._numbers.setdefault(scope, {})
+        count = numbers.setdefault(call.number, len(numbers) + 1)
+        if count > 1:
+            scope = (*scope[:-1], f"{scope[-1]} ({count})")
+        return replace(context, call=location, scope=scope)
+
+    def _read_call(self, op: Any, context: BlockContext) -> None:
+        """A call that XLA leaves in place: the operations of the function, with its values."""
+        called = callee(op, self._functions)
+        if called is None:
+            note = "The function it calls has no body here."
+            self.add(op, context, (), covered=False, note=note)
+            return
+        self._left -= 1
+        inside = self._in_call(context, Call(self._left, self.attributes.location(op)))
+        inside = replace(inside, calls=())  # seen from the function, as what it holds
+        block = called.regions[0].blocks[0]
+        self.alias(block.arguments, self.named(op.operands))
+        returned = self.block(block, inside)
+        self.alias(op.results, returned)
 
     def _read_op(self, op: Any, context: BlockContext) -> None:
         rule = self.attributes.rule(op)
@@ -120,23 +155,6 @@ class PlanReader(PlanBuilder):
             if others:
                 self._by_name[name].add_note(f"{TIED} {' and '.join(others)}.")
         return alike
-
-    def _read_call(self, op: Any, context: BlockContext) -> None:
-        """A call of a function: its operations, read once more with the values of this call."""
-        callee = self._functions.get(op.attributes["callee"].value)
-        call = context.call.inner(self.attributes.location(op))
-        if callee is None or not callee.regions[0].blocks:
-            note = "The function it calls has no body here."
-            self.add(op, context, (), covered=False, note=note)
-            return
-        scope = (*context.scope_of(call.op), call.op.rsplit("/", 1)[-1])
-        count = self._calls[scope] = self._calls.get(scope, 0) + 1
-        if count > 1:
-            scope = (*scope[:-1], f"{scope[-1]} ({count})")
-        block = callee.regions[0].blocks[0]
-        self.alias(block.arguments, self.named(op.operands))
-        returned = self.block(block, replace(context, call=call, scope=scope))
-        self.alias(op.results, returned)
 
     def _read_arguments(self, main: Any) -> None:
         for number, value in enumerate(main.regions[0].blocks[0].arguments):
