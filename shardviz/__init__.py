@@ -13,7 +13,6 @@ from shardviz._version import __version__
 from shardviz.core.display import Displayed
 
 if TYPE_CHECKING:
-    from shardviz.api.hardware import targets, topology
     from shardviz.api.layouts import (
         array,
         audit,
@@ -35,6 +34,8 @@ if TYPE_CHECKING:
         program,
         run,
         stages,
+        targets,
+        topology,
     )
     from shardviz.core.errors import ShardvizError
     from shardviz.core.hardware.topology import Topology
@@ -59,10 +60,6 @@ if TYPE_CHECKING:
     from shardviz.picture.picture import Picture
 
 _NAMES = {
-    "shardviz.api.hardware": (
-        "targets",
-        "topology",
-    ),
     "shardviz.api.layouts": (
         "array",
         "audit",
@@ -88,6 +85,8 @@ _NAMES = {
         "program",
         "run",
         "stages",
+        "targets",
+        "topology",
     ),
     "shardviz.core.errors": ("ShardvizError",),
     "shardviz.core.hardware.topology": ("Topology",),

@@ -1,4 +1,4 @@
-"""Public functions for programs: what is requested, what the compiler decides, what happens."""
+"""Public functions for programs, and for the hardware that they are compiled for."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
     from shardviz.core.backend.call_cache.cached_function import CachedFunction
+    from shardviz.core.hardware.topology import Topology
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
+    from shardviz.core.program.target import Targets
 
 
 P = ParamSpec("P")
@@ -251,3 +253,32 @@ def cached(fn: Callable[..., Any], *, size: int = 128, **options: Any) -> Cached
         "shardviz.core.backend.call_cache.cached_function", "sv.cached", "jax"
     )
     return caching.make_cached(fn, size, options)
+
+
+@reads_arguments
+def topology(text: str) -> Topology:
+    """A slice of TPUs or a cluster of GPUs: chips, coordinates, hosts, links. Needs no jax.
+
+    Args:
+        text: as a target is written: `"tpu:v5e:4x4"`, `"tpu:v5p:8x8x16"`, `"tpu:v5e:4x4*2"` for
+            two slices, `"gpu:h100:2x8"` for two hosts of eight.
+
+    Raises:
+        ShardvizError: with what could not be read, and how it is written.
+
+    >>> pod = topology("tpu:v5p:8x8x16")
+    >>> pod.size, pod.hosts, pod.coords[-1].tolist()
+    (1024, 256, [7, 7, 15])
+    """
+    from shardviz.core.hardware.topology import Topology
+
+    return Topology.parse(text)
+
+
+def targets() -> Targets:
+    """What a program can be compiled for or run on here, in words.
+
+    >>> len(targets()) >= 1
+    True
+    """
+    return import_optional("shardviz.core.backend.targets", "sv.targets", "jax").targets()

@@ -18,15 +18,15 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 from shardviz.legacy.constraint import ConstraintRequest, constraints_inside, inside, replicated_on
-from shardviz.legacy.partition_trees import (
+from shardviz.legacy.partitions import (
     Partition,
+    Parts,
     flat_parts,
     is_prime_power,
     mesh_over,
     mesh_sizes,
     spec_over,
 )
-from shardviz.legacy.partitions import Parts
 
 if TYPE_CHECKING:
     import jax

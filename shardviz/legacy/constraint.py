@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import shown
-from shardviz.legacy.partition_trees import (
+from shardviz.legacy.partitions import (
     Partition,
+    Parts,
     is_partition,
     is_parts_mesh,
     is_prime_power,
@@ -24,7 +25,6 @@ from shardviz.legacy.partition_trees import (
     mesh_sizes,
     spec_over,
 )
-from shardviz.legacy.partitions import Parts
 
 if TYPE_CHECKING:
     from jax.sharding import AbstractMesh, NamedSharding

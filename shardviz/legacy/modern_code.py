@@ -18,8 +18,7 @@ from typing import Any
 from shardviz.core.errors import ProgramError, SpecError
 from shardviz.core.format import shown
 from shardviz.legacy.call import PartitionedCall
-from shardviz.legacy.partition_trees import Partition, is_partition
-from shardviz.legacy.partitions import Parts
+from shardviz.legacy.partitions import Partition, Parts, is_partition
 
 # Names that the code around the function defines, and the modules among them.
 _TAKEN = {"jax", "np", "P", "NamedSharding", "AxisType", "Mesh", "mesh", "devices"}

@@ -20,7 +20,7 @@ from shardviz.core.program.report import Report
 from shardviz.legacy.call import PartitionedCall, PartitionedSignature, PartitionRequest, read_call
 from shardviz.legacy.constraint import inside, is_inside
 from shardviz.legacy.modern_code import modern_code
-from shardviz.legacy.partition_trees import (
+from shardviz.legacy.partitions import (
     Partition,
     check_count,
     check_tree,

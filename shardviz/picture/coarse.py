@@ -29,7 +29,7 @@ def tile_spans(
     order; or along the longest axis first where `balanced`.
 
     >>> tile_spans((8, 4, 2), 8), tile_spans((8, 8), 16, balanced=True), tile_spans((4, 2))
-    ((2, 4, 2), (2, 2), (1, 1))
+    ((1, 4, 2), (2, 2), (1, 1))
     """
     spans = [1] * len(sizes)
     while True:

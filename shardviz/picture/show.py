@@ -61,9 +61,15 @@ from shardviz.picture.stages import (
     plan_difference_text,
     stages_text,
 )
-from shardviz.picture.targets import draw_target, draw_targets, target_text, targets_text
 from shardviz.picture.text_fit import paragraphs
-from shardviz.picture.topology import draw_topology, topology_text
+from shardviz.picture.topology import (
+    draw_target,
+    draw_targets,
+    draw_topology,
+    target_text,
+    targets_text,
+    topology_text,
+)
 
 LEAST_WIDTH = 20  # letters
 

@@ -185,7 +185,7 @@ def test_boxes_of_another_sharding_are_drawn_as_they_are():
     [
         ({"dims": (0, 0)}, "A page shows two dimensions of the array's 2; got (0, 0)."),
         ({"dims": (0, 2)}, "A page shows two dimensions of the array's 2; got (0, 2)."),
-        ({"dims": 1}, "Dimensions and blocks are counted from 0; got 1."),
+        ({"dims": 1}, "Dimensions and blocks must be a list or tuple; got 1."),
         ({"dims": (0.5, 1)}, "Dimensions and blocks are counted from 0; got (0.5, 1)."),
         ({"at": (-1,)}, "Dimensions and blocks are counted from 0; got (-1,)."),
         ({"view": "chips"}, "A layout is seen as 'array' or 'devices'; got 'chips'."),

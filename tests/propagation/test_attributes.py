@@ -8,9 +8,8 @@ from jaxlib.mlir import ir
 
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.shardy import attributes, pipeline
-from shardviz.core.backend.shardy.attributes import AttributeCache
+from shardviz.core.backend.shardy.attributes import AttributeCache, call_around
 from shardviz.core.backend.shardy.build_plan import lower_to_plan
-from shardviz.core.backend.shardy.inlining import call_around
 from shardviz.core.backend.tracing import trace
 from tests.propagation import test_constructs
 from tests.propagation.planning import MESH, program

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.shardy import build_plan, pipeline
-from shardviz.core.backend.shardy.build_plan import MOST_FAKE_DEVICES, plan_program
+from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
@@ -43,7 +44,7 @@ def shapes_do_not_fit(x):
     return x @ x
 
 
-LARGE = make_mesh(data=MOST_FAKE_DEVICES, model=2)
+LARGE = make_mesh(data=MOST_NAMED, model=2)
 # name: program, stage, how the message begins, whether a line of this file is named
 ERRORS = {
     "an array that does not divide": (
@@ -83,7 +84,7 @@ ERRORS = {
         False,
     ),
     "a callback on too many devices": (
-        lambda: program(calls_back, LARGE, x=((MOST_FAKE_DEVICES, 4), "data")),
+        lambda: program(calls_back, LARGE, x=((MOST_NAMED, 4), "data")),
         "lower",
         "The program calls Python on the host, which jax lowers only where every device is named;"
         " the mesh has 131,072.",

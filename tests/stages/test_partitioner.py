@@ -127,7 +127,7 @@ def test_a_backend_that_knows_no_such_option_compiles_without():
         def __init__(self):
             self.requested = []
 
-        def compiler_ir(self):
+        def compiler_ir(self, dialect="stablehlo"):
             return None
 
         def compile(self, compiler_options=None):

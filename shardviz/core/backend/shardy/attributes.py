@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from jaxlib.mlir.dialects import sdy
 
-from shardviz.core.backend.shardy.inlining import call_around
 from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import ShardingRule, Tensor
@@ -28,6 +27,28 @@ _FRAME = re.compile(r'(?:"((?:[^"\\]|\\.)*)"\()?"((?:[^"\\]|\\.)*)":(\d+):\d+')
 _ESCAPE = re.compile(rb'\\(?:([0-9A-F]{2})|(["\\]))')
 
 Frame = tuple[str, str]
+
+
+#: What the location of a call is named in the locations of what was inlined there, with a number.
+NUMBERED_CALL = "shardviz.call "
+
+
+def call_around(location: Any) -> tuple[int, Any, Any] | None:
+    """The number and the location of the call that an inlined operation was in.
+
+    Returns:
+        With them, as the last, the operation's own location. None where it was in no call.
+    """
+    is_callsite = getattr(location, "is_a_callsite", None)  # jaxlib 0.10.0 has one class for all
+    if not (is_callsite() if is_callsite else hasattr(location, "callee")):
+        return None
+    around = location.caller
+    if not (is_callsite is None or around.is_a_name()):
+        return None
+    name = getattr(around, "name_str", "")
+    if not name.startswith(NUMBERED_CALL):
+        return None
+    return int(name.removeprefix(NUMBERED_CALL)), around.child_loc, location.callee
 
 
 @dataclass(frozen=True)

@@ -26,8 +26,12 @@ from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import sdy
 
 from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
-from shardviz.core.backend.shardy.inlining import inline_calls, remove_dead
-from shardviz.core.backend.shardy.simplification import REPLACES, simplify
+from shardviz.core.backend.shardy.before_propagation import (
+    REPLACES,
+    inline_calls,
+    remove_dead,
+    simplify,
+)
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"

@@ -14,6 +14,7 @@ from shardviz.core.backend.shardy.attributes import (
     parse_edges,
     parse_origins,
 )
+from shardviz.core.backend.shardy.before_propagation import CALL, callee, functions_of
 from shardviz.core.backend.shardy.builder import (
     BlockContext,
     PlanBuilder,
@@ -22,7 +23,6 @@ from shardviz.core.backend.shardy.builder import (
     not_split,
 )
 from shardviz.core.backend.shardy.estimate_limits import LIMITS, limit_note, windows_of
-from shardviz.core.backend.shardy.inlining import CALL, callee, functions_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule, rule_in_words

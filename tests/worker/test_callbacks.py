@@ -1,0 +1,199 @@
+"""Programs that call Python run in the worker, and their Python functions are called here."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+
+import shardviz as sv
+from shardviz.core.backend.worker.callbacks import (
+    CallbackServer,
+    effect_classes,
+    put_callbacks,
+    take_callbacks,
+    with_effects,
+)
+from shardviz.core.errors import ProgramError
+from shardviz.core.program.cache import ExecutableCache
+from tests.program.helpers import array, in_new_python, program, run
+
+X = array("x", (8, 4), "a")
+VALUES = np.arange(32, dtype=np.float32).reshape(8, 4)
+
+
+def of_same_shape(fn):
+    return lambda x: jax.pure_callback(fn, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def test_a_callback_is_called_here_with_this_process_own_variables():
+    seen = []
+
+    def sine(values):
+        seen.append((threading.get_native_id() > 0, values.shape))
+        return np.sin(values)
+
+    report = run(program(of_same_shape(sine), X), VALUES)
+    assert report.ok, report
+    np.testing.assert_array_equal(report.outputs, np.sin(VALUES))
+    assert seen == [(True, (8, 4))] * 2  # once more for the comparison with the unsharded function
+
+
+def test_ordered_calls_come_in_order_and_once():
+    seen = []
+
+    def steps(x):
+        for number in range(20):
+            io_callback(lambda v, n=number: seen.append(n), None, x.sum(), ordered=True)
+        return x + 1
+
+    report = run(program(steps, X), VALUES)
+    assert report.ok, report
+    assert seen == list(range(20))
+    assert report.effects == ("io callback, ordered",)
+
+
+def test_prints_appear_here(capsys):
+    def talks(x):
+        jax.debug.print("the sum is {}", x.sum())
+        return x
+
+    assert run(program(talks, X), VALUES).ok
+    assert "the sum is 496.0" in capsys.readouterr().out
+
+
+def test_every_device_calls_by_itself_inside_shard_map():
+    seen = []
+    lock = threading.Lock()
+
+    def note(block):
+        with lock:
+            seen.append(block.shape)
+
+    def local(block):
+        jax.debug.callback(note, block)
+        return block
+
+    mapped = lambda x: jax.shard_map(local, in_specs=jax.P("a"), out_specs=jax.P("a"))(x)  # noqa: E731
+    assert run(program(mapped, X), VALUES).ok
+    assert len(seen) >= 4
+    assert set(seen) == {(2, 4)}
+
+
+def test_calls_inside_loops_branches_and_gradients():
+    seen = []
+
+    @jax.custom_vjp
+    def noisy(x):
+        return x
+
+    noisy.defvjp(
+        lambda x: (x, None),
+        lambda _, g: (io_callback(lambda v: (seen.append("back"), v)[1], g, g),),
+    )
+
+    def body(carry, _):
+        io_callback(lambda v: seen.append("loop"), None, carry.sum(), ordered=True)
+        return carry * 2, ()
+
+    def step(x):
+        y, _ = jax.lax.scan(body, x, None, length=3)
+        return jax.grad(lambda v: noisy(v).sum())(y)
+
+    report = run(program(step, X), VALUES)
+    assert report.error is None, report.error
+    assert (seen.count("loop"), seen.count("back")) == (3, 1)
+
+
+def test_an_error_of_a_callback_is_the_error_of_the_run():
+    def fails(values):
+        raise ValueError("boom in the callback")
+
+    begun = time.monotonic()
+    report = run(program(of_same_shape(fails), X), VALUES)
+    assert report.error is not None
+    assert report.error.stage == "run"
+    assert "ValueError: boom in the callback" in report.error.message
+    assert report.error.source.startswith("test_callbacks.py:")
+    assert time.monotonic() - begun < 40  # not after XLA's own 40 s, in which devices wait
+    following = run(program(of_same_shape(np.sin), X), VALUES)
+    assert following.ok, following
+
+
+def test_two_programs_of_the_same_text_call_their_own_functions():
+    cache = ExecutableCache()
+    for factor in (2.0, 3.0):
+        scaled = of_same_shape(lambda values, factor=factor: values * np.float32(factor))
+        report = run(program(scaled, X), VALUES, cache=cache)
+        assert report.ok, report
+        np.testing.assert_array_equal(report.outputs, VALUES * np.float32(factor))
+
+
+AFTER_A_PLAN = """
+import jax, numpy as np, shardviz as sv
+called = []
+def f(x):
+    jax.debug.callback(lambda v: called.append(float(v)), x.sum())
+    return x * 2
+p = sv.program(f, sv.array("x", (8, 4), spec="data"), mesh="data=4")
+print(sv.plan(p).error, jax.device_count())
+report = sv.run(p, np.ones((8, 4), np.float32))
+events = sv.observed_order(p).events
+print(report.ok, called[:1], jax.device_count(), [e.what for e in events])
+"""
+
+
+def test_a_plan_needs_one_device_and_the_program_runs_all_the_same():
+    printed = in_new_python(AFTER_A_PLAN).splitlines()
+    assert printed == ["None 1", "True [32.0] 1 ['<lambda>']"]
+
+
+def test_a_program_with_callbacks_is_not_compiled_for_described_hardware():
+    report = sv.compile(program(of_same_shape(np.sin), X), target="tpu:v5e:2x4")
+    assert report.error is not None
+    assert "callbacks ('pure_callback'), which call this kernel's Python" in report.error.message
+
+
+def test_the_server_answers_many_at_once_and_keeps_an_error():
+    def divide(value):
+        return (1 / value,)
+
+    with CallbackServer([divide], [lambda value: (value,)]).listen() as address:
+        (own,), (unsharded,) = address.callbacks(), address.callbacks(unsharded=True)
+        assert unsharded(5) == (5,)
+        answers: list[float] = []
+        threads = [
+            threading.Thread(target=lambda n=n: answers.append(own(n)[0])) for n in range(1, 65)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        assert sorted(answers) == sorted(1 / n for n in range(1, 65))
+    server = CallbackServer([divide])
+    with server.listen() as address, pytest.raises(Exception, match="division by zero") as raised:
+        address.callbacks()[0](0)
+    assert type(raised.value).__name__ == "ZeroDivisionError"
+    assert isinstance(server.raised, ZeroDivisionError)
+    assert server.seconds_since_error > 0
+
+
+def test_a_jax_that_keeps_callbacks_elsewhere_is_named():
+    with pytest.raises(ProgramError, match="does not say which callbacks a lowered program has"):
+        take_callbacks(SimpleNamespace())
+    with pytest.raises(ProgramError, match=r"jax 0\.10 to 0\.12 do"):
+        put_callbacks(SimpleNamespace(_lowering=None), [print])
+    put_callbacks(SimpleNamespace(), [])  # nothing to put
+
+
+def test_effects_are_found_again_by_their_class():
+    exported = jax.export.export(jax.jit(lambda x: x))(jax.ShapeDtypeStruct((2,), "float32"))
+    names = (("OrderedIOEffect",), ("DebugEffect", "IOEffect"))
+    assert effect_classes(with_effects(exported, names)) == names
+    with pytest.raises(ProgramError, match="has the effect SomeEffect, which cannot be sent"):
+        with_effects(exported, (("SomeEffect",), ()))
