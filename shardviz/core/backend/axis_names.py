@@ -68,7 +68,7 @@ def check_lowered_names(lowered: Any) -> None:
 
 
 def _axis_names(module: Any) -> Iterator[str]:
-    for operation in module.body.operations:
+    for operation in module.body.operations if module is not None else ():
         if operation.operation.name == "sdy.mesh":
             for axis in sdy.MeshAttr(operation.attributes["mesh"]).axes:
                 yield sdy.MeshAxisAttr(axis).name

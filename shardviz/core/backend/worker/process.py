@@ -47,8 +47,13 @@ signal.signal(signal.SIGINT, signal.SIG_IGN)
 pipes = os.dup(0), os.dup(1)
 os.dup2(2, 1)
 sys.path[:] = {path!r}
+import threading
 from {module} import main
-main(*pipes, {kernel!r}, {folder!r})
+# In a thread of its own: jax writes the lines that led to a program into it, and this text, which
+# has no file, is not the user's.
+thread = threading.Thread(target=main, args=(*pipes, {kernel!r}, {folder!r}))
+thread.start()
+thread.join()
 """
 
 
