@@ -85,6 +85,10 @@ class WorkerAnswer:
     read_s: float = 0.0
 
 
+#: The exit code that a call asked for; empty for none.
+left: list[Any] = []
+
+
 def main(calls: int, answers: int, kernel: int, folder: str) -> None:
     """Answers one call after the other until the kernel ends, then removes the folder.
 
@@ -99,9 +103,14 @@ def main(calls: int, answers: int, kernel: int, folder: str) -> None:
     threading.Thread(target=_exit_with, args=(kernel, folder), daemon=True).start()
     with open(calls, "rb", 0) as pipe, open(answers, "wb", 0) as out:
         _ANSWERS.append(out)
-        with contextlib.suppress(BrokenPipeError):
+        try:
             while (call := messages.read(pipe)) is not None:
                 messages.write(out, _answer(call))
+        except BrokenPipeError:
+            pass
+        except SystemExit as exit_:  # a thread that leaves does not end its process
+            left.append(exit_.code)
+            return
     _exit(folder)
 
 

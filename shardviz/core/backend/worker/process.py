@@ -48,16 +48,10 @@ pipes = os.dup(0), os.dup(1)
 os.dup2(2, 1)
 sys.path[:] = {path!r}
 import threading
-from {module} import main
-left = []
-def run():
-    try:
-        main(*pipes, {kernel!r}, {folder!r})
-    except SystemExit as exit:
-        left.append(exit.code)
+from {module} import left, main
 # In a thread of its own: jax writes the lines that led to a program into it, and this text, which
 # has no file, is not the user's.
-thread = threading.Thread(target=run)
+thread = threading.Thread(target=main, args=(*pipes, {kernel!r}, {folder!r}))
 thread.start()
 thread.join()
 sys.exit(*left)
