@@ -23,16 +23,14 @@ from shardviz.picture.blocks import (
     block_numbers,
     bounds_text,
     check_drawable,
-    dimension_text,
-    holders_of,
-    select_blocks,
-)
-from shardviz.picture.coarse import (
     coarse_layout,
+    dimension_text,
     first_holders,
+    holders_of,
     holders_text,
     ids_by_block,
     is_large,
+    select_blocks,
 )
 from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
 from shardviz.picture.page import label_span, moved, page

@@ -14,8 +14,14 @@ from shardviz.core.errors import MeshError
 from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.picture.blocks import array_title, check_drawable
-from shardviz.picture.coarse import MOST_TILES, DeviceRuns, device_runs, mesh_ids_text
+from shardviz.picture.blocks import (
+    MOST_TILES,
+    DeviceRuns,
+    array_title,
+    check_drawable,
+    device_runs,
+    mesh_ids_text,
+)
 from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
 from shardviz.picture.page import moved, page
 from shardviz.picture.picture import (

@@ -18,7 +18,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.program import Program
-from shardviz.picture.coarse import MOST_TILES
+from shardviz.picture.blocks import MOST_TILES
 from shardviz.widgets.function_source import (
     FunctionCode,
     Name,

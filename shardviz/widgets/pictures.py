@@ -15,7 +15,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
-from shardviz.picture.coarse import MOST_TILES
+from shardviz.picture.blocks import MOST_TILES
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.mesh import draw_mesh
 from shardviz.picture.palette import THEMES, palette

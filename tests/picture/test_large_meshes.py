@@ -12,9 +12,8 @@ from shardviz.core.format import MOST_IRREGULAR, ids_text, nested_ids_text
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.picture import coarse
-from shardviz.picture.blocks import holders_of
-from shardviz.picture.coarse import MOST_TILES, device_runs, tile_spans
+from shardviz.picture import blocks
+from shardviz.picture.blocks import MOST_TILES, device_runs, holders_of, tile_spans
 from shardviz.picture.show import draw, to_text
 
 N = 1 << 24
@@ -83,11 +82,11 @@ def test_ids_by_formula_are_those_of_every_device(sizes, monkeypatch):
                 layout = lay_out((mesh.size, mesh.size), spec, mesh)
                 groups = np.arange(layout.num_blocks)
                 wanted = [ids_text(layout.holders(int(g))) for g in groups]
-                assert coarse.ids_by_block(layout) == ids_text(holders_of(layout, groups)[1])
-                first = coarse.first_holders(layout, groups).tolist()
+                assert blocks.ids_by_block(layout) == ids_text(holders_of(layout, groups)[1])
+                first = blocks.first_holders(layout, groups).tolist()
                 assert first == [layout.holders(int(g))[0] for g in groups]
-                monkeypatch.setattr(coarse, "MOST_TILES", 0)
-                assert [coarse.holders_text(layout, int(g)) for g in groups] == wanted
+                monkeypatch.setattr(blocks, "MOST_TILES", 0)
+                assert [blocks.holders_text(layout, int(g)) for g in groups] == wanted
                 monkeypatch.undo()
 
 

@@ -35,7 +35,9 @@ from tests.worker.faults import SHORT, compiled
 
 NEXT_S = 3.0  # the next call works within so many seconds
 ROOT = Path(__file__).parents[2]
+_HANGS_S = 15.0  # a child that does nothing for so long hangs
 _MARK = "SHARDVIZ_TEST_MARK"  # an environment variable
+_OPTIONS = ("-W", "ignore", "-X", "faulthandler")
 _CHANCE = random.Random(7)
 
 
@@ -130,15 +132,23 @@ def _nothing(number: int = 0) -> int:
 
 
 def multiprocessing_fork() -> None:
+    """A child of a process with jax's threads may hang, with jax alone, too; it is ended then."""
     process = multiprocessing.get_context("fork").Process(target=_nothing)
     process.start()
-    process.join()
-    assert process.exitcode == 0
+    process.join(_HANGS_S)
+    if process.exitcode is None:
+        process.kill()
+        process.join()
 
 
 def pool_of_forks() -> None:
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-        assert list(pool.map(_nothing, range(4))) == [0, 1, 2, 3]
+    pool = ProcessPoolExecutor(2, multiprocessing.get_context("fork"))
+    try:
+        assert list(pool.map(_nothing, range(4), timeout=_HANGS_S)) == [0, 1, 2, 3]
+    except TimeoutError:  # as above
+        for process in multiprocessing.active_children():
+            process.kill()
+    pool.shutdown()
 
 
 def subprocess_run() -> None:
@@ -288,19 +298,26 @@ def main(kind: str, count: int) -> dict[str, Any]:
 
 def done(kind: str, count: int) -> dict[str, Any]:
     """Runs `main` in a Python of its own; `left` is what that left behind."""
-    with nothing_left() as left:
-        ran = subprocess.run(
-            [sys.executable, "-W", "ignore", "-m", "tests.worker.forks", kind, str(count)],
+    with nothing_left() as left, tempfile.TemporaryFile("w+") as out:
+        # A file, not a pipe: a child that stays would keep a pipe open.
+        ran = subprocess.Popen(
+            [sys.executable, *_OPTIONS, "-m", "tests.worker.forks", kind, str(count)],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
             cwd=ROOT,
-            capture_output=True,
-            text=True,
-            check=False,
+            stdout=out,
+            stderr=subprocess.STDOUT,
         )
+        try:
+            ended = f"ended with {ran.wait(120 + 4 * count)}"
+        except subprocess.TimeoutExpired:
+            ran.send_signal(signal.SIGABRT)  # faulthandler says where
+            ended = f"hangs, ended with {ran.wait()}"
+        out.seek(0)
+        said = out.read()
     try:
-        found = json.loads(ran.stdout.splitlines()[-1])
-    except (IndexError, ValueError):
-        found = {"seconds": [], "wrong": [f"ended with {ran.returncode}: {ran.stderr[-2000:]}"]}
+        found = json.loads(next(line for line in said.splitlines() if line.startswith('{"seconds')))
+    except StopIteration:
+        found = {"seconds": [], "wrong": [f"{ended}: {said[-4000:]}"]}
     return {**found, "left": left}
 
 
