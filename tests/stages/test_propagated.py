@@ -56,7 +56,7 @@ def test_a_wrong_plan_is_found(name, wrong, dumped):
         dataclasses.replace(op, spec=Spec.parse(wrong)) if op.name == name else op
         for op in entry.plan.ops
     ]
-    changed = dataclasses.replace(entry, plan=entry.plan.replace(ops=tuple(ops)))
+    changed = dataclasses.replace(entry, plan=dataclasses.replace(entry.plan, ops=tuple(ops)))
     assert len(compare(changed).differences) == 1
 
 

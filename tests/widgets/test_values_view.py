@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -128,7 +129,7 @@ def test_the_size_does_not_grow_with_the_devices():
 def test_what_is_estimated_to_move_is_listed_at_the_value_that_causes_it():
     plan = layers(2)
     stray = Collective("all-gather", ("data", "model"), 2048)
-    view = values_view(plan.replace(collectives=(*plan.collectives, stray)))
+    view = values_view(dataclasses.replace(plan, collectives=(*plan.collectives, stray)))
     text = view["text"]
 
     def read(moves):

@@ -65,8 +65,10 @@ def _fork(do: Callable[[], bool], leave: Callable[[], Any]) -> int:
             leave()
     os.close(write)
     with open(read, "rb", 0) as pipe:
-        ready, _, _ = select.select([pipe], [], [], 30)
-        assert ready, "the child hangs"
+        if not select.select([pipe], [], [], 30)[0]:
+            os.kill(pid, signal.SIGABRT)  # faulthandler says where it is
+            os.waitpid(pid, 0)
+            raise AssertionError("the child hangs")
         assert pipe.read(1) == b"y", "the child failed"
     return pid
 
@@ -317,7 +319,9 @@ def done(kind: str, count: int) -> dict[str, Any]:
     try:
         found = json.loads(next(line for line in said.splitlines() if line.startswith('{"seconds')))
     except StopIteration:
-        found = {"seconds": [], "wrong": [f"{ended}: {said[-4000:]}"]}
+        found = {"seconds": [], "wrong": [ended]}
+    if found["wrong"]:
+        found["wrong"].append(said[-4000:])
     return {**found, "left": left}
 
 

@@ -452,8 +452,11 @@ def lay_out(
             mesh has a Manual axis and some axis splits no dimension.
         SpecError: if the spec names axes that the mesh lacks, or one twice.
     """
-    sizes = read_shape(shape)
-    dtype = dtype_name(dtype)
+    return lay_out_parsed(read_shape(shape), spec, mesh, dtype_name(dtype))
+
+
+def lay_out_parsed(sizes: tuple[int, ...], spec: Spec, mesh: MeshSpec, dtype: str) -> Layout:
+    """`lay_out` of a shape and a dtype that an ArraySpec has validated."""
     if problem := rank_problem(spec, len(sizes)):
         raise LayoutError(problem)
     spec.check(mesh)

@@ -20,7 +20,7 @@ from shardviz.core.errors import RuleError, ShardvizError, SpecError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout import verdicts as words
 from shardviz.core.layout.array_spec import ArraySpec, read_names, read_shape
-from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
 from shardviz.core.layout.rules import Dialect, Rule, Rules
@@ -339,10 +339,16 @@ def resolve(
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if type(names) is not tuple:
         names = read_names(names)
+    return _resolve(names, table, mesh, None if shape is None else read_shape(shape), dialect)
+
+
+def _resolve(
+    names: Any, table: Rules, mesh: MeshSpec | None, sizes: tuple[int, ...] | None, dialect: Dialect
+) -> Resolution:
+    """`resolve` of what was parsed."""
     found = stored_matches(names, table, dialect)
     if found is None:
         found = match_rules(names, table, dialect)
-    sizes = None if shape is None else read_shape(shape)
     if sizes is not None and len(sizes) != len(names):
         raise RuleError(
             f"The array has {plural(len(sizes), 'dimension')} and {plural(len(names), 'name')}."
@@ -411,9 +417,7 @@ def request(
     resolution, problem = None, None
     if array.logical is not None and rules is not None:
         try:
-            resolution = resolve(
-                array.logical, rules, mesh=mesh, shape=array.shape, dialect=dialect
-            )
+            resolution = _resolve(array.logical, rules, mesh, array.shape, dialect)
         except ShardvizError as error:
             problem = str(error)
     spec = array.spec
@@ -422,7 +426,7 @@ def request(
             return Request(array, None, None, None, problem)
         spec = resolution.spec if resolution is not None else Spec(((),) * array.rank)
     try:
-        layout = lay_out(array.shape, spec, mesh, array.dtype)
+        layout = lay_out_parsed(array.shape, spec, mesh, array.dtype)
     except ShardvizError as error:
         return Request(array, resolution, spec, None, str(error))
     return Request(array, resolution, spec, layout, None)

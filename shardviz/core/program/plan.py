@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from shardviz.core.display import Displayed
@@ -58,10 +58,6 @@ class Plan(Record, Displayed):
             ProgramError: if `other` is no Plan.
         """
         return plan_difference(self, other)
-
-    def replace(self, **changes: Any) -> Plan:
-        """A copy with some fields changed."""
-        return replace(self, **changes)
 
     def __repr__(self) -> str:
         if self.error:

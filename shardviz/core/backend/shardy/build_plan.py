@@ -95,17 +95,17 @@ class _PlanRun:
         self.stage = "trace"
         traced = trace(self.program, self.mesh)
         refuse_other_meshes(traced.stage.jaxpr, self.program.mesh)
-        self.plan = self.plan.replace(trace_s=traced.seconds)
+        self.plan = replace(self.plan, trace_s=traced.seconds)
         if words := self._refusal(traced):
             self.stage = "program"
             raise ProgramError(words)
         self.stage = "lower"
         lowered = lower_to_plan(self.program, traced)
-        self.plan = self.plan.replace(lower_s=lowered.seconds)
+        self.plan = replace(self.plan, lower_s=lowered.seconds)
         self.stage = "propagate"
         begun = time.perf_counter()
         self._propagate(lowered)
-        self.plan = self.plan.replace(propagate_s=time.perf_counter() - begun)
+        self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
 
     def _refusal(self, traced: Traced) -> str:
         single = single_device_effects(traced.stage.jaxpr.effects)
@@ -125,7 +125,7 @@ class _PlanRun:
             ops = note_types(ops, traced.stage.jaxpr)
         collectives = read_estimate(pipeline.planned_module_on(copy), ops, mesh, attributes)
         notes = self._notes(ops, lowered.note)
-        self.plan = self.plan.replace(ops=ops, collectives=tuple(collectives), notes=notes)
+        self.plan = replace(self.plan, ops=ops, collectives=tuple(collectives), notes=notes)
 
     def _arguments(self, traced: Traced, lowered: Sequence[str]) -> list[str]:
         """The names of the lowered arguments. jax leaves out arguments that are not used.
@@ -171,7 +171,7 @@ class _PlanRun:
         if diagnosis is not None:
             words = f"{diagnosis.problem} {found.message}"
             found = Failure(self.stage, words, diagnosis.source or found.source)
-        self.plan = self.plan.replace(error=found, diagnosis=diagnosis)
+        self.plan = replace(self.plan, error=found, diagnosis=diagnosis)
 
 
 def _unused(request: Request) -> PlannedOp:
