@@ -25,6 +25,7 @@ from shardviz.core.layout.parse import check_name, check_size, flat_numbers, lim
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
+_MANY_HOSTS = 1 << 16
 MAX_DEVICES = 1 << 24  # 16.8 million: arrays of ids stay under 128 MiB
 
 
@@ -281,13 +282,19 @@ class MeshSpec(Displayed):
         return {}
 
     @cached_property
-    def processes(self) -> tuple[int, ...]:
-        """The processes (hosts) that own devices here, in ascending order."""
+    def processes(self) -> Sequence[int]:
+        """The processes (hosts) that own devices here, in ascending order.
+
+        A tuple; a range where there are a million that are numbered without gaps.
+        """
         if self._one_host:  # type: ignore[attr-defined]
             return (0,)
         held = self.process_indices.ravel()
         if held.size and held.max() < held.size:
-            return tuple(np.flatnonzero(np.bincount(held)).tolist())  # no sort: a million in 1 ms
+            counts = np.bincount(held)  # no sort: a million in 1 ms
+            if len(counts) > _MANY_HOSTS and counts.all():
+                return range(len(counts))
+            return tuple(np.flatnonzero(counts).tolist())
         return tuple(np.unique(held).tolist())
 
     @property
@@ -332,18 +339,19 @@ class MeshSpec(Displayed):
             MeshError: if the process has no device here, or its devices do not fill a block.
         """
         process = check_size(process, "A process index")
-        own = self.process_indices == process
-        if not own.any():
+        if self._one_host and process == 0:  # type: ignore[attr-defined]
+            return self  # all devices
+        own = self._positions_of(process)
+        if not own.size:
             raise MeshError(
                 f"Process {shown(process)} has no device in this mesh."
                 f" Processes here: {listed(self.processes)}."
             )
-        axes = range(own.ndim)
-        lines = [np.flatnonzero(own.any(tuple(a for a in axes if a != axis))) for axis in axes]
-        block = tuple(slice(int(i[0]), int(i[-1]) + 1) for i in lines)
-        if not own[block].all():
+        lines = np.unravel_index(own, self.axis_sizes)
+        block = tuple(slice(int(i.min()), int(i.max()) + 1) for i in lines)
+        if math.prod(s.stop - s.start for s in block) != own.size:
             raise MeshError(
-                f"The {plural(int(own.sum()), 'device')} of process {process} form no contiguous"
+                f"The {plural(own.size, 'device')} of process {process} form no contiguous"
                 f" block of the mesh: the smallest block around them is"
                 f" {'×'.join(str(s.stop - s.start) for s in block)} and holds devices of other"
                 " processes. Order the mesh so that each process fills a block."
@@ -356,6 +364,20 @@ class MeshSpec(Displayed):
             self.process_indices[block],
             self.concrete,
         )
+
+    def _positions_of(self, process: int) -> np.ndarray:
+        """The flat positions of a process's devices; no search where hosts follow each other."""
+        if self._one_host:  # type: ignore[attr-defined]
+            return np.arange(0)  # of any process but 0
+        held = self.process_indices.reshape(-1)
+        if not self._hosts_in_order:
+            return np.flatnonzero(held == process)
+        return np.arange(*np.searchsorted(held, (process, process + 1)))
+
+    @cached_property
+    def _hosts_in_order(self) -> bool:
+        held = self.process_indices.reshape(-1)
+        return bool((held[1:] >= held[:-1]).all())
 
     def require_axis(self, name: str) -> int:
         """The size of an axis.
