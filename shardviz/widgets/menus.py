@@ -12,7 +12,7 @@ from typing import Any
 
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural, shown
-from shardviz.core.hardware.topology import Topology
+from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.program.program import Program
@@ -113,7 +113,7 @@ def checked_target(text: str) -> str:
         if int(found[1]) < 1:
             raise TargetError(f"A target has at least 1 device; got {shown(text)}. {HOW}.")
         return f"cpu:{int(found[1])}"
-    if word.split(":")[0].strip() in _DESCRIBED:
+    if word.split(":")[0].strip() in _DESCRIBED or is_described(word):
         return str(Topology.parse(word))
     raise TargetError(f"No target is called {shown(text)}. {HOW}.")
 

@@ -13,7 +13,7 @@ import pytest
 
 from shardviz.core.errors import TargetError
 from shardviz.core.hardware.chips import CHIPS, chip_of_kind, find_chip
-from shardviz.core.hardware.topology import EXAMPLES, Topology
+from shardviz.core.hardware.topology import EXAMPLES, Topology, is_described
 from tests.wrong import WRONG, Hostile
 
 #: every generation, small and large, flat and deep, one slice and several
@@ -242,3 +242,46 @@ def test_words_say_what_it_is():
     )
     assert "only y closes to a ring" in Topology.parse("tpu:v5e:8x16").words()
     assert repr(Topology.parse("tpu:v5e:4x4")) == "Topology('tpu:v5e:4x4')"
+
+
+# Cloud TPU's pages on each generation give these topologies for these types; of TPU7x, xpk's table.
+CLOUD_NAMES = {
+    "v2-8": "tpu:v2:2x2",
+    "v3-32": "tpu:v3:4x4",
+    "v4-8": "tpu:v4:2x2x1",
+    "v4-16": "tpu:v4:2x2x2",
+    "v4-32": "tpu:v4:2x2x4",
+    "v5p-8": "tpu:v5p:2x2x1",
+    "v5p-64": "tpu:v5p:2x4x4",
+    "v5p-128": "tpu:v5p:4x4x4",
+    "v5p-512": "tpu:v5p:4x8x8",
+    "v5e-1": "tpu:v5e:1x1",
+    "v5e-8": "tpu:v5e:2x4",
+    "v5litepod-16": "tpu:v5e:4x4",
+    "v5e-32": "tpu:v5e:4x8",
+    "tpu-v6e-16": "tpu:v6e:4x4",
+    " TPU-V6E-256 ": "tpu:v6e:16x16",
+    "trillium-4": "tpu:v6e:2x2",
+    "tpu7x-128": "tpu:7x:4x4x4",
+    "8xH100": "gpu:h100:1x8",
+    "16 x h200": "gpu:h200:2x8",
+    "12xB200": "gpu:b200:2x6",
+}
+
+
+@pytest.mark.parametrize(("name", "topology"), CLOUD_NAMES.items())
+def test_clouds_names_are_read(name, topology):
+    assert str(Topology.parse(name)) == topology
+    assert is_described(name)
+
+
+@pytest.mark.parametrize("name", ["v5e-3", "v5p-7", "0xh100", "v5e-0", "v6e-999999999"])
+def test_a_clouds_name_of_no_slice_says_so(name):
+    assert is_described(name)
+    with pytest.raises(TargetError, match="there is no slice of as many. Write it as tpu:v5e:4x4"):
+        Topology.parse(name)
+
+
+@pytest.mark.parametrize("word", ["cpu-8", "x-1", "data=4", "8x8", "gpu", "tpu", "v5e", ""])
+def test_other_words_are_no_clouds_names(word):
+    assert not is_described(word)

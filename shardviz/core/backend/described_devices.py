@@ -17,8 +17,8 @@ from jax.sharding import Mesh
 from shardviz.core.backend.devices import mesh_of
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural
-from shardviz.core.hardware.chips import CHIPS, Chip
-from shardviz.core.hardware.topology import Topology
+from shardviz.core.hardware.chips import CHIPS
+from shardviz.core.hardware.topology import Topology, even_topology
 from shardviz.core.layout.mesh import MeshSpec
 
 _PACKAGES = {"tpu": ("libtpu",), "gpu": ("jax_cuda13_plugin", "jax_cuda12_plugin")}
@@ -184,37 +184,6 @@ def _of_size(topology: Topology, needed: int) -> Topology | None:
     platform = topology.chip.platform
     others = [CHIPS[name] for name in _OTHERS if CHIPS[name].platform == platform]
     for chip in (topology.chip, *others):
-        if found := _most_even(chip, needed):
+        if needed % chip.devices == 0 and (found := even_topology(chip, needed // chip.devices)):
             return found
     return None
-
-
-def _most_even(chip: Chip, needed: int) -> Topology | None:
-    """One slice of such chips with as many devices: the most even shape there is."""
-    each = chip.devices
-    if chip.platform == "gpu":
-        hosts = range(math.prod(chip.host_shape), 0, -1)
-        shapes = [(needed // gpus, gpus) for gpus in hosts if needed % gpus == 0]
-    elif needed % each:
-        return None
-    else:
-        shapes = sorted(_factors(needed // each, chip.axes), key=lambda s: max(s) - min(s))
-    for shape in shapes:
-        try:
-            return Topology(chip, shape)
-        except TargetError:
-            continue
-    return None
-
-
-def _factors(number: int, parts: int) -> list[tuple[int, ...]]:
-    """The ways to write a number as a product, the smaller factors first."""
-    if parts == 1:
-        return [(number,)]
-    return [
-        (first, *rest)
-        for first in range(1, math.isqrt(number) + 1)
-        if number % first == 0
-        for rest in _factors(number // first, parts - 1)
-        if rest[0] >= first
-    ]

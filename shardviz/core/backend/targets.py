@@ -26,7 +26,7 @@ from shardviz.core.backend.devices import (
 )
 from shardviz.core.errors import TargetError
 from shardviz.core.format import plural, shown
-from shardviz.core.hardware.topology import EXAMPLES, Topology
+from shardviz.core.hardware.topology import EXAMPLES, Topology, is_described
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
 from shardviz.core.program.target import Target, Targets, only_described
 
@@ -87,7 +87,7 @@ def decide(text: str | Target | None, needed: int) -> Target:
     if isinstance(text, Target) and text.kind == "attached" and text.count is not None:
         return choose(text, needed)  # it was looked up here before
     word = _word(text)
-    if _is_described(word):
+    if is_described(word):
         target = described(word)
         fits(Topology.parse(target.text), needed)
         if target.missing:
@@ -141,7 +141,7 @@ def choose(text: str | Target | None, needed: int) -> Target:
     text = _word(text)
     if not text:
         return _best(needed)
-    if _is_described(text):
+    if is_described(text):
         raise TargetError(only_described(str(Topology.parse(text))))
     word, colon, number = text.partition(":")
     if word == "cpu":
@@ -200,10 +200,6 @@ def _word(text: str | Target | None) -> str:
     if not isinstance(text, str):
         raise TargetError(f"A target is text such as 'cpu:8' or 'attached'; got {shown(text)}.")
     return text.strip().lower()
-
-
-def _is_described(word: str) -> bool:
-    return word.partition(":")[0].strip() in ("tpu", "gpu") and word.count(":") > 1
 
 
 def _attached_fits(needed: int) -> bool:

@@ -9,6 +9,7 @@ the first, at 200,000 in the second, and so on.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping
@@ -34,7 +35,16 @@ EXAMPLES = (
     "tpu:v5e:4x4*2",
     "gpu:h100:2x8",
 )
-_HOW = "Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or gpu:h100:2x8."
+_HOW = (
+    "Write it as tpu:v5e:4x4, tpu:v5p:4x4x8, tpu:v5e:4x4*2 for two slices, or gpu:h100:2x8; or as"
+    " clouds name it: v5p-64, v5e-8, 8xH100."
+)
+# As clouds and people name accelerators: v5litepod-16 and tpu-v6e-16 by cores, 8xH100 by GPUs.
+_CLOUD = re.compile(r"(?:tpu-?)?(?P<chip>[a-z]?[a-z0-9]*)-(?P<count>[0-9]{1,9})")
+_GPUS = re.compile(r"(?P<count>[0-9]{1,9})\s*[x×]\s*(?P<chip>[a-z]+[0-9]+)")
+# Of TPUs with two cores a chip, the number in a cloud's name is that of cores (Cloud TPU's pages on
+# each generation, "TPU type" and "topology"; xpk's table of systems for TPU7x).
+_TWO_CORES = ("v2", "v3", "v4", "v5p", "7x")
 _TEXT = re.compile(
     r"(?P<platform>[^:]+):(?P<chip>[^:]+):(?P<shape>[^:*]+)(?:\*(?P<slices>[^:*]+))?"
 )
@@ -139,6 +149,76 @@ def _check_pod(chip: Chip, shape: Shape) -> None:
     )
 
 
+def is_described(text: str) -> bool:
+    """Whether text names described hardware, rightly or not, and no attached or simulated devices.
+
+    >>> [is_described(text) for text in ("gpu:h100:2x8", "v5p-64", "gpu", "cpu:8")]
+    [True, True, False, False]
+    """
+    word = text.strip().lower()
+    if _cloud_name(word) is not None:
+        return True
+    return word.partition(":")[0].strip() in ("tpu", "gpu") and word.count(":") > 1
+
+
+def _cloud_name(word: str) -> tuple[Chip, int] | None:
+    """The chip of a cloud's name of an accelerator, and the number in it; None for other text."""
+    for pattern, platform in ((_CLOUD, "tpu"), (_GPUS, "gpu")):
+        if match := pattern.fullmatch(word):
+            with contextlib.suppress(TargetError):  # some other word
+                return find_chip(match["chip"], platform), int(match["count"])
+    return None
+
+
+def _from_cloud(text: str) -> Topology | None:
+    if (found := _cloud_name(text.strip().lower())) is None:
+        return None
+    chip, count = found
+    cores = 2 if chip.name in _TWO_CORES else 1
+    topology = None if count % cores else even_topology(chip, count // cores)
+    if topology is None:
+        counted = "cores" if cores == 2 else "GPUs" if chip.platform == "gpu" else "chips"
+        raise TargetError(
+            f"{shown(text.strip())} would be {count:,} {counted} of {chip.title}, and there is no"
+            f" slice of as many. {_HOW}"
+        )
+    return topology
+
+
+def even_topology(chip: Chip, chips: int) -> Topology | None:
+    """One slice of so many chips, in the most even shape that there is; None for none.
+
+    >>> from shardviz.core.hardware.chips import find_chip
+    >>> str(even_topology(find_chip("v5p"), 4)), even_topology(find_chip("v5e"), 3)
+    ('tpu:v5p:2x2x1', None)
+    """
+    if chip.platform == "gpu":
+        hosts = range(math.prod(chip.host_shape), 0, -1)
+        shapes: list[Shape] = [(chips // n, n) for n in hosts if chips % n == 0]
+    else:
+        shapes = sorted(_factors(chips, chip.axes), key=lambda s: max(s) - min(s))
+    # A slice of less than a cube is written with its axis of one chip at the end.
+    for shape in (order for s in shapes for order in (s, s[::-1])):
+        try:
+            return Topology(chip, shape)
+        except TargetError:
+            continue
+    return None
+
+
+def _factors(number: int, parts: int) -> list[Shape]:
+    """The ways to write a number as a product, the smaller factors first."""
+    if parts == 1:
+        return [(number,)]
+    return [
+        (first, *rest)
+        for first in range(1, math.isqrt(number) + 1)
+        if number % first == 0
+        for rest in _factors(number // first, parts - 1)
+        if rest[0] >= first
+    ]
+
+
 FIRST_ID = 100_000  # of the first of several slices, and the step from one to the next
 
 
@@ -232,16 +312,21 @@ class Topology(Displayed):
         """A topology from what a person typed; nothing is evaluated.
 
         The grammar is `tpu:GENERATION:AxB`, `AxBxC` for TPUs with three axes, `*N` after it for
-        N slices, and `gpu:NAME:HOSTSxGPUS`.
+        N slices, and `gpu:NAME:HOSTSxGPUS`. Clouds' names are read as well: `v5p-64`,
+        `tpu-v6e-16`, `v5litepod-8`, `16xH100`.
 
         Raises:
             TargetError: with what could not be read, and how it is written.
 
         >>> str(Topology.parse("TPU : ironwood : 4 x 4 x 4"))
         'tpu:7x:4x4x4'
+        >>> str(Topology.parse("v5p-64")), str(Topology.parse("16xH100"))
+        ('tpu:v5p:2x4x4', 'gpu:h100:2x8')
         """
         if not isinstance(text, str) or len(text) > 100:
             raise TargetError(f"A topology is short text; got {shown(text)}. {_HOW}")
+        if (found := _from_cloud(text)) is not None:
+            return found
         match = _TEXT.fullmatch(text)
         if match is None:
             raise TargetError(f"Cannot read {shown(text)} as a topology. {_HOW}")
