@@ -38,7 +38,9 @@ _KEPT = frozenset(
         *("return", "create_token", "after_all"),
     )
 )
-_CONSTRAINT = "sdy.sharding_constraint"
+_RETURNS = frozenset({"stablehlo.return", "sdy.return"})
+# Beside StableHLO's; the second has the effects of the operations in it.
+_PURE = frozenset({"sdy.sharding_constraint", "sdy.manual_computation"})
 # Host computations of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
 _LEFT = ("false", "xla_late")
 
@@ -165,10 +167,10 @@ def _has_effects(op: Any) -> bool:
     if op.name == "stablehlo.custom_call":
         effect = op.attributes.get("has_side_effect")
         return effect is not None and bool(effect)
-    if op.name in _KEPT or not (op.name == _CONSTRAINT or op.name.startswith("stablehlo.")):
+    if op.name in _KEPT or not (op.name in _PURE or op.name.startswith("stablehlo.")):
         return True
     inner = (item for region in op.regions for block in region.blocks for item in block.operations)
-    return any(i.operation.name != "stablehlo.return" and _has_effects(i.operation) for i in inner)
+    return any(i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner)
 
 
 Number = int | float
