@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import itertools
 import math
-import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -173,10 +173,10 @@ def _has_effects(op: Any) -> bool:
     return any(i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner)
 
 
-Number = int | float
 #: The attribute of a replacement that holds the name of the operation it replaces.
 REPLACES = "shardviz.replaces"
 _BROADCAST = "stablehlo.broadcast_in_dim"
+_TRANSPOSE = "stablehlo.transpose"
 _SAME = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose", "slice")
 )
@@ -187,20 +187,27 @@ _NEUTRAL = {
     "stablehlo.add": (0, True),
     "stablehlo.subtract": (0, False),
 }
+# What XLA computes where all operands are constants of one number each. What is not here it leaves
+# alone, among others `floor`, `power` and `exponential_minus_one`.
 _COMPUTED: dict[str, Callable[..., Any]] = {
-    "stablehlo.add": operator.add,
-    "stablehlo.subtract": operator.sub,
-    "stablehlo.multiply": operator.mul,
-    "stablehlo.negate": operator.neg,
-    "stablehlo.maximum": max,
-    "stablehlo.minimum": min,
-    "stablehlo.select": lambda which, one, two: one if which else two,
-}
-_SPLAT = re.compile(r"dense<(true|false|-?\d[\d.]*(?:[eE][-+]?\d+)?)>")
-_TRUTH = {"true": True, "false": False}
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+    "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
+    "negate": np.negative, "sign": np.sign, "sine": np.sin, "cosine": np.cos, "tan": np.tan,
+    "tanh": np.tanh, "exponential": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "round_nearest_even": np.round, "and": np.bitwise_and, "or": np.bitwise_or,
+    "divide": lambda x, y: x / y if isinstance(x, np.floating) else np.trunc(x / y),
+    "remainder": np.fmod, "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
+    "select": lambda which, one, two: one if which else two,
+}  # fmt: skip
+# The same for what moves numbers; concatenations of equal ones are among these.
+_MOVES = frozenset(
+    {"broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert", "dynamic_slice"}
+)
+_ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
 _COMPARED = {
-    "LT": operator.lt, "LE": operator.le, "GT": operator.gt,
-    "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
+    "LT": np.less, "LE": np.less_equal, "GT": np.greater,
+    "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
 }  # fmt: skip
 
 
@@ -216,12 +223,17 @@ def simplify(module: Any) -> None:
     """
     with module.context:
         for op in list(_operations(module)):
-            if op.name == "stablehlo.dynamic_slice":
+            if (number := _computed(op)) is not None:
+                with op.location:
+                    _put_number(number, op)
+            elif op.name == "stablehlo.dynamic_slice":
                 _slice(op)
             elif op.name == "stablehlo.gather":
                 _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
+            elif op.name == _TRANSPOSE:
+                _transpose_once(op)
             elif op.name == _BROADCAST and _adds_only_ones(op):
                 attributes = {REPLACES: ir.StringAttr.get("broadcast_in_dim")}
                 _replace(op, "stablehlo.reshape", op.operands[0], attributes)
@@ -246,6 +258,20 @@ def _replace(op: Any, name: str, operand: Any, attributes: dict[str, Any]) -> No
         ip=ir.InsertionPoint(op),
     )
     _put(made.results[0], op)
+
+
+def _transpose_once(op: Any) -> None:
+    """Transposes once what a transpose of a transpose transposes twice."""
+    inner = defining_op(op.operands[0])
+    if inner is None or inner.name != _TRANSPOSE:
+        return
+    outer, first = (list(ir.DenseI64ArrayAttr(o.attributes["permutation"])) for o in (op, inner))
+    order = [first[dim] for dim in outer]
+    if order == sorted(order):
+        _put(inner.operands[0], op)
+    else:
+        permutation = {"permutation": ir.DenseI64ArrayAttr.get(order)}
+        _replace(op, _TRANSPOSE, inner.operands[0], permutation)
 
 
 def _adds_only_ones(op: Any) -> bool:
@@ -348,34 +374,68 @@ def _slice_at(op: Any, positions: dict[int, Any]) -> None:
     _replace(op, "stablehlo.slice", op.operands[0], attributes)
 
 
-def _number(value: Any) -> Number | None:
-    """The number that all elements of a value are, where that is known; else None."""
+def _computed(op: Any) -> Any:
+    """The number that XLA computes for an operation on constants, or None."""
+    name = op.attributes[REPLACES].value if REPLACES in op.attributes else op.name.partition(".")[2]
+    constant = name == _BROADCAST.partition(".")[2] and not ir.ShapedType(op.operands[0].type).shape
+    known = name in _COMPUTED or name in _MOVES or name in ("compare", "concatenate", "not")
+    if constant or not known or len(op.results) != 1:
+        return None
+    operands = list(op.operands)[: 1 if name in _MOVES else None]
+    numbers = [_number(operand) for operand in operands]
+    if None in numbers or (name == "concatenate" and len(set(numbers)) > 1):
+        return None
+    if name in _MOVES or name == "concatenate":
+        return numbers[0]
+    with np.errstate(all="ignore"):
+        if name == "not":
+            return None if not isinstance(numbers[0], np.bool_) else not numbers[0]
+        if name == "compare":
+            words = str(op.attributes["comparison_direction"])
+            return _COMPARED[words.rstrip(">").split()[-1]](*numbers)
+        return _COMPUTED[name](*numbers)
+
+
+def _put_number(number: Any, op: Any) -> None:
+    """Puts a constant in place of an operation, where its type can hold the number."""
+    shaped = ir.ShapedType(op.results[0].type)
+    element = shaped.element_type
+    if (found := _ELEMENT.fullmatch(str(element))) is None:
+        return
+    if found[1]:
+        bits = int(found[1])
+        if not np.isfinite(number) or abs(number) >= 2 ** (bits - (bits > 1)):
+            return
+        attribute = ir.IntegerAttr.get(element, int(number))
+    else:
+        attribute = ir.FloatAttr.get(element, float(number))
+    scalar = ir.RankedTensorType.get([], element)
+    value = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
+    at = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    made = ir.Operation.create("stablehlo.constant", results=[scalar], attributes=value, **at)
+    if shaped.shape:
+        nowhere = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
+        made = ir.Operation.create(
+            _BROADCAST, [op.results[0].type], [made.results[0]], nowhere, **at
+        )
+    _put(made.results[0], op)
+
+
+def _number(value: Any) -> Any:
+    """The number that all elements of a constant are, of numpy's kind; None of another value."""
     op = defining_op(value)
-    if op is None:
+    if op is not None and op.name == _BROADCAST:
+        op = defining_op(op.operands[0])
+    if op is None or op.name != "stablehlo.constant":
         return None
-    name = op.name
-    if name == "stablehlo.constant":
-        return _splat(op.attributes["value"])
-    if name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
-        return _number(op.operands[0])
-    if name not in _COMPUTED and name != "stablehlo.compare":
+    kind = str(ir.ShapedType(value.type).element_type)
+    # jaxlib cannot read constants of complex numbers, nor the largest ones of `ui64`.
+    if not _ELEMENT.fullmatch(kind) or kind == "ui64":
         return None
-    if ir.ShapedType(value.type).shape:
+    attribute = op.attributes["value"]
+    if not attribute.is_splat:
         return None
-    operands = [_number(operand) for operand in op.operands]
-    if any(operand is None for operand in operands):
-        return None
-    if name == "stablehlo.compare":
-        words = str(op.attributes["comparison_direction"])
-        return _COMPARED[words.rstrip(">").split()[-1]](*operands)
-    return _COMPUTED[name](*operands)
-
-
-def _splat(attribute: Any) -> Number | None:
-    if not isinstance(attribute, (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr)):
-        return None
-    # As text, since jaxlib gives no number for some types, bfloat16 among them.
-    found = _SPLAT.match(str(attribute)) if attribute.is_splat else None
-    if found is None:
-        return None
-    return _TRUTH[found[1]] if found[1] in _TRUTH else float(found[1])
+    number = attribute.get_splat_value().value
+    if "f" in kind:
+        return np.float64(number)
+    return np.bool_(number) if kind == "i1" else np.int64(number)

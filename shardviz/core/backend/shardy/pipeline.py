@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -150,9 +150,9 @@ def read_invariants_outside(module: Any) -> None:
     2
     """
     with module.context:
-        # A loop inside may turn out to pass on what the loop around it passes to it, so inner first;
-        # what the outer one then no longer carries, the inner one reads from outside, too.
-        while any([_reads_outside(op) for op in _loops_in(module)]):
+        # Inner loops first, since what one only passes through the loop around it may, too; again,
+        # since what that one no longer carries may be what one inside only passes through.
+        while sum(_reads_outside(op) for op in _loops_in(module)):
             pass
 
 
