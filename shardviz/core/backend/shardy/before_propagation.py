@@ -176,7 +176,7 @@ def _has_effects(op: Any) -> bool:
 #: The attribute of a replacement that holds the name of the operation it replaces.
 REPLACES = "shardviz.replaces"
 _BROADCAST = "stablehlo.broadcast_in_dim"
-_TRANSPOSE = "stablehlo.transpose"
+_TRANSPOSE, _RESHAPE = "stablehlo.transpose", "stablehlo.reshape"
 _SAME = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose", "slice")
 )
@@ -232,11 +232,14 @@ def simplify(module: Any) -> None:
                 _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
+            elif op.name == _TRANSPOSE and _moves_only_ones(op):
+                _reshape_once(op, "transpose")
             elif op.name == _TRANSPOSE:
                 _transpose_once(op)
+            elif op.name == _RESHAPE:
+                _reshape_once(op)
             elif op.name == _BROADCAST and _adds_only_ones(op):
-                attributes = {REPLACES: ir.StringAttr.get("broadcast_in_dim")}
-                _replace(op, "stablehlo.reshape", op.operands[0], attributes)
+                _reshape_once(op, "broadcast_in_dim")
             elif op.name == "stablehlo.slice":
                 _slice_of_one(op)
 
@@ -258,6 +261,33 @@ def _replace(op: Any, name: str, operand: Any, attributes: dict[str, Any]) -> No
         ip=ir.InsertionPoint(op),
     )
     _put(made.results[0], op)
+
+
+def _reshape_once(op: Any, replaced: str = "") -> None:
+    """Reshapes once what a reshape of a reshape reshapes twice.
+
+    Args:
+        op: the second reshape, or what does the same.
+        replaced: what that is called, or `""` for a reshape.
+    """
+    value, inner = op.operands[0], defining_op(op.operands[0])
+    if inner is not None and inner.name == _RESHAPE:
+        value = inner.operands[0]
+    elif not replaced:
+        return
+    if value.type == op.results[0].type:
+        _put(value, op)
+        return
+    replaced = replaced or (op.attributes[REPLACES].value if REPLACES in op.attributes else "")
+    attributes = {REPLACES: ir.StringAttr.get(replaced)} if replaced else {}
+    _replace(op, _RESHAPE, value, attributes)
+
+
+def _moves_only_ones(op: Any) -> bool:
+    """Whether a transpose leaves all dimensions but those of size one in their order."""
+    shape = ir.ShapedType(op.operands[0].type).shape
+    order = [d for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]) if shape[d] != 1]
+    return order == sorted(order)
 
 
 def _transpose_once(op: Any) -> None:
@@ -327,6 +357,8 @@ def _unchanged(op: Any) -> Any:
             return first
         return second if either and _number(first) == neutral else None
     if name == "stablehlo.select":
+        if op.operands[1] == op.operands[2]:
+            return op.operands[1]
         which = _number(op.operands[0])
         return None if which is None else op.operands[1 if which else 2]
     return None
@@ -410,11 +442,11 @@ def _put_number(number: Any, op: Any) -> None:
     else:
         attribute = ir.FloatAttr.get(element, float(number))
     scalar = ir.RankedTensorType.get([], element)
-    value = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
+    value: dict[str, Any] = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
     at = {"loc": op.location, "ip": ir.InsertionPoint(op)}
     made = ir.Operation.create("stablehlo.constant", results=[scalar], attributes=value, **at)
     if shaped.shape:
-        nowhere = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
+        nowhere: dict[str, Any] = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
         made = ir.Operation.create(
             _BROADCAST, [op.results[0].type], [made.results[0]], nowhere, **at
         )
