@@ -28,7 +28,8 @@ from tests.stages.programs import Case
 
 MESHES = ("data=4, model=2", "data=2, model=2", "data=2, fsdp=2, model=2")
 SHAPES = ((16, 16), (8, 16, 16))
-TESTED = range(40)  # those in the tests
+# Those in the tests: the first, and some in which an earlier version of the plan differed.
+TESTED = (*range(34), 105, 163, 200, 240, 291, 564)
 
 Body = Callable[[Any, Any], Any]
 

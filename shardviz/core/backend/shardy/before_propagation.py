@@ -9,8 +9,9 @@ XLA runs StableHLO's simplifications first (`stablehlo-aggressive-simplification
 the program is in HLO (`call-inliner`). jaxlib offers neither, and MLIR's own pass `inline` leaves
 calls alone in its registry. So the plan does the same here, of the simplifications for those that
 jax's own lowerings call for: a product with ones, a sum with zeros, a conversion to the same type,
-a slice at constant positions. What was inlined keeps its location, and that of every call around
-it, as a `callsite` in MLIR's words; each call has a number, since two may stand on one line.
+a slice at constant positions, a transpose of a transpose, an operation on constants. What was
+inlined keeps its location, and that of every call around it, as a `callsite` in MLIR's words; each
+call has a number, since two may stand on one line.
 """
 
 from __future__ import annotations

@@ -438,7 +438,9 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         simplify(copy)
         inline_calls(copy)
         read_invariants_outside(copy)
-        remove_dead(copy)  # now that loops have let go of what they only passed through
+        # After loops have let go of what they only passed through. Of some operations that nothing
+        # reads Shardy cannot name the origins, and ends the process.
+        remove_dead(copy)
         open_what_loops_read(copy)
         _manager(passes).run(copy)
     return copy
