@@ -58,7 +58,7 @@ PROGRAMS = {
     "shard_map in a while loop": lambda x: lax.fori_loop(0, 3, lambda i, x: doubled(x), x),
 }
 ALIKE = {
-    "alike: a constant": lambda x: alike(jnp.ones((16, 32)), x)[0] + 1,
+    "alike: a constant": lambda x: alike(jnp.ones((16, 32)), x)[0] + x[0, 0],
     "alike: a constraint": lambda x: alike(constrained(x), jnp.sin(x))[1] + 1,
     "alike: in a scan": scanned(lambda x: alike(jnp.zeros_like(x), x)[0]),
     "alike: in a branch": lambda x: lax.cond(

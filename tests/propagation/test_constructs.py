@@ -97,7 +97,7 @@ def special(x):
 
 # name: function, arguments, values inside with their spec, and what else holds for them
 COVERED = {
-    "scan": (scan, "xwv", {"while[3]": "P('data', None)", "dot_general": "P('data', 'model')"}),
+    "scan": (scan, "xwv", {"while[1]": "P('data', None)", "dot_general": "P('data', 'model')"}),
     "scan, gradient": (scan_gradient, "xwv", {"output": "P(None, 'model')"}),
     "loop in a loop": (fori, "x", {"mul": "P('data', None)"}),
     "while loop": (while_loop, "x", {"mul": "P('data', None)"}),

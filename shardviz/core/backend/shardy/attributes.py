@@ -77,7 +77,8 @@ class SourceLocation:
     @staticmethod
     def from_frames(op: str, frames: Iterable[Frame]) -> SourceLocation:
         """A location with each frame once: in loops and calls jax repeats some."""
-        return SourceLocation(op, tuple(dict.fromkeys(frames)))
+        # Where an operation has no name of its own, jax writes its primitive's and a colon.
+        return SourceLocation(op.removesuffix(":"), tuple(dict.fromkeys(frames)))
 
     @cached_property
     def stack(self) -> tuple[str, ...]:

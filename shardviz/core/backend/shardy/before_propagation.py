@@ -9,19 +9,20 @@ XLA runs StableHLO's simplifications first (`stablehlo-aggressive-simplification
 the program is in HLO (`call-inliner`). jaxlib offers neither, and MLIR's own pass `inline` leaves
 calls alone in its registry. So the plan does the same here, of the simplifications for those that
 jax's own lowerings call for: a product with ones, a sum with zeros, a conversion to the same type,
-a slice at constant positions. What was inlined keeps its location, and that of every call around
-it, as a `callsite` in MLIR's words; each call has a number, since two may stand on one line.
+a slice at constant positions, a transpose of a transpose, an operation on constants. What was
+inlined keeps its location, and that of every call around it, as a `callsite` in MLIR's words; each
+call has a number, since two may stand on one line.
 """
 
 from __future__ import annotations
 
 import itertools
 import math
-import operator
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 from jaxlib.mlir import ir
 from jaxlib.mlir.dialects import stablehlo
 
@@ -38,7 +39,9 @@ _KEPT = frozenset(
         *("return", "create_token", "after_all"),
     )
 )
-_CONSTRAINT = "sdy.sharding_constraint"
+_RETURNS = frozenset({"stablehlo.return", "sdy.return"})
+# Beside StableHLO's; the second has the effects of the operations in it.
+_PURE = frozenset({"sdy.sharding_constraint", "sdy.manual_computation"})
 # Host computations of `compute_on`, and `jax.jit(inline=jax.Inline.XLA_LATE)`.
 _LEFT = ("false", "xla_late")
 
@@ -165,16 +168,16 @@ def _has_effects(op: Any) -> bool:
     if op.name == "stablehlo.custom_call":
         effect = op.attributes.get("has_side_effect")
         return effect is not None and bool(effect)
-    if op.name in _KEPT or not (op.name == _CONSTRAINT or op.name.startswith("stablehlo.")):
+    if op.name in _KEPT or not (op.name in _PURE or op.name.startswith("stablehlo.")):
         return True
     inner = (item for region in op.regions for block in region.blocks for item in block.operations)
-    return any(i.operation.name != "stablehlo.return" and _has_effects(i.operation) for i in inner)
+    return any(i.operation.name not in _RETURNS and _has_effects(i.operation) for i in inner)
 
 
-Number = int | float
 #: The attribute of a replacement that holds the name of the operation it replaces.
 REPLACES = "shardviz.replaces"
 _BROADCAST = "stablehlo.broadcast_in_dim"
+_TRANSPOSE, _RESHAPE = "stablehlo.transpose", "stablehlo.reshape"
 _SAME = frozenset(
     f"stablehlo.{name}" for name in ("broadcast_in_dim", "convert", "reshape", "transpose", "slice")
 )
@@ -185,20 +188,27 @@ _NEUTRAL = {
     "stablehlo.add": (0, True),
     "stablehlo.subtract": (0, False),
 }
+# What XLA computes where all operands are constants of one number each. What is not here it leaves
+# alone, among others `floor`, `power` and `exponential_minus_one`.
 _COMPUTED: dict[str, Callable[..., Any]] = {
-    "stablehlo.add": operator.add,
-    "stablehlo.subtract": operator.sub,
-    "stablehlo.multiply": operator.mul,
-    "stablehlo.negate": operator.neg,
-    "stablehlo.maximum": max,
-    "stablehlo.minimum": min,
-    "stablehlo.select": lambda which, one, two: one if which else two,
-}
-_SPLAT = re.compile(r"dense<(true|false|-?\d[\d.]*(?:[eE][-+]?\d+)?)>")
-_TRUTH = {"true": True, "false": False}
+    "add": np.add, "subtract": np.subtract, "multiply": np.multiply,
+    "maximum": np.maximum, "minimum": np.minimum, "abs": np.abs,
+    "negate": np.negative, "sign": np.sign, "sine": np.sin, "cosine": np.cos, "tan": np.tan,
+    "tanh": np.tanh, "exponential": np.exp, "log": np.log, "sqrt": np.sqrt, "square": np.square,
+    "rsqrt": lambda x: 1 / np.sqrt(x), "logistic": lambda x: 1 / (1 + np.exp(-x)),
+    "round_nearest_even": np.round, "and": np.bitwise_and, "or": np.bitwise_or,
+    "divide": lambda x, y: x / y if isinstance(x, np.floating) else np.trunc(x / y),
+    "remainder": np.fmod, "clamp": lambda low, x, high: np.minimum(np.maximum(low, x), high),
+    "select": lambda which, one, two: one if which else two,
+}  # fmt: skip
+# The same for what moves numbers; concatenations of equal ones are among these.
+_MOVES = frozenset(
+    {"broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert", "dynamic_slice"}
+)
+_ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
 _COMPARED = {
-    "LT": operator.lt, "LE": operator.le, "GT": operator.gt,
-    "GE": operator.ge, "EQ": operator.eq, "NE": operator.ne,
+    "LT": np.less, "LE": np.less_equal, "GT": np.greater,
+    "GE": np.greater_equal, "EQ": np.equal, "NE": np.not_equal,
 }  # fmt: skip
 
 
@@ -214,15 +224,23 @@ def simplify(module: Any) -> None:
     """
     with module.context:
         for op in list(_operations(module)):
-            if op.name == "stablehlo.dynamic_slice":
+            if (number := _computed(op)) is not None:
+                with op.location:
+                    _put_number(number, op)
+            elif op.name == "stablehlo.dynamic_slice":
                 _slice(op)
             elif op.name == "stablehlo.gather":
                 _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
+            elif op.name == _TRANSPOSE and _moves_only_ones(op):
+                _reshape_once(op, "transpose")
+            elif op.name == _TRANSPOSE:
+                _transpose_once(op)
+            elif op.name == _RESHAPE:
+                _reshape_once(op)
             elif op.name == _BROADCAST and _adds_only_ones(op):
-                attributes = {REPLACES: ir.StringAttr.get("broadcast_in_dim")}
-                _replace(op, "stablehlo.reshape", op.operands[0], attributes)
+                _reshape_once(op, "broadcast_in_dim")
             elif op.name == "stablehlo.slice":
                 _slice_of_one(op)
 
@@ -244,6 +262,47 @@ def _replace(op: Any, name: str, operand: Any, attributes: dict[str, Any]) -> No
         ip=ir.InsertionPoint(op),
     )
     _put(made.results[0], op)
+
+
+def _reshape_once(op: Any, replaced: str = "") -> None:
+    """Reshapes once what a reshape of a reshape reshapes twice.
+
+    Args:
+        op: the second reshape, or what does the same.
+        replaced: what that is called, or `""` for a reshape.
+    """
+    value, inner = op.operands[0], defining_op(op.operands[0])
+    if inner is not None and inner.name == _RESHAPE:
+        value = inner.operands[0]
+    elif not replaced:
+        return
+    if value.type == op.results[0].type:
+        _put(value, op)
+        return
+    replaced = replaced or (op.attributes[REPLACES].value if REPLACES in op.attributes else "")
+    attributes = {REPLACES: ir.StringAttr.get(replaced)} if replaced else {}
+    _replace(op, _RESHAPE, value, attributes)
+
+
+def _moves_only_ones(op: Any) -> bool:
+    """Whether a transpose leaves all dimensions but those of size one in their order."""
+    shape = ir.ShapedType(op.operands[0].type).shape
+    order = [d for d in ir.DenseI64ArrayAttr(op.attributes["permutation"]) if shape[d] != 1]
+    return order == sorted(order)
+
+
+def _transpose_once(op: Any) -> None:
+    """Transposes once what a transpose of a transpose transposes twice."""
+    inner = defining_op(op.operands[0])
+    if inner is None or inner.name != _TRANSPOSE:
+        return
+    outer, first = (list(ir.DenseI64ArrayAttr(o.attributes["permutation"])) for o in (op, inner))
+    order = [first[dim] for dim in outer]
+    if order == sorted(order):
+        _put(inner.operands[0], op)
+    else:
+        permutation = {"permutation": ir.DenseI64ArrayAttr.get(order)}
+        _replace(op, _TRANSPOSE, inner.operands[0], permutation)
 
 
 def _adds_only_ones(op: Any) -> bool:
@@ -299,6 +358,8 @@ def _unchanged(op: Any) -> Any:
             return first
         return second if either and _number(first) == neutral else None
     if name == "stablehlo.select":
+        if op.operands[1] == op.operands[2]:
+            return op.operands[1]
         which = _number(op.operands[0])
         return None if which is None else op.operands[1 if which else 2]
     return None
@@ -346,34 +407,68 @@ def _slice_at(op: Any, positions: dict[int, Any]) -> None:
     _replace(op, "stablehlo.slice", op.operands[0], attributes)
 
 
-def _number(value: Any) -> Number | None:
-    """The number that all elements of a value are, where that is known; else None."""
+def _computed(op: Any) -> Any:
+    """The number that XLA computes for an operation on constants, or None."""
+    name = op.attributes[REPLACES].value if REPLACES in op.attributes else op.name.partition(".")[2]
+    constant = name == _BROADCAST.partition(".")[2] and not ir.ShapedType(op.operands[0].type).shape
+    known = name in _COMPUTED or name in _MOVES or name in ("compare", "concatenate", "not")
+    if constant or not known or len(op.results) != 1:
+        return None
+    operands = list(op.operands)[: 1 if name in _MOVES else None]
+    numbers = [_number(operand) for operand in operands]
+    if None in numbers or (name == "concatenate" and len(set(numbers)) > 1):
+        return None
+    if name in _MOVES or name == "concatenate":
+        return numbers[0]
+    with np.errstate(all="ignore"):
+        if name == "not":
+            return None if not isinstance(numbers[0], np.bool_) else not numbers[0]
+        if name == "compare":
+            words = str(op.attributes["comparison_direction"])
+            return _COMPARED[words.rstrip(">").split()[-1]](*numbers)
+        return _COMPUTED[name](*numbers)
+
+
+def _put_number(number: Any, op: Any) -> None:
+    """Puts a constant in place of an operation, where its type can hold the number."""
+    shaped = ir.ShapedType(op.results[0].type)
+    element = shaped.element_type
+    if (found := _ELEMENT.fullmatch(str(element))) is None:
+        return
+    if found[1]:
+        bits = int(found[1])
+        if not np.isfinite(number) or abs(number) >= 2 ** (bits - (bits > 1)):
+            return
+        attribute = ir.IntegerAttr.get(element, int(number))
+    else:
+        attribute = ir.FloatAttr.get(element, float(number))
+    scalar = ir.RankedTensorType.get([], element)
+    value: dict[str, Any] = {"value": ir.DenseElementsAttr.get_splat(scalar, attribute)}
+    at = {"loc": op.location, "ip": ir.InsertionPoint(op)}
+    made = ir.Operation.create("stablehlo.constant", results=[scalar], attributes=value, **at)
+    if shaped.shape:
+        nowhere: dict[str, Any] = {"broadcast_dimensions": ir.DenseI64ArrayAttr.get([])}
+        made = ir.Operation.create(
+            _BROADCAST, [op.results[0].type], [made.results[0]], nowhere, **at
+        )
+    _put(made.results[0], op)
+
+
+def _number(value: Any) -> Any:
+    """The number that all elements of a constant are, of numpy's kind; None of another value."""
     op = defining_op(value)
-    if op is None:
+    if op is not None and op.name == _BROADCAST:
+        op = defining_op(op.operands[0])
+    if op is None or op.name != "stablehlo.constant":
         return None
-    name = op.name
-    if name == "stablehlo.constant":
-        return _splat(op.attributes["value"])
-    if name in ("stablehlo.broadcast_in_dim", "stablehlo.convert", "stablehlo.reshape"):
-        return _number(op.operands[0])
-    if name not in _COMPUTED and name != "stablehlo.compare":
+    kind = str(ir.ShapedType(value.type).element_type)
+    # jaxlib cannot read constants of complex numbers, nor the largest ones of `ui64`.
+    if not _ELEMENT.fullmatch(kind) or kind == "ui64":
         return None
-    if ir.ShapedType(value.type).shape:
+    attribute = op.attributes["value"]
+    if not attribute.is_splat:
         return None
-    operands = [_number(operand) for operand in op.operands]
-    if any(operand is None for operand in operands):
-        return None
-    if name == "stablehlo.compare":
-        words = str(op.attributes["comparison_direction"])
-        return _COMPARED[words.rstrip(">").split()[-1]](*operands)
-    return _COMPUTED[name](*operands)
-
-
-def _splat(attribute: Any) -> Number | None:
-    if not isinstance(attribute, (ir.DenseIntElementsAttr, ir.DenseFPElementsAttr)):
-        return None
-    # As text, since jaxlib gives no number for some types, bfloat16 among them.
-    found = _SPLAT.match(str(attribute)) if attribute.is_splat else None
-    if found is None:
-        return None
-    return _TRUTH[found[1]] if found[1] in _TRUTH else float(found[1])
+    number = attribute.get_splat_value().value
+    if "f" in kind:
+        return np.float64(number)
+    return np.bool_(number) if kind == "i1" else np.int64(number)

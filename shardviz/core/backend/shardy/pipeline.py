@@ -8,7 +8,7 @@ jax lowers `erf`, `top_k` and their like to CHLO, for which Shardy has no rules.
 first, and jaxlib offers no pass that does. Every elementwise operation propagates shardings alike,
 so an elementwise CHLO operation is replaced by one that Shardy knows, which keeps its name in an
 attribute. A composite operation becomes a call of its decomposition, and a concatenation loses
-operands without elements. XLA also inlines every call first, and so does `inlining`.
+operands without elements. XLA also simplifies and inlines first, and so does `before_propagation`.
 
 None of this is public: jaxlib has Shardy's passes registered with MLIR's PassManager, under names
 that may change. So they are looked up, and `available` says in one sentence what is missing.
@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
@@ -135,31 +135,77 @@ def _elementwise(op: Any) -> str:
 
 
 def read_invariants_outside(module: Any) -> None:
-    """Lets every loop of a module read from outside what it only passes through; in place."""
-    _visit(module.body.operations)
+    """Lets every loop of a module read from outside what it only passes through; in place.
+
+    The loop no longer carries it. StableHLO's canonicalization of a loop does the same in XLA.
+
+    >>> import jax
+    >>> loop = jax.jit(lambda x, y: jax.lax.fori_loop(0, 3, lambda i, c: c + y, x)).lower(1.0, 2.0)
+    >>> module = loop.compiler_ir("stablehlo").operation.clone()
+    >>> inline_calls(module)
+    >>> next(op for op in _operations_in(module) if op.name == _LOOP).operands.__len__()
+    3
+    >>> read_invariants_outside(module)
+    >>> next(op for op in _operations_in(module) if op.name == _LOOP).operands.__len__()
+    2
+    """
+    with module.context:
+        # Inner loops first, since what one only passes through the loop around it may, too; again,
+        # since what that one no longer carries may be what one inside only passes through.
+        while sum(_reads_outside(op) for op in _loops_in(module)):
+            pass
 
 
-def _visit(operations: Iterable[Any]) -> None:
-    for item in operations:
-        op = item.operation
-        if op.name == _LOOP:
-            _read_outside(op)
-        for region in op.regions:
-            for block in region.blocks:
-                _visit(block.operations)
+def _loops_in(op: Any) -> list[Any]:
+    return [inner for inner in _operations_in(op) if inner.name == _LOOP]
 
 
-def _read_outside(loop: Any) -> None:
+def _reads_outside(loop: Any) -> bool:
+    """Lets one loop read outside what it only passes through; whether there was anything."""
     condition, body = (region.blocks[0] for region in loop.regions)
-    carried = body.operations[len(body.operations) - 1].operation
-    for i, argument in enumerate(body.arguments):
-        if carried.operands[i] != argument:
-            continue
-        outer = loop.operands[i]
-        argument.replace_all_uses_with(outer)
-        carried.operands[i] = argument  # a loop returns what it takes, so this use stays
-        condition.arguments[i].replace_all_uses_with(outer)
-        loop.results[i].replace_all_uses_with(outer)
+    returned = body.operations[len(body.operations) - 1].operation
+    carried = list(zip(loop.operands, body.arguments, returned.operands, strict=True))
+    kept = [i for i, (first, inside, last) in enumerate(carried) if last not in (first, inside)]
+    if len(kept) in (0, len(carried)):
+        return False
+    for number in reversed(range(len(carried))):
+        if number not in kept:
+            outer = carried[number][0]
+            loop.results[number].replace_all_uses_with(outer)
+            for block in (condition, body):
+                block.arguments[number].replace_all_uses_with(outer)
+    _carry(loop, kept)
+    return True
+
+
+def _carry(loop: Any, kept: Sequence[int]) -> None:
+    """Puts a loop in place of one that carries only some of its values."""
+    condition, body = (region.blocks[0] for region in loop.regions)
+    returned = body.operations[len(body.operations) - 1].operation
+    ir.Operation.create(
+        returned.name,
+        operands=[returned.operands[i] for i in kept],
+        loc=returned.location,
+        ip=ir.InsertionPoint(returned),
+    )
+    returned.erase()
+    made = ir.Operation.create(
+        _LOOP,
+        results=[loop.results[i].type for i in kept],
+        operands=[loop.operands[i] for i in kept],
+        attributes={item.name: item.attr for item in loop.attributes},
+        regions=2,
+        loc=loop.location,
+        ip=ir.InsertionPoint(loop),
+    )
+    for block, region in zip((condition, body), made.regions, strict=True):
+        for number in reversed(range(len(block.arguments))):
+            if number not in kept:
+                block.erase_argument(number)
+        block.append_to(region)
+    for i, result in zip(kept, made.results, strict=True):
+        loop.results[i].replace_all_uses_with(result)
+    loop.erase()
 
 
 def open_what_loops_read(op: Any) -> None:
@@ -168,7 +214,7 @@ def open_what_loops_read(op: Any) -> None:
     XLA puts a constraint that leaves all dimensions open before the loop (its pass
     `xla-sdy-open-while-free-vars-sharding`), for every value whose sharding is requested.
     """
-    for loop in [inner for inner in _operations_in(op) if inner.name == _LOOP]:
+    for loop in _loops_in(op):
         _open(loop)
 
 
@@ -391,8 +437,10 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         rewrite_operations(copy)
         simplify(copy)
         inline_calls(copy)
-        remove_dead(copy)
         read_invariants_outside(copy)
+        # After loops have let go of what they only passed through. Of some operations that nothing
+        # reads Shardy cannot name the origins, and ends the process.
+        remove_dead(copy)
         open_what_loops_read(copy)
         _manager(passes).run(copy)
     return copy
