@@ -113,9 +113,11 @@ class Faults:
         def spoiled(*arguments: Any, **options: Any) -> Any:
             exported = packed(*arguments, **options)
             # With only a few of the last bytes missing it may be read all the same.
-            length = self.random.randrange(len(exported.module) * 9 // 10)
+            sent = exported.module.bytecode
+            length = self.random.randrange(len(sent) * 9 // 10)
             noise = self.random.randbytes(self.random.randrange(64))
-            return replace(exported, module=exported.module[:length] + noise)
+            module = replace(exported.module, bytecode=sent[:length] + noise)
+            return replace(exported, module=module)
 
         packed = export.export_program
         with self.monkeypatch.context() as patch:

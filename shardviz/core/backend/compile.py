@@ -102,6 +102,7 @@ def lower(
     program: Program | Traced,
     mesh: Mesh | AbstractMesh | None = None,
     platforms: Sequence[str] | None = None,
+    change: Callable[[Any], None] | None = None,
 ) -> Lowered:
     """Lowers a program to StableHLO, tracing it first where that has not happened.
 
@@ -109,6 +110,7 @@ def lower(
         program: the program, or what `trace` made of it.
         mesh: the jax mesh to trace it on.
         platforms: the platforms to lower for, such as `("tpu",)`; needed on an AbstractMesh.
+        change: changes jax's own `Lowered` before its text is read.
 
     Raises:
         ProgramError: as `trace` does.
@@ -119,6 +121,8 @@ def lower(
     with in_context(traced.mesh):
         kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
         stage = traced.stage.lower(**kinds)
+    if change is not None:
+        change(stage)
     text = stage.as_text()
     # With this flag on, closed-over arrays are arguments and their values not in the text.
     hoisted = bool(getattr(jax.config, "jax_use_simplified_jaxpr_constants", False))
@@ -134,15 +138,12 @@ def lower(
     )
 
 
-def compile_lowered(
-    lowered: Lowered, mesh: MeshSpec, clean: Callable[[str], str] = lambda text: text
-) -> Executable:
+def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
     """Compiles for the devices of the mesh that it was traced on, and reads the result.
 
     Args:
         lowered: what to compile.
         mesh: the mesh whose axes the collectives are given in.
-        clean: applied to the compiler's text before it is read.
 
     Raises:
         Exception: whatever the compiler raises.
@@ -154,8 +155,8 @@ def compile_lowered(
     if mesh.size == 1:
         partitioned: tuple[Collective, ...] | None = ()  # nothing to partition
     else:
-        partitioned = None if text is None else _collectives(clean(text), mesh, ids)
-    final = clean(stage.as_text() or "")
+        partitioned = None if text is None else _collectives(text, mesh, ids)
+    final = stage.as_text() or ""
     collectives = _collectives(final, mesh, ids)
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)

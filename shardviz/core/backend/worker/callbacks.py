@@ -1,7 +1,7 @@
 """Host callbacks of a program in the worker: each call is sent to the kernel and answered there.
 
-jax exports no callbacks, since they are Python functions of one process. What it lowers names them
-by number alone, so the numbers are sent: the worker compiles the program with functions that ask
+Callbacks are Python functions of one process. What jax lowers names them by number alone, so the
+numbers are sent: the worker compiles the program with functions that ask
 the kernel, which calls the user's own with its own variables, output and files.
 
 jax keeps the list of a lowered program's callbacks private; it is read here and nowhere else.
@@ -14,7 +14,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
 from typing import Any
 
@@ -23,15 +23,13 @@ from jax.experimental import io_callback
 
 from shardviz.core.errors import ProgramError
 
-#: What jax calls the operations that call Python on a CPU.
-CUSTOM_CALLS = ("xla_ffi_python_cpu_callback", "xla_ffi_partitioned_python_cpu_callback")
 _LISTS = ("host_callbacks", "keepalive")
 _BACKLOG = 1024  # every device may call at once
 HostCallback = Callable[..., Any]
 
 
 def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
-    """Takes the callbacks out of a lowered program, so that jax exports it.
+    """Takes the callbacks out of a lowered program, which is then sent without them.
 
     Args:
         lowered: jax's own `Lowered`; changed.
@@ -39,7 +37,7 @@ def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
     Raises:
         ProgramError: where this version of jax keeps them elsewhere.
     """
-    arguments = _compile_arguments(lowered)
+    arguments = compile_arguments(lowered)
     found = tuple(arguments["host_callbacks"])
     for name in _LISTS:
         arguments[name] = []
@@ -50,17 +48,25 @@ def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
     """Gives a lowered program its callbacks, in the order that `take_callbacks` found them in.
 
     Args:
-        lowered: jax's own `Lowered` of a program that was exported without them; changed.
+        lowered: jax's own `Lowered` of a program that was sent without them; changed.
         callbacks: take and give flat numpy arrays.
 
     Raises:
         ProgramError: where this version of jax keeps them elsewhere.
     """
     if callbacks:
-        _compile_arguments(lowered)["host_callbacks"] = list(callbacks)
+        compile_arguments(lowered)["host_callbacks"] = list(callbacks)
 
 
-def _compile_arguments(lowered: Any) -> dict[str, Any]:
+def compile_arguments(lowered: Any) -> dict[str, Any]:
+    """What jax compiles a lowered program with.
+
+    Args:
+        lowered: jax's own `Lowered`.
+
+    Raises:
+        ProgramError: where this version of jax keeps it elsewhere.
+    """
     arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", None)
     if not isinstance(arguments, dict) or not all(name in arguments for name in _LISTS):
         raise ProgramError(
@@ -71,44 +77,25 @@ def _compile_arguments(lowered: Any) -> dict[str, Any]:
     return arguments
 
 
-def effect_classes(exported: Any) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The classes of an export's ordered and of its other effects, by name.
+def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
+    """jax's own effects of these classes.
 
     Args:
-        exported: jax's own `Exported`.
-    """
-    return (
-        tuple(type(e).__name__ for e in exported.ordered_effects),
-        tuple(type(e).__name__ for e in exported.unordered_effects),
-    )
-
-
-def without_effects(exported: Any) -> Any:
-    """The export without its effects, which jax does not serialise."""
-    return replace(exported, ordered_effects=(), unordered_effects=())
-
-
-def with_effects(exported: Any, names: tuple[tuple[str, ...], tuple[str, ...]]) -> Any:
-    """The export with its effects again.
-
-    Args:
-        exported: jax's own `Exported`, deserialized.
-        names: what `effect_classes` gave.
+        names: the classes of the ordered and of the other effects.
 
     Raises:
         ProgramError: for an effect that is not one of jax's callbacks.
     """
     if not any(names):
-        return exported
+        return frozenset()
     known = {type(effect).__name__: effect for effect in jax.make_jaxpr(_with_all)(0.0).effects}
     try:
-        ordered, others = (tuple(known[name] for name in kind) for kind in names)
+        return frozenset(known[name] for kind in names for name in kind)
     except KeyError as error:
         raise ProgramError(
             f"The program has the effect {error.args[0]}, which cannot be sent to another process."
             " Run it on devices of this kernel, with target='attached'."
         ) from None
-    return replace(exported, ordered_effects=ordered, unordered_effects=others)
 
 
 def _with_all(x: Any) -> None:

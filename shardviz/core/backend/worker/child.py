@@ -11,11 +11,10 @@ import contextlib
 import faulthandler
 import os
 import pickle
-import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -24,16 +23,21 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from shardviz.core.backend.compile import Executable, Lowered, compile_lowered
+from shardviz.core.backend.compile import Executable, Lowered, lower
 from shardviz.core.backend.described_devices import compile_only_mesh
 from shardviz.core.backend.execute import Execution
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.layout_checks import partial_sums
 from shardviz.core.backend.targets import device_mesh
-from shardviz.core.backend.tracing import Traced
+from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.backend.worker import messages
-from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callbacks, with_effects
-from shardviz.core.backend.worker.export import ExportedProgram
+from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callbacks
+from shardviz.core.backend.worker.export import (
+    ExportedProgram,
+    LoweredModule,
+    put_module,
+    stand_in,
+)
 from shardviz.core.backend.worker.messages import Answer, Stage
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.program.cache import ExecutableCache
@@ -42,7 +46,6 @@ from shardviz.core.program.report import Check, Report
 from shardviz.core.program.target import Target
 
 DUMP = "dump"
-_WRAPPER = re.compile(r'jit\([^()"]*\)/call_exported(?:/|(?="))')
 _CACHE = ExecutableCache(size=32)
 # Key to how often the kernel asked for a new compile of it.
 _RECOMPILES: dict[str, int] = {}
@@ -200,18 +203,24 @@ class _WorkerExecution(Execution):
         return replace(traced, outputs=tuple(replace(o, name=name) for o, name in named))
 
     def lowered(self, traced: Traced) -> Lowered:
-        """The program, lowered; the digest of its source lines is the kernel's."""
-        lowered = replace(super().lowered(traced), sources=self.exported.sources)
-        if self.callbacks is not None:
-            put_callbacks(lowered.stage, self.callbacks.callbacks())
-        return lowered
+        """The program, as the kernel lowered it, with its callbacks."""
+        return self._lowered(traced, self.exported.module)
 
     def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
-        """The unsharded function, lowered, with its own callbacks."""
-        lowered = super().lowered_unsharded(single, mesh)
-        if self.callbacks is not None:
-            put_callbacks(lowered.stage, self.callbacks.callbacks(unsharded=True))
-        return lowered
+        """The unsharded function, as the kernel lowered it, with its own callbacks."""
+        module = self.exported.unsharded
+        if module is None:
+            raise ProgramError("The function could not be traced for one device.")
+        single = single.replace(fn=stand_in(module, single.name))
+        return self._lowered(trace(single, mesh), module, unsharded=True)
+
+    def _lowered(self, traced: Traced, module: LoweredModule, unsharded: bool = False) -> Lowered:
+        def change(lowered: Any) -> None:
+            put_module(lowered, module)
+            if self.callbacks is not None:
+                put_callbacks(lowered, self.callbacks.callbacks(unsharded))
+
+        return lower(traced, change=change)
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
         """The positions that the kernel found: an exported program has no jaxpr."""
@@ -222,9 +231,9 @@ class _WorkerExecution(Execution):
         return f"{self.exported.key}/{_RECOMPILES.get(self.exported.key, 0)}"
 
     def compiled(self, lowered: Lowered) -> Executable:
-        """Compiles, and reads the result, with operations named as in the kernel."""
+        """Compiles, and reads the result."""
         begun = time.perf_counter()
-        found = compile_lowered(lowered, self.program.mesh, without_export_call)
+        found = super().compiled(lowered)
         self._compiled_at = begun + found.compile_s
         _LAST.append((lowered, found))
         return found
@@ -284,15 +293,6 @@ def leaves(values: Sequence[Value] | None) -> list[Any] | None:
     ]
 
 
-def without_export_call(text: str) -> str:
-    """A module's text with operations named as if the program had not been exported.
-
-    >>> without_export_call('op_name="jit(f)/call_exported/jit(f)/transpose(jvp())/dot_general"')
-    'op_name="jit(f)/transpose(jvp())/dot_general"'
-    """
-    return _WRAPPER.sub("", text)
-
-
 def _cache(exported: ExportedProgram, new: bool) -> ExecutableCache:
     """The cache for runs; of described devices nothing is kept, since nothing runs there."""
     if new:  # the entry under the last number is dropped in time
@@ -305,7 +305,7 @@ def _program(exported: ExportedProgram, folder: str) -> Program:
     if exported.mesh.size > 1:
         options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
     return Program(
-        _function_of(exported),
+        stand_in(exported.module, exported.name),
         exported.arrays,
         exported.mesh,
         out_specs=exported.out_specs or None,
@@ -314,36 +314,10 @@ def _program(exported: ExportedProgram, folder: str) -> Program:
     )
 
 
-def _function_of(exported: ExportedProgram) -> Callable[..., Any]:
-    """The exported function; on a mesh of one device, the unsharded one."""
-    module = with_effects(_module(exported.module), exported.effects)
-
-    def call(*arguments: Any) -> Any:
-        chosen = module
-        if exported.mesh.size > 1 and jax.sharding.get_abstract_mesh().size == 1:
-            if exported.unsharded is None:
-                raise ProgramError("The function could not be traced for one device.")
-            chosen = _module(exported.unsharded)
-        return chosen.call(*arguments)
-
-    call.__name__ = call.__qualname__ = module.fun_name
-    return call
-
-
 def _prefer_for_oom_kill() -> None:
     """Makes the system end this process before the kernel where memory runs out."""
     with contextlib.suppress(OSError):  # not Linux, or not allowed: the kernel still watches
         Path("/proc/self/oom_score_adj").write_text("1000")
-
-
-def _module(serialised: bytes) -> Any:
-    try:
-        return jax.export.deserialize(bytearray(serialised))
-    except Exception as error:  # damaged data can fail anywhere in the reader
-        raise ProgramError(
-            "The program arrived damaged in the worker, or was exported by another jax:"
-            f" {in_words(error)}. Compile it once more; restart the kernel if jax was just updated."
-        ) from error
 
 
 def _exit_with(kernel: int, folder: str) -> None:

@@ -1,48 +1,73 @@
 """export_program(): a program as bytes and plain data, to be sent to a worker process.
 
 The program is traced and lowered here, on a mesh without devices, for the platform of its target.
-Only the serialised export is sent, never the user's own code: its callbacks stay in this process.
-It keeps the source lines, so that what the compiler says leads to the user's code.
+Only the lowered module is sent, never the user's own code: its callbacks stay in this process. It
+keeps the source lines, so that what the compiler says leads to the user's code.
+
+The worker gives the compiler that very module. What `jax.export` serialises is another one, whose
+constants are merged, and to call it adds a function and constraints, so that XLA splits values and
+places collectives otherwise. To compile a module, jax needs a traced function around it:
+`stand_in` makes one with the same arguments, results and effects, and `put_module` replaces what it
+was lowered to. Where jax keeps that is private, and named here alone.
 """
 
 from __future__ import annotations
 
 import hashlib
-import re
-from collections.abc import Mapping
+import io
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import jax
+from jax.core import ShapedArray
+from jax.extend.core import Primitive
+from jax.interpreters import mlir
+from jax.sharding import NamedSharding
+from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.compile import compiler_options, plain
+from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype
+from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import mesh_to_lower_on
-from shardviz.core.backend.tracing import Traced, donated_leaves, in_context, trace
+from shardviz.core.backend.tracing import Traced, donated_leaves, trace
 from shardviz.core.backend.worker.callbacks import (
-    CUSTOM_CALLS,
     HostCallback,
-    effect_classes,
+    compile_arguments,
+    effects_of,
     take_callbacks,
-    without_effects,
 )
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed
-from shardviz.core.hlo.sources import source_lines
-from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 
-_NO_GUARANTEE = "no compatibility guarantees"
-_CUSTOM_CALL = re.compile(r"custom_call @\"?([\w.$\-]+)")
-_LOCATIONS = re.compile(r"^#loc\d* = .*\n", re.M)
-_LOCATION = re.compile(r' ?loc\((?:#loc\d*|unknown|"(?:[^"\\]|\\.)*")\)')
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "callback")
+_VERSIONS = (jax.__version__, jaxlib_version)
+
+
+@dataclass(frozen=True, eq=False)
+class LoweredModule:
+    """What a program was lowered to, and what jax has to know to compile it.
+
+    Attributes:
+        bytecode: the StableHLO module.
+        kept: the positions of the arguments that it takes: jax drops those that nothing reads.
+        results: shape, dtype and, on a mesh with Explicit axes, spec of each result.
+        effects: the classes of its ordered and of its other effects.
+        versions: those of jax and jaxlib, which alone are sure to read it.
+    """
+
+    bytecode: bytes
+    kept: tuple[int, ...]
+    results: tuple[tuple[tuple[int, ...], str, Spec | None], ...]
+    effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+    versions: tuple[str, str] = _VERSIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,14 +83,13 @@ class ExportedProgram:
         outputs: the names of the results.
         platform: what it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
         target: the text of a described target; `""` for CPU devices.
-        module: the serialised export.
-        unsharded: the unsharded function, serialised; None where it is not needed.
+        module: the lowered program.
+        unsharded: the unsharded function, lowered; None where it is not needed.
         key: the fingerprint of the compile.
-        sources: a digest of its source lines, without those of the call that exported it.
+        sources: a digest of its source lines, without those of the call that lowered it.
         x64: whether jax is set to 64 bits.
         capacity: bytes of memory on each device; None to ask the device itself.
         positive: the positions of arguments whose made-up values are above 0.
-        effects: the classes of its ordered and of its other effects.
     """
 
     name: str
@@ -76,14 +100,13 @@ class ExportedProgram:
     outputs: tuple[str, ...]
     platform: str
     target: str
-    module: bytes
+    module: LoweredModule
     key: str
     sources: str
-    unsharded: bytes | None = None
+    unsharded: LoweredModule | None = None
     x64: bool = False
     capacity: int | None = None
     positive: tuple[int, ...] = ()
-    effects: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
 
 class NotExportable(ProgramError):
@@ -129,8 +152,9 @@ def export_program(
     """
     if reason := why_not_exportable(program, traced, callbacks is not None):
         raise NotExportable(reason)
-    exported, taken = _export(traced, platform)
-    text = str(exported.mlir_module())
+    lowered = lower(traced, platforms=(platform,))
+    taken = take_callbacks(lowered.stage)
+    module = module_of(lowered)
     single = None
     if run and program.mesh.size > 1:
         single = _unsharded(program, platform, callbacks)
@@ -152,14 +176,13 @@ def export_program(
         tuple(output.name for output in traced.outputs),
         platform,
         target,
-        _serialized(exported),
-        _key(without_lines(text), arrays, traced, options, platform, target),
-        hashlib.sha256(repr(source_lines(text)).encode()).hexdigest(),
+        module,
+        _key(lowered.text, arrays, traced, options, platform, target),
+        lowered.sources,
         single,
         bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         capacity,
         positive_arguments(traced.stage.jaxpr),
-        effect_classes(exported),
     )
 
 
@@ -221,81 +244,121 @@ def callback_names(jaxpr: Any) -> tuple[str, ...]:
     return tuple(sorted({o.name for o in operations(jaxpr) if o.name in _CALLBACKS}))
 
 
-class _AsJitted:
-    """Passes for a jitted function in `jax.export.export`: a function that was traced before.
-
-    Attributes:
-        callbacks: the callbacks that it was lowered with, taken out of what is exported.
-    """
-
-    def __init__(self, stage: Any, has_callbacks: bool) -> None:
-        self.stage, self.has_callbacks = stage, has_callbacks
-        self.callbacks: tuple[HostCallback, ...] = ()
-
-    def trace(self, *_: Any, **__: Any) -> Any:
-        return self
-
-    def lower(self, *arguments: Any, **options: Any) -> Any:
-        lowered = self.stage.lower(*arguments, **options)
-        if self.has_callbacks:
-            self.callbacks = take_callbacks(lowered)
-        return lowered
-
-    def eval_shape(self, *_: Any, **__: Any) -> Any:
-        return self.stage.out_info
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.stage, name)
-
-    __call__ = eval_shape
-
-
-def _export(traced: Traced, platform: str) -> tuple[Any, tuple[HostCallback, ...]]:
-    """jax's own export, and the callbacks that were taken out of it."""
-    calls = bool(callback_names(traced.stage.jaxpr))
-    jitted = _AsJitted(traced.stage, calls)
-    names = set(CUSTOM_CALLS if calls else ())
-    while True:
-        allowed = [jax.export.DisabledSafetyCheck.custom_call(n) for n in sorted(names)]
-        try:
-            with in_context(traced.mesh):
-                found = jax.export.export(
-                    jitted,  # type: ignore[arg-type]
-                    platforms=(platform,),
-                    disabled_checks=allowed,
-                )()
-            return found, jitted.callbacks
-        except (NotImplementedError, ValueError, TypeError, KeyError) as error:
-            # The worker has the same jax: custom calls need no compatibility with later ones.
-            others = _CUSTOM_CALL.findall(str(error)) if _NO_GUARANTEE in str(error) else []
-            if names.issuperset(others):
-                raise _not_exportable(error) from error
-            names.update(others)
-
-
-def _not_exportable(error: Exception) -> NotExportable:
-    return NotExportable(
-        f"jax cannot export the program, so it cannot be sent to another process. {in_words(error)}"
+def module_of(lowered: Lowered) -> LoweredModule:
+    """The module of a lowered program, to be sent."""
+    file = io.BytesIO()
+    lowered.stage.compiler_ir("stablehlo").operation.write_bytecode(file)
+    arguments = compile_arguments(lowered.stage)
+    return LoweredModule(
+        file.getvalue(),
+        tuple(sorted(arguments["kept_var_idx"])),
+        tuple(map(_result, arguments["global_out_avals"])),
+        (_classes(arguments["ordered_effects"]), _classes(arguments["unordered_effects"])),
     )
 
 
-def _serialized(exported: Any) -> bytes:
-    try:
-        return bytes(without_effects(exported).serialize())
-    except (NotImplementedError, ValueError, TypeError) as error:
-        raise _not_exportable(error) from error
+def _result(aval: Any) -> tuple[tuple[int, ...], str, Spec | None]:
+    sharding = getattr(aval, "sharding", None)
+    spec = None
+    if sharding is not None and any(t.name == "Explicit" for t in sharding.mesh.axis_types or ()):
+        spec = adopt_spec(sharding.spec)
+    return tuple(aval.shape), dtype_name(aval.dtype), spec
 
 
-def _unsharded(program: Program, platform: str, callbacks: TakenCallbacks | None) -> bytes | None:
-    single = unsharded(program)
+def _classes(effects: Any) -> tuple[str, ...]:
+    return tuple(sorted(type(e).__name__ for e in effects))
+
+
+def stand_in(module: LoweredModule, name: str) -> Callable[..., Any]:
+    """A function with the arguments, results and effects of a lowered program, to be traced.
+
+    Args:
+        module: the lowered program.
+        name: what it is called.
+
+    Raises:
+        ProgramError: for a module of another jax, or an effect that is not one of jax's callbacks.
+    """
+    if module.versions != _VERSIONS:
+        raise ProgramError(
+            f"The program was lowered by jax {module.versions[0]} and jaxlib {module.versions[1]},"
+            f" and the worker has {_VERSIONS[0]} and {_VERSIONS[1]}. Restart the kernel."
+        )
+    effects = effects_of(module.effects)
+
+    def call(*arguments: Any) -> tuple[Any, ...]:
+        mesh = jax.sharding.get_abstract_mesh()
+        results = tuple(
+            ShapedArray(
+                shape,
+                jax_dtype(dtype),
+                sharding=None if spec is None else NamedSharding(mesh, spec.to_jax()),
+            )
+            for shape, dtype, spec in module.results
+        )
+        kept = (arguments[i] for i in module.kept)
+        return tuple(_program.bind(*kept, results=results, has_effects=effects))
+
+    call.__name__ = call.__qualname__ = name
+    return call
+
+
+_program = Primitive("lowered_program")
+_program.multiple_results = True
+
+
+@_program.def_effectful_abstract_eval
+def _(*_: Any, results: tuple[Any, ...], has_effects: frozenset[Any]) -> Any:
+    return results, has_effects
+
+
+# What it is lowered to is replaced, but jax has to lower it.
+mlir.register_lowering(
+    _program,
+    mlir.lower_fun(
+        lambda *_, results, **__: [jax.lax.full(r.shape, 0, r.dtype) for r in results],
+        multiple_results=True,
+    ),
+)
+
+
+def put_module(lowered: Any, module: LoweredModule) -> None:
+    """Gives a lowered `stand_in` the module that it stands for.
+
+    Args:
+        lowered: jax's own `Lowered`; changed.
+        module: the lowered program.
+
+    Raises:
+        ProgramError: for bytes that are no module, or where jax keeps the module elsewhere.
+    """
+    inner = getattr(lowered, "_lowering", None)
+    own = getattr(inner, "_hlo", None)
+    if inner is None or not isinstance(own, ir.Module):
+        raise ProgramError(
+            f"jax {jax.__version__} does not say what a program was lowered to, so it cannot be"
+            " compiled in another process. jax 0.10 to 0.12 do; or use devices of this kernel, with"
+            " target='attached'."
+        )
     try:
-        found, taken = _export(trace_for_export(single), platform)
-        data = _serialized(found)
+        inner._hlo = ir.Module.parse(module.bytecode, own.context)
+    except Exception as error:  # damaged data can fail anywhere in the reader
+        raise ProgramError(
+            f"The program arrived damaged in the worker: {in_words(error)}. Compile it once more."
+        ) from error
+
+
+def _unsharded(
+    program: Program, platform: str, callbacks: TakenCallbacks | None
+) -> LoweredModule | None:
+    try:
+        lowered = lower(trace_for_export(unsharded(program)), platforms=(platform,))
+        taken, module = take_callbacks(lowered.stage), module_of(lowered)
     except Exception:  # noqa: BLE001  a function may be made for many devices only
         return None
     if callbacks is not None:
         callbacks.unsharded = taken
-    return data
+    return module
 
 
 def _key(
@@ -316,15 +379,6 @@ def _key(
         [str(s) for s in traced.out_specs],
         [a.memory_kind for a in arrays],
         [a.name for a in arrays if "donate" in options],  # the notes name them
-        (jax.__version__, jaxlib_version),
+        _VERSIONS,
     )
     return hashlib.sha256("\0".join(map(str, parts)).encode()).hexdigest()[:32]
-
-
-def without_lines(text: str) -> str:
-    """A module's text without its source locations.
-
-    >>> without_lines('%0 = add %a, %b : f32 loc(#loc3)\\n#loc3 = loc("f"(#loc1))\\n')
-    '%0 = add %a, %b : f32\\n'
-    """
-    return _LOCATION.sub("", _LOCATIONS.sub("", text))

@@ -233,7 +233,7 @@ class _DumpReader:
             return
         self.done = True
         mesh = self.execution.program.mesh
-        found = read_collectives(child.without_export_call(text), mesh.axis_names, mesh.axis_sizes)
+        found = read_collectives(text, mesh.axis_names, mesh.axis_sizes)
         seconds = time.perf_counter() - self.begun
         self.execution.note(partitioned=found, partition_s=seconds)
         self.execution.preview(self.execution.report)
