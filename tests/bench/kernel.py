@@ -1,33 +1,45 @@
 """Random programs, planned and then run: does the kernel live, and is each as plain jit has it?
 
-    python -m tests.bench.kernel 2000         the first 2,000
-    python -m tests.bench.kernel 500 600      those from 500 on
+    python -m tests.bench.kernel 2000          the first 2,000
+    python -m tests.bench.kernel 500 600       those from 500 on
+    python -m tests.bench.kernel --kinds 2000  only which operations the first 2,000 are made of
 
-Every program is planned and run with `sv.run`, which is in the worker. Values are compared with
-the same function under plain `jax.jit` on the devices of this process, and so are the collectives,
-which are counted in the text that jax compiled by a regular expression of its own. A kernel that
-ends, ends this script.
+Two processes get each program. The kernel plans it and runs it with `sv.run`, which is in the
+worker. The other compiles and runs the same function under plain `jax.jit` on simulated devices of
+its own, with the same compiler options. Their values are compared, and the collectives, which are
+counted in the text that jax compiled by a regular expression of its own. Either process may end:
+that is counted, and a new one takes the next program.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
 import sys
+import time
 from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from typing import Any
 
 os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding
 
-import shardviz as sv
+from shardviz.core.backend.jaxprs import operations
+from tests.bench.operations import MORE
+from tests.quick_compiles import quick_options
 from tests.stages.programs import Case
 from tests.stages.random_programs import program
 
 _DEVICES = 8
+_SECONDS = 240  # the longest that one program may take
+_REPORT_EVERY = 50
 # An instruction that moves data; of an asynchronous pair the start.
 _COLLECTIVE = re.compile(
     r" (all-gather|all-reduce|reduce-scatter|all-to-all|collective-permute|ragged-all-to-all)"
@@ -35,64 +47,205 @@ _COLLECTIVE = re.compile(
 )
 
 
-def plain(case: Case, values: list[np.ndarray]) -> tuple[Any, Counter[str]]:
-    """The results under plain `jax.jit`, and the collectives in the text that it compiled."""
-    made = case.program(case.meshes[0])
-    mesh = Mesh(
-        np.array(jax.devices()[: made.mesh.size]).reshape(made.mesh.axis_sizes),
-        made.mesh.axis_names,
+@dataclass
+class Answer:
+    """What one process found.
+
+    Attributes:
+        error: why there are no values, in words.
+        planned: why there is no plan, in words.
+        values: the results.
+        collectives: how many of each kind.
+        notes: checks of the run that failed.
+        kinds: the operations that the program is made of.
+        seconds: how long it took.
+        ended: whether the process ended or hung, and did not answer itself.
+    """
+
+    error: str = ""
+    planned: str = ""
+    values: list[np.ndarray] = field(default_factory=list)
+    collectives: Counter[str] = field(default_factory=Counter)
+    notes: list[str] = field(default_factory=list)
+    kinds: set[str] = field(default_factory=set)
+    seconds: float = 0.0
+    ended: bool = False
+
+
+def made(seed: int) -> tuple[Case, Any, list[np.ndarray]]:
+    """The program of a number: its case, the Program and the values of its arguments."""
+    case = program(seed, MORE)
+    one = case.program(case.meshes[0]).replace(options=quick_options())
+    rng = np.random.default_rng(0)
+    return case, one, [rng.uniform(0.1, 1, a.shape).astype(a.dtype) for a in one.arrays]
+
+
+def in_kernel(seed: int) -> Answer:
+    """The program in shardviz: planned, then run."""
+    import shardviz as sv
+
+    _, one, values = made(seed)
+    plan = sv.plan(one)
+    report = sv.run(one, *values)
+    planned = str(plan.error or "")
+    if report.error:
+        return Answer(str(report.error), planned=planned)
+    return Answer(
+        planned=planned,
+        values=[np.asarray(v) for v in jax.tree.leaves(report.outputs)],
+        collectives=Counter(c.kind for c in report.collectives or ()),
+        notes=[f"{c.name}: {c.detail}" for c in report.checks if c.ok is False],
     )
+
+
+def in_plain_jax(seed: int) -> Answer:
+    """The program under plain `jax.jit`, on devices of this process."""
+    case, one, values = made(seed)
+    shape = one.mesh.axis_sizes
+    mesh = Mesh(np.array(jax.devices()[: one.mesh.size]).reshape(shape), one.mesh.axis_names)
     with jax.set_mesh(mesh):
         placed = [
             jax.device_put(value, NamedSharding(mesh, request.spec.to_jax()))
-            for value, request in zip(values, made.requests, strict=True)
+            for value, request in zip(values, one.requests, strict=True)
         ]
-        out = None
-        if case.out is not None:
-            out = NamedSharding(mesh, made.out_specs.to_jax())
-        compiled = jax.jit(case.fn, out_shardings=out).lower(*placed).compile()
-        found = Counter(_COLLECTIVE.findall(compiled.as_text()))
-        return jax.device_get(compiled(*placed)), found
+        out = None if case.out is None else NamedSharding(mesh, one.out_specs.to_jax())
+        try:
+            traced = jax.jit(case.fn, out_shardings=out).trace(*placed)
+            kinds = {o.name for o in operations(traced.jaxpr)}
+            compiled = traced.lower().compile(compiler_options=quick_options())
+            results = jax.device_get(jax.tree.leaves(compiled(*placed)))
+        except Exception as error:  # noqa: BLE001  whatever jax refuses
+            return Answer(f"{type(error).__name__}: {error}")
+    found = Counter(_COLLECTIVE.findall(compiled.as_text()))
+    return Answer(values=results, collectives=found, kinds=kinds)
 
 
-def compare(case: Case) -> list[str]:
-    """What differs between a program in shardviz and under plain jit, in words."""
-    made = case.program(case.meshes[0])
-    rng = np.random.default_rng(0)
-    values = [rng.uniform(0.1, 1, a.shape).astype(a.dtype) for a in made.arrays]
-    plan = sv.plan(made)
-    report = sv.run(made, *values)
-    try:
-        expected, collectives = plain(case, values)
-    except jax.errors.JaxRuntimeError:
-        return [] if report.error is not None else ["plain jit refuses what sv.run runs"]
-    if plan.error or report.error:
-        return [f"plan: {plan.error}; run: {report.error}"]
-    differences = [f"{c.name}: {c.detail}" for c in report.checks if c.ok is False]
-    for ours, theirs in zip(
-        jax.tree.leaves(report.outputs), jax.tree.leaves(expected), strict=True
-    ):
-        if not np.allclose(ours, theirs, rtol=1e-4, atol=1e-4, equal_nan=True):
-            differences.append(f"values differ by {np.max(np.abs(np.asarray(ours) - theirs))}")
-    counted = Counter(c.kind for c in report.collectives or ())
-    if counted != collectives:
-        differences.append(f"collectives {dict(counted)}, plain jit has {dict(collectives)}")
-    return differences
+def _serve(answer: Callable[[int], Answer], devices: int, connection: Connection) -> None:
+    if devices > 1:
+        jax.config.update("jax_num_cpu_devices", devices)
+    while True:
+        seed, begun = connection.recv(), time.perf_counter()
+        found = answer(seed)
+        found.seconds = time.perf_counter() - begun
+        connection.send(found)
+
+
+class Process:
+    """Answers for one program after the other; started anew where it ends.
+
+    Args:
+        answer: what it does.
+        devices: how many it simulates.
+    """
+
+    def __init__(self, answer: Callable[[int], Answer], devices: int = 1) -> None:
+        self._answer, self._devices = answer, devices
+        self._process: Any = None
+        self._connection: Any = None
+
+    def ask(self, seed: int) -> None:
+        """Begins with a program."""
+        if self._process is None or not self._process.is_alive():
+            spawn = multiprocessing.get_context("spawn")
+            self._connection, other = spawn.Pipe()
+            arguments = self._answer, self._devices, other
+            self._process = spawn.Process(target=_serve, args=arguments, daemon=True)
+            self._process.start()
+            other.close()
+        self._connection.send(seed)
+
+    def answer(self) -> Answer:
+        """What it found; waits for it."""
+        try:
+            if self._connection.poll(_SECONDS):
+                return self._connection.recv()
+            words = f"no answer after {_SECONDS} s"
+            self._process.kill()
+        except (EOFError, ConnectionResetError):
+            words = "the process ended"
+        self._process.join()
+        return Answer(f"{words}, exit code {self._process.exitcode}", ended=True)
+
+
+def differences(ours: Answer, plain: Answer) -> dict[str, str]:
+    """How the kernel's answer differs from that of plain jit: kind to words."""
+    if ours.ended:
+        return {"dead kernels": ours.error}
+    if plain.error:
+        what = "plain jit ends its process" if plain.ended else "plain jit refuses"
+        if ours.error:
+            return {what: f"{plain.error[:200]} | ours: {ours.error[:200]}"}
+        return {f"{what}, sv.run does not": plain.error}
+    if ours.error:
+        return {"refused by sv.run alone": ours.error}
+    found = {"refused by sv.plan": ours.planned} if ours.planned else {}
+    for one, other in zip(ours.values, plain.values, strict=True):
+        if not np.allclose(one, other, rtol=1e-4, atol=1e-4, equal_nan=True):
+            found["values different"] = f"by {np.max(np.abs(one - other))}"
+        elif not np.array_equal(one, other, equal_nan=True):
+            found["values equal but for the last bits"] = f"by {np.max(np.abs(one - other))}"
+    if ours.collectives != plain.collectives:
+        found["collectives different"] = f"{dict(ours.collectives)}, {dict(plain.collectives)}"
+    if ours.notes:
+        found["differs from the unsharded function"] = "; ".join(ours.notes)
+    return found
+
+
+WRONG = (
+    "dead kernels",
+    "refused by sv.run alone",
+    "refused by sv.plan",
+    "values different",
+    "collectives different",
+)
 
 
 def run(start: int, stop: int) -> int:
-    """Compares the programs from `start` to `stop`; how many differ."""
-    jax.config.update("jax_num_cpu_devices", _DEVICES)
-    wrong = 0
+    """Compares the programs from `start` to `stop`; how many are wrong."""
+    kernel, other = Process(in_kernel), Process(in_plain_jax, _DEVICES)
+    counts: Counter[str] = Counter()
+    kinds: set[str] = set()
+    begun = time.perf_counter()
+    spent = [0.0, 0.0]
     for seed in range(start, stop):
-        differences = compare(program(seed))
-        wrong += bool(differences)
-        for words in differences:
-            print(f"random {seed}: {words[:300]}", flush=True)
-    print(f"{stop - start:,} programs, {wrong} that differ, and the kernel lives")
-    return wrong
+        other.ask(seed)
+        plain = other.answer()
+        kernel.ask(seed)
+        ours = kernel.answer()
+        kinds |= plain.kinds
+        spent = [spent[0] + ours.seconds, spent[1] + plain.seconds]
+        counts["programs"] += 1
+        for what, words in differences(ours, plain).items():
+            counts[what] += 1
+            print(f"random {seed}: {what}: {' '.join(words.split())[:500]}", flush=True)
+        if (seed + 1 - start) % _REPORT_EVERY == 0 or seed + 1 == stop:
+            done, seconds = seed + 1 - start, time.perf_counter() - begun
+            print(
+                f"-- {start} to {seed + 1}, jax {jax.__version__}: {dict(counts)};"
+                f" {seconds / done:.2f} s per program (shardviz {spent[0] / done:.2f}, plain jit"
+                f" {spent[1] / done:.2f}); {len(kinds)} kinds of operation",
+                flush=True,
+            )
+    return sum(counts[what] for what in WRONG)
+
+
+def count_kinds(count: int) -> None:
+    """Prints of which operations the first programs are made, and how many have each."""
+    from shardviz.core.backend.bridge import abstract_mesh
+    from shardviz.core.backend.tracing import trace
+
+    found: Counter[str] = Counter()
+    for seed in range(count):
+        _, one, _ = made(seed)
+        found.update({o.name for o in operations(trace(one, abstract_mesh(one.mesh)).stage.jaxpr)})
+    for name, programs in found.most_common():
+        print(f"{programs:6,} {name}")
+    print(f"{len(found)} kinds of operation in {count:,} programs")
 
 
 if __name__ == "__main__":
-    numbers = [int(text) for text in sys.argv[1:]] or [2000]
+    numbers = [int(text) for text in sys.argv[1:] if text != "--kinds"] or [2000]
+    if "--kinds" in sys.argv:
+        count_kinds(numbers[0])
+        sys.exit()
     sys.exit(bool(run(*numbers) if len(numbers) == 2 else run(0, numbers[0])))

@@ -32,6 +32,7 @@ SHAPES = ((16, 16), (8, 16, 16))
 TESTED = (*range(34), 105, 163, 200, 240, 291, 564)
 
 Body = Callable[[Any, Any], Any]
+Makers = Mapping[str, Callable[["Builder"], Body]]
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,7 @@ class Builder:
         depth: how many more functions may stand in each other.
         reverse: whether all of it must have a gradient.
         manual: whether a shard_map is around.
+        more: further steps, and further ones that have no gradient.
     """
 
     rng: random.Random
@@ -53,6 +55,7 @@ class Builder:
     depth: int = 3
     reverse: bool = False
     manual: bool = False
+    more: tuple[Makers, Makers] = ({}, {})
 
     def body(self) -> Body:
         """A function of two arrays that returns one like them, of two to four steps."""
@@ -72,7 +75,9 @@ class Builder:
 
     def step(self) -> Body:
         """One step of any kind that is allowed here."""
-        kinds = dict(SIMPLE)
+        kinds = {**SIMPLE, **self.more[0]}
+        if not self.reverse:
+            kinds |= self.more[1]
         if self.axes:
             kinds |= CONSTRAINTS
         if self.depth > 0:
@@ -136,7 +141,6 @@ def _taken(x: Any, dim: int) -> Any:
     return jnp.take(x, jnp.arange(x.shape[dim])[::-1], axis=dim)
 
 
-Makers = Mapping[str, Callable[[Builder], Body]]
 SIMPLE: Makers = {
     # jax lowers the first of these to calls of functions.
     "relu": _unary(jax.nn.relu),
@@ -320,12 +324,17 @@ def _shard_map(b: Builder) -> Body:
 MANUAL: Makers = {"shard_map": _shard_map}
 
 
-def program(seed: int) -> Case:
-    """The program of a number, on one of the meshes."""
+def program(seed: int, more: tuple[Makers, Makers] = ({}, {})) -> Case:
+    """The program of a number, on one of the meshes.
+
+    Args:
+        seed: the number.
+        more: steps that it may have besides those here, and such that have no gradient.
+    """
     rng = random.Random(seed)
     mesh, shape = rng.choice(MESHES), rng.choice(SHAPES)
     axes = tuple(part.partition("=")[0] for part in mesh.split(", "))
-    builder = Builder(rng, len(shape), axes)
+    builder = Builder(rng, len(shape), axes, more=more)
     specs = [_text(builder.spec()) for _ in range(2)]
     fn = builder.body()
     arrays = (("x", shape, specs[0]), ("y", shape, specs[1]))
