@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import functools
 import os
 import pickle
 import shutil
@@ -46,6 +47,7 @@ from shardviz.core.program.report import Check, Report
 from shardviz.core.program.target import Target
 
 DUMP = "dump"
+_LAPACK = "@lapack_"
 _CACHE = ExecutableCache(size=32)
 # Key to how often the kernel asked for a new compile of it.
 _RECOMPILES: dict[str, int] = {}
@@ -220,7 +222,10 @@ class _WorkerExecution(Execution):
             if self.callbacks is not None:
                 put_callbacks(lowered, self.callbacks.callbacks(unsharded))
 
-        return lower(traced, change=change)
+        found = lower(traced, change=change)
+        if _LAPACK in found.text:
+            _start_lapack()
+        return found
 
     def positive(self, traced: Traced) -> tuple[int, ...]:
         """The positions that the kernel found: an exported program has no jaxpr."""
@@ -262,6 +267,12 @@ class _WorkerExecution(Execution):
 
     def _send_stage(self, stage: str) -> None:
         messages.write(_ANSWERS[0], pickle.dumps(Stage(stage)))
+
+
+@functools.cache
+def _start_lapack() -> None:
+    """Has jax find LAPACK, which it does when it lowers such an operation itself, else crashes."""
+    jax.jit(jax.numpy.linalg.cholesky).lower(jax.ShapeDtypeStruct((1, 1), np.float32))
 
 
 def value_of(leaf: Any) -> Value:

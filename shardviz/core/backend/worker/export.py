@@ -49,6 +49,12 @@ from shardviz.core.program.program import Program
 
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "callback")
 _VERSIONS = (jax.__version__, jaxlib_version)
+# What jax keeps beside the module of a lowered program, and what that comes from.
+_BESIDE = {
+    "mut": "mutable arrays of its own (jax.new_ref)",
+    "keepalive": "Python functions that XLA calls to partition it (custom_partitioning)",
+    "const_args": "closed-over arrays as arguments (jax_use_simplified_jaxpr_constants)",
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,9 +158,7 @@ def export_program(
     """
     if reason := why_not_exportable(program, traced, callbacks is not None):
         raise NotExportable(reason)
-    lowered = lower(traced, platforms=(platform,))
-    taken = take_callbacks(lowered.stage)
-    module = module_of(lowered)
+    lowered, module, taken = _lowered(traced, platform)
     single = None
     if run and program.mesh.size > 1:
         single = _unsharded(program, platform, callbacks)
@@ -244,11 +248,35 @@ def callback_names(jaxpr: Any) -> tuple[str, ...]:
     return tuple(sorted({o.name for o in operations(jaxpr) if o.name in _CALLBACKS}))
 
 
-def module_of(lowered: Lowered) -> LoweredModule:
-    """The module of a lowered program, to be sent."""
+def _lowered(
+    traced: Traced, platform: str
+) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
+    """A program, lowered; its module, to be sent; and the callbacks that stay here."""
+    try:
+        lowered = lower(traced, platforms=(platform,))
+    except (NotImplementedError, ValueError, TypeError, KeyError) as error:
+        raise NotExportable(
+            "jax cannot lower the program without its devices, so it cannot be sent to another"
+            f" process. {in_words(error)}"
+        ) from error
+    return lowered, _module_of(lowered.stage), take_callbacks(lowered.stage)
+
+
+def _module_of(lowered: Any) -> LoweredModule:
+    """The module of a lowered program, to be sent.
+
+    Args:
+        lowered: jax's own `Lowered`.
+    """
+    arguments = compile_arguments(lowered)
+    for name, what in _BESIDE.items():
+        if arguments.get(name) or getattr(lowered._lowering, name, None):
+            raise NotExportable(
+                f"The program has {what}, so it cannot be sent to another process. Run it on"
+                " devices of this kernel, with target='attached'."
+            )
     file = io.BytesIO()
-    lowered.stage.compiler_ir("stablehlo").operation.write_bytecode(file)
-    arguments = compile_arguments(lowered.stage)
+    lowered.compiler_ir("stablehlo").operation.write_bytecode(file)
     return LoweredModule(
         file.getvalue(),
         tuple(sorted(arguments["kept_var_idx"])),
@@ -352,8 +380,7 @@ def _unsharded(
     program: Program, platform: str, callbacks: TakenCallbacks | None
 ) -> LoweredModule | None:
     try:
-        lowered = lower(trace_for_export(unsharded(program)), platforms=(platform,))
-        taken, module = take_callbacks(lowered.stage), module_of(lowered)
+        _, module, taken = _lowered(trace_for_export(unsharded(program)), platform)
     except Exception:  # noqa: BLE001  a function may be made for many devices only
         return None
     if callbacks is not None:
