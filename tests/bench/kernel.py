@@ -116,7 +116,7 @@ def in_plain_jax(seed: int) -> Answer:
             results = jax.device_get(jax.tree.leaves(compiled(*placed)))
         except Exception as error:  # noqa: BLE001  whatever jax refuses
             return Answer(f"{type(error).__name__}: {error}")
-    found = Counter(_COLLECTIVE.findall(compiled.as_text()))
+    found = Counter(_COLLECTIVE.findall(compiled.as_text() or ""))
     return Answer(values=results, collectives=found, kinds=kinds)
 
 

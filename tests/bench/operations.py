@@ -50,9 +50,8 @@ def _real_transformed(x: Any, y: Any, dim: int) -> Any:
 
 
 def _convolved(b: Builder) -> Body:
-    kernel = np.linspace(-1, 1, 3, dtype=np.float32).reshape(1, 1, 3)
-
     def run(x: Any, y: Any) -> Any:
+        kernel = jnp.linspace(-1, 1, 3, dtype=x.dtype).reshape(1, 1, 3)
         lines = _rows(x)[:, None, :]
         out = lax.conv_general_dilated(lines, kernel, (1,), "SAME")
         return out.reshape(x.shape)

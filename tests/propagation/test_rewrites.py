@@ -93,3 +93,8 @@ def test_a_plan_that_failed_says_why_whatever_it_is_asked(eight_devices):
         words = str(caught.value)
         assert words.startswith("There is no plan of <lambda>, so it has no values. trace: ")
         assert "dot_general requires contracting dimensions" in words
+
+
+def test_complex_constants_are_planned(eight_devices):
+    made = plan(lambda x: jnp.real(jax.lax.complex(x, x) * (1 + 2j) + 0j), x=X)
+    assert spec(made.op("output")) == "P('data', 'model')"

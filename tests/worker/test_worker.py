@@ -57,6 +57,10 @@ def of_keys(k):
     return jax.vmap(lambda key: jax.random.uniform(key, (4,)))(k)
 
 
+def factor(x):
+    return jnp.linalg.cholesky(x @ x.T + 16 * jnp.eye(16))
+
+
 def integers(x):
     return x * 2 + 1
 
@@ -74,6 +78,7 @@ PROGRAMS = {
     "donated": program(integers, X, donate=0),
     "trees": program(of_tree, X, W),
     "random keys": program(of_keys, array("k", (8,), "a", "key<fry>")),
+    "LAPACK": program(factor, X),
     "bfloat16": program(matmul, X.replace(dtype="bfloat16"), W.replace(dtype="bfloat16")),
     "integers": program(integers, X.replace(dtype="int8")),
     "named devices": program(matmul, X, W, mesh=make_mesh(a=4, b=2, device_ids=range(7, -1, -1))),

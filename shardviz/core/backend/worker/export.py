@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
+from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.reference import unsharded
@@ -49,8 +50,8 @@ from shardviz.core.program.program import Program
 
 _CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "callback")
 _VERSIONS = (jax.__version__, jaxlib_version)
-# What jax keeps beside the module of a lowered program, and what that comes from.
-_BESIDE = {
+#: What jax keeps beside the module of a lowered program, and what that comes from.
+BESIDE = {
     "mut": "mutable arrays of its own (jax.new_ref)",
     "keepalive": "Python functions that XLA calls to partition it (custom_partitioning)",
     "const_args": "closed-over arrays as arguments (jax_use_simplified_jaxpr_constants)",
@@ -198,11 +199,30 @@ def trace_for_export(program: Program) -> Traced:
         Exception: whatever the function raises.
     """
     traced = trace(program, abstract_mesh(program.mesh))
-    if callback_names(traced.stage.jaxpr):
-        return trace(
-            program, mesh_to_lower_on(program.mesh)
-        )  # jax lowers callbacks for devices only
-    return traced
+    typed = [_typed(aval) for aval in traced.stage.jaxpr.out_avals]
+    # jax lowers callbacks for devices only. For devices it also splits a result as its type says;
+    # without any it has to be told, and cannot be told of some axes alone.
+    partly = any(typed) and set(program.mesh.axis_types) != {"Explicit"}
+    few = program.mesh.size <= MOST_NAMED
+    if callback_names(traced.stage.jaxpr) or (partly and few):
+        return trace(program, mesh_to_lower_on(program.mesh))
+    if partly or not any(typed):
+        return traced
+    specs = [
+        own or (adopt_spec(aval.sharding.spec) if is_typed else None)
+        for own, aval, is_typed in zip(
+            traced.out_specs, traced.stage.jaxpr.out_avals, typed, strict=True
+        )
+    ]
+    told = trace(program.replace(out_specs=traced.out_tree.unflatten(specs)), traced.mesh)
+    return replace(told, program=program, out_specs=traced.out_specs)
+
+
+def _typed(aval: Any) -> bool:
+    """Whether the type of a result says how it is split: on Explicit axes."""
+    sharding = getattr(aval, "sharding", None)
+    types = () if sharding is None else sharding.mesh.axis_types or ()
+    return any(t.name == "Explicit" for t in types)
 
 
 def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False) -> str | None:
@@ -253,23 +273,35 @@ def _lowered(
 ) -> tuple[Lowered, LoweredModule, tuple[HostCallback, ...]]:
     """A program, lowered; its module, to be sent; and the callbacks that stay here."""
     try:
-        lowered = lower(traced, platforms=(platform,))
+        lowered = lower(traced, platforms=(platform,), change=_for_all_devices(traced))
     except (NotImplementedError, ValueError, TypeError, KeyError) as error:
         raise NotExportable(
             "jax cannot lower the program without its devices, so it cannot be sent to another"
             f" process. {in_words(error)}"
         ) from error
-    return lowered, _module_of(lowered.stage), take_callbacks(lowered.stage)
+    return lowered, module_of(lowered.stage), take_callbacks(lowered.stage)
 
 
-def _module_of(lowered: Any) -> LoweredModule:
+def _for_all_devices(traced: Traced) -> Callable[[Any], None]:
+    """Has a lowered program run on every device of its mesh, also where it reads no argument."""
+
+    def change(lowered: Any) -> None:
+        module = lowered.compiler_ir("stablehlo").operation
+        with module.context:
+            count = ir.IntegerAttr.get(ir.IntegerType.get_signless(32), traced.program.mesh.size)
+        module.attributes["mhlo.num_partitions"] = count
+
+    return change
+
+
+def module_of(lowered: Any) -> LoweredModule:
     """The module of a lowered program, to be sent.
 
     Args:
         lowered: jax's own `Lowered`.
     """
     arguments = compile_arguments(lowered)
-    for name, what in _BESIDE.items():
+    for name, what in BESIDE.items():
         if arguments.get(name) or getattr(lowered._lowering, name, None):
             raise NotExportable(
                 f"The program has {what}, so it cannot be sent to another process. Run it on"
@@ -286,10 +318,7 @@ def _module_of(lowered: Any) -> LoweredModule:
 
 
 def _result(aval: Any) -> tuple[tuple[int, ...], str, Spec | None]:
-    sharding = getattr(aval, "sharding", None)
-    spec = None
-    if sharding is not None and any(t.name == "Explicit" for t in sharding.mesh.axis_types or ()):
-        spec = adopt_spec(sharding.spec)
+    spec = adopt_spec(aval.sharding.spec) if _typed(aval) else None
     return tuple(aval.shape), dtype_name(aval.dtype), spec
 
 

@@ -1,0 +1,198 @@
+"""The worker compiles the very module that plain jit compiles."""
+
+from __future__ import annotations
+
+import pickle
+import random
+import re
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.experimental.custom_partitioning import custom_partitioning
+from jax.sharding import NamedSharding
+
+from shardviz.core.backend.targets import choose, device_mesh
+from shardviz.core.backend.tracing import argument_structs
+from shardviz.core.backend.worker.child import _WorkerExecution
+from shardviz.core.backend.worker.export import (
+    BESIDE,
+    ExportedProgram,
+    NotExportable,
+    TakenCallbacks,
+    export_program,
+    module_of,
+    put_module,
+    stand_in,
+    trace_for_export,
+)
+from shardviz.core.backend.worker.run import run_program
+from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.program import Program
+from tests.bench.operations import MORE
+from tests.program.helpers import array, program
+from tests.stages import random_programs
+from tests.worker import test_worker
+
+_RESULT = re.compile(r'jax.result_info = "[^"]*"(?:, )?')  # how the function nests its results
+X = array("x", (8, 16, 16), "a, None, b")
+Y = array("y", (8, 16, 16), "None, b")
+
+
+def of_callback(x, y):
+    return jax.pure_callback(np.sin, x, x) + y
+
+
+def of_ordered_callback(x, y):
+    io_callback(lambda v: None, None, x.sum(), ordered=True)
+    return io_callback(lambda v: v, y, y, ordered=True)
+
+
+def second_of_two(x, y):
+    return jnp.sin(y)
+
+
+def nothing(x, y):
+    return {}
+
+
+SQUARE = array("x", (16, 16), "a, b")
+
+
+@custom_partitioning
+def doubled(x):
+    return x * 2
+
+
+doubled.def_partition(
+    partition=lambda mesh, shapes, result: (
+        mesh,
+        lambda x: x * 2,
+        result.sharding,
+        tuple(s.sharding for s in shapes),
+    ),
+    infer_sharding_from_operands=lambda mesh, shapes, result: shapes[0].sharding,
+    sharding_rule="i j -> i j",
+)
+
+
+def step_of(name: str) -> Program:
+    """A program of one step of random programs."""
+    maker = next(makers[name] for makers in MORE if name in makers)
+    builder = random_programs.Builder(random.Random(3), 3, ("a", "b"), more=MORE)
+    return program(maker(builder), X, Y)
+
+
+def of_types(x):
+    return {"one": jnp.sin(x) @ jnp.ones((16, 8)), "two": x.sum(0)}
+
+
+EXPLICIT = make_mesh({"a": 4, "b": 2}, axis_types="Explicit")
+MIXED = make_mesh({"a": 4, "b": 2}, axis_types=("Explicit", "Auto"))
+ROWS = array("x", (16, 16), "a")
+OWN = {
+    "an argument that nothing reads": program(second_of_two, X, Y),
+    "no results": program(nothing, X, Y),
+    "a callback": program(of_callback, X, Y),
+    "ordered callbacks": program(of_ordered_callback, X, Y),
+    "Explicit axes, several results": program(of_types, ROWS, mesh=EXPLICIT),
+    "Explicit and Auto axes": program(of_types, ROWS, mesh=MIXED),
+    "results that are arguments": program(lambda x, y: (y, x, y), X, Y, donate=0),
+}
+STEPS = tuple(name for makers in MORE for name in makers)
+SEEDS = (0, 5, 8, 17, 23, 31, 139)
+
+
+def exported(made: Program, run: bool = False) -> ExportedProgram:
+    """A program, sent to another process and read there."""
+    traced = trace_for_export(made)
+    return pickle.loads(
+        pickle.dumps(export_program(made, traced, "cpu", run=run, callbacks=TakenCallbacks()))
+    )
+
+
+def in_worker(made: Program) -> str:
+    """The module that the worker compiles."""
+    execution = _WorkerExecution(exported(made), None, "")
+    execution.mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
+    return execution.lowered(execution.traced()).text
+
+
+def under_plain_jit(made: Program) -> str:
+    """The module that plain jit compiles."""
+    mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
+    options: dict[str, Any] = {"donate_argnums": tuple(made.options.get("donate", ()))}
+    if made.out_specs is not None:
+        options["out_shardings"] = NamedSharding(mesh, made.out_specs.to_jax())
+    leaves = argument_structs(made, mesh)
+    arguments = leaves if made.tree is None else made.tree.unflatten(leaves)
+    with jax.set_mesh(mesh):
+        return jax.jit(made.fn, **options).lower(*arguments).as_text()
+
+
+def same(made: Program) -> None:
+    ours, theirs = (_RESULT.sub("", text) for text in (in_worker(made), under_plain_jit(made)))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", [*test_worker.PROGRAMS, *OWN])
+@pytest.mark.usefixtures("eight_devices")
+def test_the_module_is_that_of_plain_jit(name):
+    same({**test_worker.PROGRAMS, **OWN}[name])
+
+
+@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.usefixtures("eight_devices")
+def test_so_is_that_of_every_operation(name):
+    same(step_of(name))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.usefixtures("eight_devices")
+def test_so_is_that_of_random_programs(seed):
+    case = random_programs.program(seed)
+    same(case.program(case.meshes[0]))
+
+
+def test_a_module_for_another_jax_is_refused():
+    module = replace(exported(OWN["no results"]).module, versions=("0.9.1", "0.9.0"))
+    with pytest.raises(ProgramError, match=r"lowered by jax 0\.9\.1 and jaxlib 0\.9\.0.*Restart"):
+        stand_in(module, "f")
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_a_damaged_module_is_refused():
+    module = exported(OWN["no results"]).module
+    lowered = jax.jit(jnp.sin).lower(1.0)
+    with pytest.raises(ProgramError, match=r"arrived damaged.*Compile it once more"):
+        put_module(lowered, replace(module, bytecode=module.bytecode[:-9]))
+    put_module(lowered, module)
+    assert "num_partitions = 8" in lowered.as_text()
+
+
+@pytest.mark.parametrize("elsewhere", [SimpleNamespace(), SimpleNamespace(_lowering=None)])
+def test_a_jax_that_keeps_modules_elsewhere_is_named(elsewhere):
+    with pytest.raises(ProgramError, match="does not say what a program was lowered to"):
+        put_module(elsewhere, exported(OWN["no results"]).module)
+
+
+@pytest.mark.parametrize("name", BESIDE)
+def test_what_is_not_in_the_module_is_refused(name):
+    arguments = {"host_callbacks": [], "keepalive": [], name: [1]}
+    lowered = SimpleNamespace(_lowering=SimpleNamespace(compile_args=arguments))
+    with pytest.raises(NotExportable, match=f"{re.escape(BESIDE[name])}.*target='attached'"):
+        module_of(lowered)
+
+
+@pytest.mark.usefixtures("eight_devices")
+def test_what_is_partitioned_by_python_runs_here():
+    report = run_program(program(doubled, SQUARE), cache=ExecutableCache())
+    assert report.error is None, report.error
+    assert report.ok
