@@ -2,6 +2,7 @@
 
     python -m tests.bench.kernel 2000          the first 2,000
     python -m tests.bench.kernel 500 600       those from 500 on
+    python -m tests.bench.kernel --only 1 139  these alone
     python -m tests.bench.kernel --kinds 2000  only which operations the first 2,000 are made of
 
 Two processes get each program. The kernel plans it and runs it with `sv.run`, which is in the
@@ -19,7 +20,7 @@ import re
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection
 from typing import Any
@@ -200,14 +201,14 @@ WRONG = (
 )
 
 
-def run(start: int, stop: int) -> int:
-    """Compares the programs from `start` to `stop`; how many are wrong."""
+def run(seeds: Sequence[int]) -> int:
+    """Compares the programs of these numbers; how many are wrong."""
     kernel, other = Process(in_kernel), Process(in_plain_jax, _DEVICES)
     counts: Counter[str] = Counter()
     kinds: set[str] = set()
     begun = time.perf_counter()
     spent = [0.0, 0.0]
-    for seed in range(start, stop):
+    for done, seed in enumerate(seeds, 1):
         other.ask(seed)
         plain = other.answer()
         kernel.ask(seed)
@@ -218,10 +219,10 @@ def run(start: int, stop: int) -> int:
         for what, words in differences(ours, plain).items():
             counts[what] += 1
             print(f"random {seed}: {what}: {' '.join(words.split())[:500]}", flush=True)
-        if (seed + 1 - start) % _REPORT_EVERY == 0 or seed + 1 == stop:
-            done, seconds = seed + 1 - start, time.perf_counter() - begun
+        if done % _REPORT_EVERY == 0 or done == len(seeds):
+            seconds = time.perf_counter() - begun
             print(
-                f"-- {start} to {seed + 1}, jax {jax.__version__}: {dict(counts)};"
+                f"-- {seeds[0]} to {seed}, jax {jax.__version__}: {dict(counts)};"
                 f" {seconds / done:.2f} s per program (shardviz {spent[0] / done:.2f}, plain jit"
                 f" {spent[1] / done:.2f}); {len(kinds)} kinds of operation",
                 flush=True,
@@ -243,9 +244,16 @@ def count_kinds(count: int) -> None:
     print(f"{len(found)} kinds of operation in {count:,} programs")
 
 
-if __name__ == "__main__":
-    numbers = [int(text) for text in sys.argv[1:] if text != "--kinds"] or [2000]
-    if "--kinds" in sys.argv:
+def main(words: Sequence[str]) -> int:
+    """What the words of the command line ask for; how many programs are wrong."""
+    numbers = [int(word) for word in words if not word.startswith("--")] or [2000]
+    if "--kinds" in words:
         count_kinds(numbers[0])
-        sys.exit()
-    sys.exit(bool(run(*numbers) if len(numbers) == 2 else run(0, numbers[0])))
+        return 0
+    if "--only" in words:
+        return run(numbers)
+    return run(range(*numbers[:2]))
+
+
+if __name__ == "__main__":
+    sys.exit(bool(main(sys.argv[1:])))
