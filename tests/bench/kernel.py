@@ -244,7 +244,7 @@ def count_kinds(count: int) -> None:
     print(f"{len(found)} kinds of operation in {count:,} programs")
 
 
-def main(words: Sequence[str]) -> int:
+def command(words: Sequence[str]) -> int:
     """What the words of the command line ask for; how many programs are wrong."""
     numbers = [int(word) for word in words if not word.startswith("--")] or [2000]
     if "--kinds" in words:
@@ -256,4 +256,4 @@ def main(words: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(bool(main(sys.argv[1:])))
+    sys.exit(bool(command(sys.argv[1:])))
