@@ -89,8 +89,6 @@ PROGRAMS = {
 @pytest.mark.parametrize("made", PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.usefixtures("eight_devices")
 def test_a_run_in_the_worker_is_a_run_here(made):
-    if made.fn is of_keys and jax.__version__ == "0.10.0":
-        pytest.skip("jax 0.10.0 does not lower an exported program that takes random keys")
     there = run_program(made, cache=ExecutableCache(), **EIGHT)
     here = run_program(made, cache=ExecutableCache())
     assert there.error is None, there.error
