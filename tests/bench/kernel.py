@@ -125,7 +125,10 @@ def _serve(answer: Callable[[int], Answer], devices: int, connection: Connection
     if devices > 1:
         jax.config.update("jax_num_cpu_devices", devices)
     while True:
-        seed, begun = connection.recv(), time.perf_counter()
+        try:
+            seed, begun = connection.recv(), time.perf_counter()
+        except EOFError:  # there are no more
+            return
         found = answer(seed)
         found.seconds = time.perf_counter() - begun
         connection.send(found)
