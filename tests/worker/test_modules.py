@@ -27,8 +27,8 @@ from shardviz.core.backend.worker.export import (
     TakenCallbacks,
     export_program,
     module_of,
+    placeholder,
     put_module,
-    stand_in,
     trace_for_export,
 )
 from shardviz.core.backend.worker.run import run_program
@@ -164,7 +164,7 @@ def test_so_is_that_of_random_programs(seed):
 def test_a_module_for_another_jax_is_refused():
     module = replace(exported(OWN["no results"]).module, versions=("0.9.1", "0.9.0"))
     with pytest.raises(ProgramError, match=r"lowered by jax 0\.9\.1 and jaxlib 0\.9\.0.*Restart"):
-        stand_in(module, "f")
+        placeholder(module, "f")
 
 
 @pytest.mark.usefixtures("eight_devices")

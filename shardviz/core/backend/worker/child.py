@@ -36,8 +36,8 @@ from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callback
 from shardviz.core.backend.worker.export import (
     ExportedProgram,
     LoweredModule,
+    placeholder,
     put_module,
-    stand_in,
 )
 from shardviz.core.backend.worker.messages import Answer, Stage
 from shardviz.core.errors import ProgramError, TargetError
@@ -213,7 +213,7 @@ class _WorkerExecution(Execution):
         module = self.exported.unsharded
         if module is None:
             raise ProgramError("The function could not be traced for one device.")
-        single = single.replace(fn=stand_in(module, single.name))
+        single = single.replace(fn=placeholder(module, single.name))
         return self._lowered(trace(single, mesh), module, unsharded=True)
 
     def _lowered(self, traced: Traced, module: LoweredModule, unsharded: bool = False) -> Lowered:
@@ -316,7 +316,7 @@ def _program(exported: ExportedProgram, folder: str) -> Program:
     if exported.mesh.size > 1:
         options.setdefault("xla_dump_to", str(Path(folder) / DUMP))
     return Program(
-        stand_in(exported.module, exported.name),
+        placeholder(exported.module, exported.name),
         exported.arrays,
         exported.mesh,
         out_specs=exported.out_specs or None,

@@ -7,7 +7,7 @@ keeps the source lines, so that what the compiler says leads to the user's code.
 The worker gives the compiler that very module. What `jax.export` serialises is another one, whose
 constants are merged, and to call it adds a function and constraints, so that XLA splits values and
 places collectives otherwise. To compile a module, jax needs a traced function around it:
-`stand_in` makes one with the same arguments, results and effects, and `put_module` replaces what it
+`placeholder` makes one with the same arguments, results and effects, and `put_module` replaces what it
 was lowered to. Where jax keeps that is private, and named here alone.
 """
 
@@ -326,7 +326,7 @@ def _classes(effects: Any) -> tuple[str, ...]:
     return tuple(sorted(type(e).__name__ for e in effects))
 
 
-def stand_in(module: LoweredModule, name: str) -> Callable[..., Any]:
+def placeholder(module: LoweredModule, name: str) -> Callable[..., Any]:
     """A function with the arguments, results and effects of a lowered program, to be traced.
 
     Args:
@@ -380,7 +380,7 @@ mlir.register_lowering(
 
 
 def put_module(lowered: Any, module: LoweredModule) -> None:
-    """Gives a lowered `stand_in` the module that it stands for.
+    """Gives a lowered `placeholder` the module that it stands for.
 
     Args:
         lowered: jax's own `Lowered`; changed.
