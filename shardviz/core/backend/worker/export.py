@@ -7,8 +7,8 @@ keeps the source lines, so that what the compiler says leads to the user's code.
 The worker gives the compiler that very module. What `jax.export` serialises is another one, whose
 constants are merged, and to call it adds a function and constraints, so that XLA splits values and
 places collectives otherwise. To compile a module, jax needs a traced function around it:
-`placeholder` makes one with the same arguments, results and effects, and `put_module` replaces what it
-was lowered to. Where jax keeps that is private, and named here alone.
+`placeholder` makes one with the same arguments, results and effects, and `put_module` replaces what
+it was lowered to. Where jax keeps that is private, and named here alone.
 """
 
 from __future__ import annotations
@@ -201,7 +201,7 @@ def trace_for_export(program: Program) -> Traced:
     traced = trace(program, abstract_mesh(program.mesh))
     typed = [_typed(aval) for aval in traced.stage.jaxpr.out_avals]
     # jax lowers callbacks for devices only. For devices it also splits a result as its type says;
-    # without any it has to be told, and cannot be told of some axes alone.
+    # without any it has to be given the specs, and takes none of some axes alone.
     partly = any(typed) and set(program.mesh.axis_types) != {"Explicit"}
     few = program.mesh.size <= MOST_NAMED
     if callback_names(traced.stage.jaxpr) or (partly and few):
@@ -214,8 +214,8 @@ def trace_for_export(program: Program) -> Traced:
             traced.out_specs, traced.stage.jaxpr.out_avals, typed, strict=True
         )
     ]
-    told = trace(program.replace(out_specs=traced.out_tree.unflatten(specs)), traced.mesh)
-    return replace(told, program=program, out_specs=traced.out_specs)
+    with_specs = trace(program.replace(out_specs=traced.out_tree.unflatten(specs)), traced.mesh)
+    return replace(with_specs, program=program, out_specs=traced.out_specs)
 
 
 def _typed(aval: Any) -> bool:
