@@ -15,7 +15,7 @@ from typing import Any
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_leaf import Names, TreeLeaf, is_array, read_leaf
-from shardviz.core.layout.array_spec import ArraySpec, read_names
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_names
 from shardviz.core.layout.libraries import (
     library_of,
     model_arrays,
@@ -169,7 +169,7 @@ class _TreeReader:
         self._keep(read_leaf(name, value, None, self._names), name)
 
     def _scalar(self, value: Any, path: str) -> None:
-        self._keep(TreeLeaf(ArraySpec("number", (), None, type(value))), path or "array")
+        self._keep(TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))), path or "array")
 
     def _described(self, name: str, shape: Any, rest: list) -> None:
         if len(rest) > 2:

@@ -235,7 +235,7 @@ def names_of(sharding: Any) -> Any:
     if not isinstance(entries, (tuple, list)):
         return None
     if any(isinstance(e, (tuple, list)) for e in entries):
-        return _spec(sharding)
+        return spec_of(sharding)
     return tuple(entries)
 
 
@@ -256,18 +256,22 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     library = library_of(type(sharding))
     if library == "orbax":
         entries = attribute(sharding, "partition_spec")
-        return None if entries is None else (_spec(entries), sharding)
+        return None if entries is None else (spec_of(entries), sharding)
     if library == "keras":
         axes = attribute(sharding, "axes")
-        return None if axes is None else (_spec(axes), attribute(sharding, "device_mesh"))
+        return None if axes is None else (spec_of(axes), attribute(sharding, "device_mesh"))
     spec, mesh = attribute(sharding, "spec"), attribute(sharding, "mesh")
     if spec is None or not attribute(mesh, "axis_names"):
         return None
-    return _spec(spec), mesh
+    return spec_of(spec), mesh
 
 
-def _spec(spec: Any) -> Spec:
-    """The Spec of a PartitionSpec, or of entries as JSON has them."""
+def spec_of(spec: Any) -> Spec:
+    """The Spec of a PartitionSpec, or of entries as JSON has them.
+
+    >>> str(spec_of([["data", "model"], None]))
+    "P(('data', 'model'), None)"
+    """
     # Iterating over a PartitionSpec raises where it has unreduced or reduced axes; jax 0.10.1 has
     # no other way, and does not raise.
     entries = getattr(spec, "partitions", spec)
@@ -310,7 +314,7 @@ def _with_ids(
     if not ids:
         return MeshSpec(tuple(names), sizes, types)
     at = np.array(ids, np.int64).reshape(sizes)
-    held = None if hosts is None else np.array(hosts, np.int64).reshape(sizes)
+    held = np.zeros_like(at) if hosts is None else np.array(hosts, np.int64).reshape(sizes)
     return MeshSpec(tuple(names), sizes, types, at, held, True)
 
 
