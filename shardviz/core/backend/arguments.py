@@ -32,19 +32,22 @@ def program_arrays(
     fn: Callable[..., Any],
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
+    *,
+    dialect: Dialect = Dialect.LINEN,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
     """The arrays in the arguments of a function, the tree they form, and the mesh they are on.
 
     An ArraySpec keeps its own name, unless another has it too. Other leaves are named after the
     parameter and their path in it, such as `params.w_in` or `layers[0]`. The names of axes that
-    flax keeps in a box around an array become its logical names. Without rules they are mesh axes,
-    as for flax's `get_sharding`, where the mesh has them all.
+    a library keeps in a box around an array become its logical names. Where no rule is for them
+    they are mesh axes, as for flax's `get_sharding`, if the mesh has them all.
 
     Args:
         args: the positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and arrays.
         fn: the function that takes them.
         mesh: the mesh that was given; None for that of the arrays.
         rules: the rules that were given.
+        dialect: who reads the rules.
 
     Raises:
         ProgramError: for a leaf that is no array, and for arrays on different meshes.
@@ -71,7 +74,7 @@ def program_arrays(
         on = _same_mesh(on, leaf if box is None else box.value, array.name)
         arrays.append((array, box))
     mesh = mesh if mesh is not None else on
-    return tuple(_boxed(a, box, mesh, rules) for a, box in arrays), tree, on
+    return tuple(_boxed(a, box, mesh, rules, dialect) for a, box in arrays), tree, on
 
 
 def check_depth(tree: Any) -> None:
@@ -122,7 +125,11 @@ def _is_box(value: Any) -> bool:
 
 
 def _boxed(
-    array: ArraySpec, box: LeafMetadata | None, mesh: MeshSpec | None, rules: Rules | None
+    array: ArraySpec,
+    box: LeafMetadata | None,
+    mesh: MeshSpec | None,
+    rules: Rules | None,
+    dialect: Dialect,
 ) -> ArraySpec:
     """An array with the axes that its box names."""
     if box is None or isinstance(box.value, ArraySpec):
@@ -130,8 +137,9 @@ def _boxed(
     leaf = read_leaf(array.name, box.value, box)
     if leaf.problem is not None:
         raise ProgramError(f"{array.name}: {leaf.problem}")
-    found = on_mesh(leaf, mesh, rules)
-    return array.replace(logical=found.logical, spec=found.spec)
+    found = on_mesh(leaf, mesh, rules, dialect)
+    outright = leaf.array.spec is None and found.spec is not None  # the names are mesh axes
+    return array.replace(logical=None if outright else found.logical, spec=found.spec)
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
