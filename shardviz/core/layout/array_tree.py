@@ -169,7 +169,9 @@ class _TreeReader:
         self._keep(read_leaf(name, value, None, self._names), name)
 
     def _scalar(self, value: Any, path: str) -> None:
-        self._keep(TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))), path or "array")
+        self._keep(
+            TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))), path or "array"
+        )
 
     def _described(self, name: str, shape: Any, rest: list) -> None:
         if len(rest) > 2:
