@@ -15,33 +15,38 @@ import tempfile
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 from typing import Any, NamedTuple
 
-os.environ |= {"JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
-
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-jax.config.update("jax_num_cpu_devices", 8)
+import shardviz as sv
 
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax.sharding import Mesh, NamedSharding  # noqa: E402
-from jax.sharding import PartitionSpec as P  # noqa: E402
-
-import shardviz as sv  # noqa: E402
-
-MESH = Mesh(np.reshape(jax.devices(), (4, 2)), ("data", "model"))
 RULES = [("embed", "data"), ("mlp", "model"), ("vocab", None)]
 
 
-class Kind(NamedTuple):
-    """A tree, what it takes on the device that holds most, and how many of its arrays are unknown.
+@lru_cache
+def mesh() -> Mesh:
+    return Mesh(np.reshape(jax.devices(), (4, 2)), ("data", "model"))
 
-    `program` is whether `sv.program` takes the tree as an argument, and is compared as well.
+
+class Kind(NamedTuple):
+    """A tree, and what is true of it.
+
+    Attributes:
+        each: what each of its arrays takes on a device that holds it, in bytes; sorted.
+        bytes: what all take on the device that holds most, in bytes; the sum of `each` by default.
+        unknown: how many more arrays there are, of which nothing says how they are split.
+        program: whether `sv.program` takes the tree as an argument, and is compared as well.
     """
 
     tree: Any
-    bytes: int
+    each: list[int]
+    bytes: int | None = None
     unknown: int = 0
     rules: Any = ()
     options: dict[str, Any] = {}
@@ -53,7 +58,7 @@ def put(tree: Any, spec: Callable[[Any], P] | None = None) -> Any:
     spec = spec or (lambda a: P("data", "model") if a.ndim == 2 else P())
 
     def place(leaf: Any) -> Any:
-        return jax.device_put(leaf, NamedSharding(MESH, spec(leaf))) if is_array(leaf) else leaf
+        return jax.device_put(leaf, NamedSharding(mesh(), spec(leaf))) if is_array(leaf) else leaf
 
     return jax.tree.map(place, tree)
 
@@ -72,17 +77,20 @@ def live_bytes(arrays: Iterable[Any]) -> int:
 
 def live(tree: Any, leaves: Any = None, **rest: Any) -> Kind:
     found = jax.tree.leaves(tree) if leaves is None else leaves
-    return Kind(tree, live_bytes(found), **rest)
+    each = sorted(max(s.data.nbytes for s in a.addressable_shards) for a in found)
+    return Kind(tree, each, live_bytes(found), **rest)
 
 
-def sharded_bytes(shapes: Any, shardings: Any) -> int:
-    """What arrays of these shapes take on each device under these shardings of jax."""
+def sharded_bytes(shapes: Any, shardings: Any) -> list[int]:
+    """What each array of these shapes takes on each device under these shardings of jax."""
     pairs = zip(jax.tree.leaves(shapes), jax.tree.leaves(shardings), strict=True)
-    return sum(math.prod(s.shard_shape(a.shape)) * a.dtype.itemsize for a, s in pairs)
+    return sorted(math.prod(s.shard_shape(a.shape)) * a.dtype.itemsize for a, s in pairs)
 
 
 def named(specs: Any) -> Any:
-    return jax.tree.map(lambda s: NamedSharding(MESH, s), specs, is_leaf=lambda s: isinstance(s, P))
+    return jax.tree.map(
+        lambda s: NamedSharding(mesh(), s), specs, is_leaf=lambda s: isinstance(s, P)
+    )
 
 
 # linen
@@ -105,7 +113,7 @@ def linen_live() -> Kind:
 def linen_live_in_boxes() -> Kind:
     model = dense("with_partitioning", ("data", "model"))
     nn = importlib.import_module("flax.linen")
-    shardings = nn.get_sharding(shapes_of(model), MESH)
+    shardings = nn.get_sharding(shapes_of(model), mesh())
     start = jax.jit(model.init, out_shardings=shardings)
     return live(start(jax.random.key(0), jnp.ones((2, 8))))
 
@@ -115,7 +123,7 @@ def linen_boxes_on_one_device() -> Kind:
     nn = importlib.import_module("flax.linen")
     model = dense("with_partitioning", (None, "model"))
     variables = model.init(jax.random.key(0), jnp.ones((2, 8)))
-    return Kind(variables, sharded_bytes(variables, nn.get_sharding(shapes_of(model), MESH)))
+    return Kind(variables, sharded_bytes(variables, nn.get_sharding(shapes_of(model), mesh())))
 
 
 def linen_bound() -> Kind:
@@ -127,14 +135,14 @@ def linen_bound() -> Kind:
 def linen_mesh_axes() -> Kind:
     nn = importlib.import_module("flax.linen")
     shapes = shapes_of(dense("with_partitioning", (None, "model")))
-    return Kind(shapes, sharded_bytes(shapes, nn.get_sharding(shapes, MESH)))
+    return Kind(shapes, sharded_bytes(shapes, nn.get_sharding(shapes, mesh())))
 
 
 def linen_logical() -> Kind:
     nn = importlib.import_module("flax.linen")
     shapes = shapes_of(dense("with_logical_partitioning"))
     specs = nn.get_partition_spec(shapes)
-    wanted = sharded_bytes(shapes, nn.logical_to_mesh_sharding(specs, MESH, RULES))
+    wanted = sharded_bytes(shapes, nn.logical_to_mesh_sharding(specs, mesh(), RULES))
     return Kind(shapes, wanted, rules=RULES)
 
 
@@ -159,7 +167,7 @@ def train_state_abstract() -> Kind:
     nn = importlib.import_module("flax.linen")
     start = train_state(dense("with_logical_partitioning"))
     shapes = jax.eval_shape(start, jax.random.key(0))
-    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(shapes), MESH, RULES)
+    shardings = nn.logical_to_mesh_sharding(nn.get_partition_spec(shapes), mesh(), RULES)
     # jax makes an array of the step, which is a Python number; flax gives it no sharding.
     return Kind(shapes, sharded_bytes(shapes, shardings), rules=RULES)
 
@@ -175,7 +183,7 @@ def net(names: Any = ("data", "model"), **metadata: Any) -> Any:
 
 def nnx_module_live() -> Kind:
     nnx = importlib.import_module("flax.nnx")
-    with jax.set_mesh(MESH):
+    with jax.set_mesh(mesh()):
         model = net()()
     model.bias[...] = put(model.bias[...])
     return live(model, jax.tree.leaves(nnx.state(model)))
@@ -189,7 +197,7 @@ def nnx_param_live() -> Kind:
 
 def nnx_optimizer_live() -> Kind:
     nnx, optax = importlib.import_module("flax.nnx"), importlib.import_module("optax")
-    with jax.set_mesh(MESH):
+    with jax.set_mesh(mesh()):
         model = net()()
         optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
     state = nnx.state(optimizer)
@@ -200,7 +208,7 @@ def nnx_state_abstract() -> Kind:
     nnx = importlib.import_module("flax.nnx")
     with nnx.use_eager_sharding(False):
         state = nnx.state(nnx.eval_shape(net()))
-    return Kind(state, sharded_bytes(state, nnx.get_named_sharding(state, MESH)))
+    return Kind(state, sharded_bytes(state, nnx.get_named_sharding(state, mesh())))
 
 
 def nnx_state_with_rules() -> Kind:
@@ -208,7 +216,7 @@ def nnx_state_with_rules() -> Kind:
     rules = (("embed", "data"), ("mlp", "model"))
     with nnx.use_eager_sharding(False):
         state = nnx.state(nnx.eval_shape(net(("embed", "mlp"), sharding_rules=rules)))
-    return Kind(state, sharded_bytes(state, nnx.get_named_sharding(state, MESH)))
+    return Kind(state, sharded_bytes(state, nnx.get_named_sharding(state, mesh())))
 
 
 def nnx_dialect() -> Kind:
@@ -217,8 +225,8 @@ def nnx_dialect() -> Kind:
     with nnx.use_eager_sharding(False):
         state = nnx.state(nnx.eval_shape(net(("embed", "model"))))
     with spmd.logical_axis_rules(RULES):
-        shardings = nnx.get_named_sharding(state, MESH)
-    return Kind(state, sharded_bytes(state, shardings), 0, RULES, {"dialect": "nnx"})
+        shardings = nnx.get_named_sharding(state, mesh())
+    return Kind(state, sharded_bytes(state, shardings), rules=RULES, options={"dialect": "nnx"})
 
 
 # equinox, haliax, penzai
@@ -257,7 +265,7 @@ def equinox_abstract() -> Kind:
     eqx = importlib.import_module("equinox")
     model = eqx.filter_eval_shape(Block)
     shapes = [a for a in jax.tree.leaves(model) if isinstance(a, jax.ShapeDtypeStruct)]
-    return Kind(model, 0, len(shapes), program=False)
+    return Kind(model, [], 0, len(shapes), program=False)
 
 
 def equinox_with_names() -> Kind:
@@ -281,7 +289,7 @@ def haliax_linear() -> tuple[Any, Any]:
 
 def haliax_live() -> Kind:
     hax, make = haliax_linear()
-    with jax.set_mesh(MESH):
+    with jax.set_mesh(mesh()):
         model = hax.shard(make(), dict(RULES))
     return live(model, [a for a in jax.tree.leaves(model) if is_array(a)], program=False)
 
@@ -306,7 +314,7 @@ def penzai_arrays() -> tuple[Any, Any, Any]:
     arrays = {v.label: v.value for v in pz.unbind_params(model)[1]}
     named = importlib.import_module("penzai.toolshed.sharding_util").name_to_name_sharding
     mapping = {"embed": "data", "mlp": "model"}
-    return model, arrays, named(arrays, MESH, axis_name_to_mesh_name=mapping)
+    return model, arrays, named(arrays, mesh(), axis_name_to_mesh_name=mapping)
 
 
 def penzai_live() -> Kind:
@@ -331,8 +339,8 @@ def penzai_model() -> Kind:
 def keras_model(distributed: bool) -> Any:
     keras = importlib.import_module("keras")
     dist = keras.distribution
-    mesh = dist.DeviceMesh((4, 2), ("data", "model"), dist.list_devices())
-    layouts = dist.LayoutMap(mesh)
+    grid = dist.DeviceMesh((4, 2), ("data", "model"), dist.list_devices())
+    layouts = dist.LayoutMap(grid)
     layouts[".*kernel"] = (None, "model")
     layouts[".*bias"] = ("model",)
     both = dist.ModelParallel(layout_map=layouts, batch_dim_name="data")
@@ -346,7 +354,7 @@ def keras_model(distributed: bool) -> Any:
 
 def keras_live() -> Kind:
     model, _ = keras_model(True)
-    assert sv.mesh(model.variables[0]._layout.device_mesh) == sv.mesh(MESH)
+    assert sv.mesh(model.variables[0]._layout.device_mesh) == sv.mesh(mesh())
     return live(model, [v.value for v in model.variables], program=False)
 
 
@@ -382,7 +390,7 @@ def optax_state() -> Kind:
 def saved() -> tuple[Any, Any, str]:
     ocp = importlib.import_module("orbax.checkpoint")
     tree = put({"w": jnp.ones((8, 16)), "b": jnp.ones(16), "both": jnp.ones((16, 4)), "none": {}})
-    both = NamedSharding(MESH, P(("data", "model"), None))
+    both = NamedSharding(mesh(), P(("data", "model"), None))
     tree["both"] = jax.device_put(tree["both"], both)
     folder = os.path.join(tempfile.mkdtemp(), "saved")
     with ocp.StandardCheckpointer() as saver:
@@ -394,7 +402,7 @@ def orbax_metadata() -> Kind:
     ocp, tree, folder = saved()
     with ocp.StandardCheckpointer() as reader:
         found = reader.metadata(folder)
-    return Kind(found, live_bytes(jax.tree.leaves(tree)), program=False)
+    return live(found, jax.tree.leaves(tree), program=False)
 
 
 def orbax_restored() -> Kind:
@@ -411,7 +419,9 @@ def other_live() -> Kind:
     tree = {
         "replicated": put(jnp.ones((8, 4)), lambda _: P()),
         "one": jax.device_put(jnp.ones((4, 4)), jax.devices()[3]),
-        "jit": jax.jit(lambda x: x * 2, out_shardings=NamedSharding(MESH, P("model")))(jnp.ones(8)),
+        "jit": jax.jit(lambda x: x * 2, out_shardings=NamedSharding(mesh(), P("model")))(
+            jnp.ones(8)
+        ),
     }
     return live(tree)
 
@@ -426,11 +436,11 @@ def shape_structs() -> Kind:
 
 
 def nothing_said() -> Kind:
-    return Kind(jax.eval_shape(plain), 0, 3)
+    return Kind(jax.eval_shape(plain), [], 0, 3)
 
 
 def on_the_host() -> Kind:
-    return Kind(jax.tree.map(np.asarray, plain()), 0, 3)
+    return Kind(jax.tree.map(np.asarray, plain()), [], 0, 3)
 
 
 KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
@@ -472,11 +482,13 @@ KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
 
 def compared(kind: Kind) -> dict[str, Any]:
     """What sv.audit says of a tree beside what its library says, and whether sv.program agrees."""
-    audit = sv.audit(kind.tree, kind.rules, sv.mesh(MESH), **kind.options)
+    audit = sv.audit(kind.tree, kind.rules, sv.mesh(mesh()), **kind.options)
     found = {
         "arrays": len(audit.rows),
         "bytes": audit.bytes_per_device,
-        "wanted": kind.bytes,
+        "wanted": sum(kind.each) if kind.bytes is None else kind.bytes,
+        "each": sorted(r.bytes_per_device for r in audit.rows if r.bytes_per_device is not None),
+        "each_wanted": kind.each,
         "unknown": sum(row.spec is None and row.bytes_per_device is None for row in audit.rows),
         "unknown_wanted": kind.unknown,
         "problems": dict(audit.problems),
@@ -485,7 +497,7 @@ def compared(kind: Kind) -> dict[str, Any]:
     if kind.program:
         options = {k: v for k, v in kind.options.items() if k == "dialect"}
         program = sv.program(
-            lambda tree: jnp.zeros(()), kind.tree, mesh=sv.mesh(MESH), rules=kind.rules or None,
+            lambda tree: jnp.zeros(()), kind.tree, mesh=sv.mesh(mesh()), rules=kind.rules or None,
             **options,
         )  # fmt: skip
         said = [r for r in audit.rows if r.spec is not None]
@@ -496,12 +508,12 @@ def compared(kind: Kind) -> dict[str, Any]:
 
 
 def counted(rows: Iterable[Any]) -> Counter:
-    return Counter(
-        (r.shape, r.dtype, None if r.layout is None else r.layout.shard_shape) for r in rows
-    )
+    """Rows by shape, type and what they take on each device."""
+    return Counter((r.shape, r.dtype, r.bytes_per_device) for r in rows)
 
 
 def main() -> None:
+    jax.config.update("jax_num_cpu_devices", 8)
     for name, (library, make) in KINDS.items():
         try:
             with warnings.catch_warnings():

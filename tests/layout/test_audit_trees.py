@@ -13,6 +13,7 @@ import pytest
 from tests.layout.audit_trees import KINDS
 
 ROOT = Path(__file__).parents[2]
+ENVIRONMENT = {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "KERAS_BACKEND": "jax"}
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +21,7 @@ def found() -> dict[str, dict]:
     """Every kind, in one Python of its own: some libraries change settings when imported."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.layout.audit_trees"],
-        cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+        cwd=ROOT, env=os.environ | ENVIRONMENT, capture_output=True, text=True,
         timeout=500, check=False,
     )  # fmt: skip
     lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -35,6 +36,7 @@ def test_an_audit_says_what_jax_and_the_library_say(found, kind):
         pytest.skip(row["missing"])
     assert "error" not in row
     assert row["problems"] == {}
+    assert row["each"] == row["each_wanted"]
     assert row["bytes"] == row["wanted"]
     assert row["unknown"] == row["unknown_wanted"]
     assert row["arrays"] > 0
