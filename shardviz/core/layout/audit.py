@@ -509,10 +509,10 @@ def _explain_unknown(found: Audit) -> str:
         size = bytes_text(sum(r.array.bytes for r in found.unknown))
         one = len(found.unknown) == 1
         lines.append(
-            f"How {plural(len(found.unknown), 'array')} of {size} {'is' if one else 'are'} split is"
-            f" unknown, and no bytes are counted for {'it' if one else 'them'}:"
-            f" {_few(r.array.name for r in found.unknown)}. Give a sharding, names beside the"
-            " arrays, or names= to sv.audit."
+            f"How {plural(len(found.unknown), 'array')} {'is' if one else 'are'} split is unknown"
+            f" ({_few(r.path for r in found.unknown)}; {size} in all), and no bytes are counted for"
+            f" {'it' if one else 'them'}. Give a sharding, names beside the arrays, or names= to"
+            " sv.audit."
         )
     if found.off_mesh:
         ids = sorted({int(i) for r in found.off_mesh if r.layout for i in r.layout.device_ids})
