@@ -182,7 +182,7 @@ def audit(
     2097152
     """
     grid = None if mesh is None else as_mesh(mesh)
-    return _audit(tree, Rules.of(() if rules is None else rules), grid, dialect, names, children_of)
+    return _audit(tree, Rules.of(rules), grid, dialect, names, children_of)
 
 
 @reads_arguments

@@ -45,7 +45,8 @@ class TreeLeaf:
         mesh: the mesh of its sharding or names, in the type of its library; or None.
         layout: where its bytes lie, for a live array whose sharding names no mesh axes.
         rules: pairs of names and mesh axes that its library keeps beside the names.
-        defaults: whether it is in a box of flax, whose reading leaves arrays without names unsplit.
+        defaults: whether the names in a box of flax say how it is split; flax's reading leaves
+            arrays without a box unsplit.
 
     >>> from shardviz.core.layout.libraries import Shaped
     >>> leaf = read_leaf("w", Shaped((8, 4), "float32"))
@@ -97,9 +98,9 @@ def read_leaf(
         value = inner.value
     box = LeafMetadata(value) if box is None else box
     spec, mesh, layout = own_sharding(value, box.axes is not None)
-    leaf = TreeLeaf(
-        _array(name, value, spec), None, False, box.logical, mesh, layout, box.rules, box.defaults
-    )
+    array = _array(name, value, spec)
+    by_names = box.defaults and spec is None and box.axes is not None
+    leaf = TreeLeaf(array, None, False, box.logical, mesh, layout, box.rules, by_names)
     leaf = with_names(leaf, box.axes) if box.axes is not None else leaf
     if names is not None and not leaf.known:
         leaf = with_names(leaf, _said(names, name, value))

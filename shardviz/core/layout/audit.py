@@ -420,6 +420,8 @@ def audit(
     """
     reader = Dialect.of(dialect)
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
+    if names is not None and not callable(names):
+        raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
     found = read_arrays(tree_or_table, names, children)
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
@@ -427,7 +429,7 @@ def audit(
     elsewhere = [leaf for leaf in found if id(leaf.mesh) in moved and leaf.array.spec is not None]
     bare = [leaf for leaf in found if not leaf.known and leaf.array.rank]
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
-    boxed = any(leaf.defaults and leaf.known for leaf in found)
+    boxed = any(leaf.defaults for leaf in found)
     rows = _rows(found, grid, table, reader, boxed)
     return Audit(
         tuple(rows),
