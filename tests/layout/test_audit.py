@@ -11,6 +11,7 @@ import pytest
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.layout.array_spec import ArraySpec
@@ -20,6 +21,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Rules
+from shardviz.picture.report import draw_audit
 
 MESH = make_mesh(data=4, model=2, expert=1)
 RULES = Rules.parse("""
@@ -306,3 +308,12 @@ def test_arrays_of_another_mesh_are_read_by_the_names_of_its_axes(eight_devices)
 def test_an_audit_needs_a_mesh():
     with pytest.raises(LayoutError, match="An audit needs a mesh; got none, and no array's"):
         audit({"w": shape(8)})
+
+
+def test_what_is_unknown_is_drawn_so():
+    split = ArraySpec("v", (8,), spec=Spec.of("data"))
+    found = audit({"w": shape(512, 2048), "v": split}, [], MESH)
+    assert sv.text(found.rows[0]).splitlines()[-1] == "How it is split is unknown."
+    words = [label.text for label in draw_audit(found).labels]
+    assert {"?", "unknown", "P('data')"} <= set(words)
+    assert "✗" not in words

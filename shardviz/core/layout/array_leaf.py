@@ -8,8 +8,8 @@ none of them says anything, that is what comes out: an array without a spec and 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
 from shardviz.core.format import shown
@@ -31,8 +31,7 @@ from shardviz.core.layout.rules import Dialect, Rules
 Names = Callable[[str, Any], Any]
 
 
-@dataclass(frozen=True)
-class TreeLeaf:
+class TreeLeaf(NamedTuple):
     """An array of a tree, and what is known of it before rules and a mesh are.
 
     Attributes:
@@ -70,7 +69,7 @@ class TreeLeaf:
 
     def renamed(self, name: str) -> TreeLeaf:
         """A copy under another name."""
-        return replace(self, array=self.array.renamed(name))
+        return self._replace(array=self.array.renamed(name))
 
 
 def is_array(value: Any) -> bool:
@@ -97,22 +96,38 @@ def read_leaf(
         box = inner if box is None or box.axes is None else box
         value = inner.value
     box = LeafMetadata(value) if box is None else box
-    spec, mesh, layout = own_sharding(value, box.axes is not None)
-    array = _array(name, value, spec)
+    axes = box.axes
+    spec, mesh, layout = own_sharding(value, axes is not None)
+    if axes is None and spec is None and names is not None:
+        axes = _said(names, name, value)
     by_names = box.defaults and spec is None and box.axes is not None
-    leaf = TreeLeaf(array, None, False, box.logical, mesh, layout, box.rules, by_names)
-    leaf = with_names(leaf, box.axes) if box.axes is not None else leaf
-    if names is not None and not leaf.known:
-        leaf = with_names(leaf, _said(names, name, value))
-    mesh = box.mesh if leaf.mesh is None else leaf.mesh
-    return replace(leaf, array=leaf.array.renamed(name), mesh=mesh)
-
-
-def _array(name: str, value: Any, spec: Spec | None) -> ArraySpec:
+    mesh = box.mesh if mesh is None else mesh
     try:
-        return ArraySpec("array", value.shape, None, value.dtype, spec)
+        array, problem = _array(value.shape, value.dtype, spec, axes)
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
+    except TypeError:  # a part that is unhashable
+        array, problem = _array.__wrapped__(tuple(value.shape), value.dtype, spec, axes)
+    return TreeLeaf(
+        array.renamed(name), problem, False, box.logical, mesh, layout, box.rules, by_names
+    )
+
+
+@lru_cache(maxsize=1024)
+def _array(shape: Any, dtype: Any, spec: Spec | None, axes: Any) -> tuple[ArraySpec, str | None]:
+    """An array with its spec and names, and why the names do not fit.
+
+    Large models have many arrays and few signatures.
+    """
+    array = ArraySpec("array", shape, None, dtype, spec)
+    try:
+        if isinstance(axes, Spec):
+            return (array.replace(spec=axes) if spec is None else array), None
+        if axes is not None:
+            array = array.replace(logical=read_names(padded(axes, array.shape)))
+    except (RuleError, LayoutError) as error:
+        return array, str(error)
+    return array, None
 
 
 def own_sharding(value: Any, named: bool) -> tuple[Spec | None, Any, Layout | None]:
@@ -149,22 +164,6 @@ def _empty(spec: Spec, mesh: Any, named: bool) -> bool:
         return False  # what a checkpoint says was so
     types = attribute(mesh, "axis_types") or ()
     return named or any(attribute(t, "name") != "Explicit" for t in types)
-
-
-def with_names(leaf: TreeLeaf, names: Any) -> TreeLeaf:
-    """The leaf with names, or with the Spec that they are; what does not fit is its problem."""
-    array = leaf.array
-    if names is None:
-        return leaf
-    try:
-        if isinstance(names, Spec):
-            return (
-                leaf if array.spec is not None else replace(leaf, array=array.replace(spec=names))
-            )
-        return replace(leaf, array=array.replace(logical=read_names(padded(names, array.shape))))
-    except (RuleError, LayoutError) as error:
-        return replace(leaf, problem=str(error))
-    return replace(leaf, array=array)
 
 
 def _said(names: Names, name: str, value: Any) -> Any:

@@ -17,6 +17,7 @@ from shardviz.core.format import shown
 from shardviz.core.layout.array_leaf import Names, TreeLeaf, is_array, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_names
 from shardviz.core.layout.libraries import (
+    LeafMetadata,
     library_of,
     model_arrays,
     names_of,
@@ -154,19 +155,19 @@ class _TreeReader:
             if without_metadata(inner) is None and not is_array(inner):
                 self.collect(inner, path, depth + 1, inside)
                 return True
-            self._array(path, value)
+            self._array(path, inner, box)
             return True
         if is_array(value):
-            self._array(path, value)
+            self._array(path, value, None)
             return True
         if inside == _FIELDS and isinstance(value, _SCALARS):
             self._scalar(value, path)
             return True
         return False
 
-    def _array(self, path: str, value: Any) -> None:
+    def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
         name = _short(path or "array")
-        self._keep(read_leaf(name, value, None, self._names), name)
+        self._keep(read_leaf(name, value, box, self._names), name)
 
     def _scalar(self, value: Any, path: str) -> None:
         self._keep(
@@ -203,7 +204,7 @@ class _TreeReader:
         count = self._seen[name] = self._seen.get(name, 0) + 1
         if count > 1:
             name = f"{name} ({count})"
-        self.found.append(leaf.renamed(name))
+        self.found.append(leaf if leaf.array.name == name else leaf.renamed(name))
 
 
 def _short(name: str) -> str:

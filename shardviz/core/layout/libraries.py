@@ -263,7 +263,12 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     spec, mesh = attribute(sharding, "spec"), attribute(sharding, "mesh")
     if spec is None or not attribute(mesh, "axis_names"):
         return None
-    return spec_of(spec), mesh
+    return _known_spec(spec), mesh
+
+
+@lru_cache(maxsize=1024)  # large models have many arrays and few specs
+def _known_spec(spec: Any) -> Spec:
+    return spec_of(spec)
 
 
 def spec_of(spec: Any) -> Spec:
