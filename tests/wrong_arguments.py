@@ -155,6 +155,7 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "audit(rules)": lambda v: sv.audit(ROWS, v, MESH),
     "audit(mesh)": lambda v: sv.audit(ROWS, RULES, v),
     "audit(dialect)": lambda v: sv.audit(ROWS, RULES, MESH, dialect=v),
+    "audit(names)": lambda v: sv.audit({"w": np.zeros(8)}, RULES, MESH, names=v),
     "to_jax(thing)": lambda v: sv.to_jax(v),
     "text(thing)": lambda v: sv.text(v),
     "text(width)": lambda v: sv.text(MESH, v),

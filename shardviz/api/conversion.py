@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from typing import Any, ParamSpec, TypeVar
 
 from shardviz.core.errors import LayoutError, ShardvizError, SpecError, import_optional
 from shardviz.core.format import shown
+from shardviz.core.layout.array_leaf import is_array, on_mesh, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.libraries import library_of, mesh_of, named_sharding, without_metadata
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
@@ -65,9 +68,22 @@ def is_jax(thing: Any) -> bool:
 
 def as_mesh(thing: Any) -> MeshSpec:
     """A MeshSpec from anything that `sv.mesh` takes."""
+    found = foreign_mesh(thing)
+    return make_mesh(thing) if found is None else found
+
+
+def foreign_mesh(thing: Any) -> MeshSpec | None:
+    """A MeshSpec as it is, and that of a mesh of jax or Keras; None for all else."""
     if isinstance(thing, MeshSpec):
         return thing
-    return bridge().adopt_mesh(thing) if is_jax(thing) else make_mesh(thing)
+    if is_jax(thing):
+        return bridge().adopt_mesh(thing)
+    return mesh_of(thing) if library_of(type(thing)) == "keras" else None
+
+
+def children_of(container: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a container that the user has registered with jax; None for all else."""
+    return bridge().tree_children(container) if "jax" in sys.modules else None
 
 
 def as_spec(thing: Any) -> Spec:
@@ -101,14 +117,47 @@ def bridge() -> ModuleType:
     return import_optional("shardviz.core.backend.bridge", "jax's own objects", "jax")
 
 
+def _held_layout(thing: Any, mesh: Any, rules: Any, dialect: Any) -> Layout | None:
+    """The Layout of an array that says how it is split, in a library's box or not; else None.
+
+    Raises:
+        ShardvizError: where it says something else than a layout.
+    """
+    if is_jax(thing):
+        return bridge().adopt_layout(thing)
+    if not library_of(type(thing)) or not (without_metadata(thing) or is_array(thing)):
+        return None
+    leaf = read_leaf("array", thing)
+    if leaf.layout is not None:
+        return leaf.layout
+    grid = mesh_of(leaf.mesh) if mesh is None and leaf.mesh is not None else mesh
+    if not leaf.known or grid is None:
+        raise LayoutError(
+            f"A layout needs a sharding and a mesh; {shown(thing)} says"
+            f" {'nothing of how it is split' if not leaf.known else 'nothing of the mesh'}. Give a"
+            " PartitionSpec and a mesh beside it."
+        )
+    table, reader = None if rules is None else Rules.of(rules), Dialect.of(dialect)
+    where = as_mesh(grid)
+    row = request(on_mesh(leaf, where, table, reader), where, table, reader)
+    if row.layout is None or leaf.problem:
+        raise LayoutError(leaf.problem or row.problem or "")
+    return row.layout
+
+
 def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect: Any) -> Layout:
     """A Layout from any of the forms that `sv.layout` takes.
 
     Raises:
         ShardvizError: where something is missing or does not work out.
     """
-    if is_jax(thing) and spec is None:
-        return bridge().adopt_layout(thing)
+    if spec is None:
+        found = _held_layout(thing, mesh, rules, dialect)
+        if found is not None:
+            return found
+    if library_of(type(spec)) and (named := named_sharding(spec)) is not None:
+        spec, own = named
+        mesh = mesh_of(own) if mesh is None else mesh
     shape = getattr(thing, "shape", thing)
     element_type = getattr(thing, "dtype", None) if dtype is None else dtype
     element_type = "float32" if element_type is None else element_type

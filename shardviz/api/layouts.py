@@ -8,7 +8,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.conversion import as_mesh, as_spec, bridge, is_jax, layout_of, reads_arguments
+from shardviz.api.conversion import (
+    as_mesh,
+    as_spec,
+    bridge,
+    children_of,
+    foreign_mesh,
+    layout_of,
+    reads_arguments,
+)
 from shardviz.core.errors import import_optional
 from shardviz.core.layout.array_spec import ArraySpec, read_shape
 from shardviz.core.layout.audit import Audit
@@ -36,7 +44,8 @@ def mesh(
     """A mesh: named axes over devices, with or without the devices.
 
     Args:
-        axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or `AbstractMesh`.
+        axes: text such as `"data=4, model=2"`, a mapping, pairs, a jax `Mesh` or `AbstractMesh`, a
+            Keras `DeviceMesh`.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"`, one for all or one per axis.
         device_ids: the ids in mesh order; 0, 1, 2, … by default.
         processes: how many hosts share the devices, or the process of each device.
@@ -48,10 +57,9 @@ def mesh(
     >>> mesh(data=4, model=2).size
     8
     """
-    if isinstance(axes, MeshSpec):
-        return axes
-    if is_jax(axes):
-        return bridge().adopt_mesh(axes)
+    found = foreign_mesh(axes)
+    if found is not None:
+        return found
     return make_mesh(
         axes, axis_types=axis_types, device_ids=device_ids, processes=processes, **sizes
     )
@@ -127,7 +135,8 @@ def layout(
     """Which part of an array each device holds.
 
     Args:
-        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live array.
+        thing: a shape, an ArraySpec, a jax `ShapeDtypeStruct` with a sharding, or a live array;
+            also one that flax, haliax, penzai or Keras holds, or of which orbax has the metadata.
         spec: a PartitionSpec as text or jax's own, any jax `Sharding`, a ShardingSpec or Parts.
         mesh: the mesh, where `spec` has none.
         rules: axis rules, for an ArraySpec with logical names.
@@ -145,14 +154,24 @@ def layout(
 
 
 @reads_arguments
-def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
+def audit(
+    tree: Any, rules: Any = (), mesh: Any = None, *, dialect: Any = "linen",
+    names: Callable[[str, Any], Any] | None = None,
+) -> Audit:  # fmt: skip
     """Many arrays under one rule table: how each is split, and which rules do nothing.
 
+    Of a live array its own sharding counts, then the names that a library keeps beside it, then
+    what `names` says. Where none of them says anything, the array's row has no spec.
+
     Args:
-        tree: ArraySpecs, `(name, shape, logical)` rows, or a tree of a model's parameters.
-        rules: the table.
-        mesh: the mesh.
+        tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters, live or
+            abstract, a model or variables of flax, equinox, haliax, penzai or Keras, or the
+            metadata of an orbax checkpoint.
+        rules: the table; an empty one where the arrays say by themselves how they are split.
+        mesh: the mesh; that of the arrays' own shardings where it is left out.
         dialect: who reads the table.
+        names: called as `names(path, array)` for arrays that say nothing themselves; returns
+            logical names, a PartitionSpec, or None.
 
     Raises:
         ShardvizError: for a tree, rules or mesh that cannot be read.
@@ -162,7 +181,8 @@ def audit(tree: Any, rules: Any, mesh: Any, *, dialect: Any = "linen") -> Audit:
     >>> audit(rows, [("mlp", "model")], make_mesh(data=4, model=2)).bytes_per_device
     2097152
     """
-    return _audit(tree, Rules.of(rules), as_mesh(mesh), dialect=dialect)
+    grid = None if mesh is None else as_mesh(mesh)
+    return _audit(tree, Rules.of(rules), grid, dialect, names, children_of)
 
 
 @reads_arguments

@@ -1,6 +1,10 @@
 """Example meshes, arrays, rule tables, programs and puzzles, as the widgets and lessons use them.
 
-Each module has `names()`, `get(name)` and `describe(name)`; `programs` and `puzzles` also have
+Each has `names()`, `get(name)` and `describe(name)`; the modules `programs` and `puzzles` also have
 `sources(name)` and `IMPORTS`. The module `functions` imports jax where it is installed, and is
 itself imported only when a program or its source is asked for. Nothing here starts a jax backend.
 """
+
+from shardviz.gallery.layouts import arrays, meshes, rules
+
+__all__ = ["arrays", "meshes", "rules"]

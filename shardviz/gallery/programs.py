@@ -15,7 +15,7 @@ from __future__ import annotations
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
-from shardviz.gallery import meshes, rules
+from shardviz.gallery.layouts import meshes, rules
 from shardviz.gallery.registry import Example, Registry
 
 DEFAULT = "MLP"
@@ -94,7 +94,7 @@ _REGISTRY: Registry[Program] = Registry(
         "Two matrix products and a GELU, under a table whose rules all end differently.",
         "mlp",
         _MLP,
-        rules.DEFAULT,
+        rules.default,
     ),
     program_example(
         "MLP, gradient",

@@ -49,6 +49,11 @@ class Registry(Generic[T]):
                 raise ShardvizError(f"Two examples are called {shown(example.name)}; rename one.")
             self._examples[example.name] = example
 
+    @property
+    def default(self) -> str:
+        """The name of the first example."""
+        return self.names()[0]
+
     def names(self) -> tuple[str, ...]:
         """Every name, in the order a menu shows them."""
         return tuple(self._examples)
@@ -59,7 +64,7 @@ class Registry(Generic[T]):
         Raises:
             ShardvizError: if there is none, with the nearest name.
         """
-        return self._find(self.names()[0] if name is _FIRST else name).make()
+        return self._find(self.default if name is _FIRST else name).make()
 
     def describe(self, name: str) -> str:
         """One sentence on the example of that name.

@@ -62,7 +62,8 @@ def request_text(request: Request, width: int) -> str:
     """An array with its layout, or why it has none; then how the rules resolved its spec."""
     array = request.array
     if request.layout is None:
-        parts = [array_spec_text(array, width), paragraphs([f"✗ {request.problem}"], width)]
+        why = f"✗ {request.problem}" if request.problem else "How it is split is unknown."
+        parts = [array_spec_text(array, width), paragraphs([why], width)]
     else:
         parts = [layout_text(request.layout, width, array.name, array.logical)]
     if request.resolution is not None:

@@ -39,7 +39,9 @@ def draw_audit(audit: Audit, limit: int = MOST_ROWS, title: str | None = None) -
         total = sum(r.layout.bytes_per_device for r in rest if r.layout is not None)
         rows.append(Bar(total, bytes_text(total), (f"{plural(len(rest), 'smaller array')}",)))
     rows += [
-        Bar(None, "✗", (r.array.name, r.array.short, r.problem or ""), tone="bad")
+        Bar(None, "✗", (r.path, r.array.short, r.problem), tone="bad")
+        if r.problem
+        else Bar(None, "?", (r.path, r.array.short, "unknown"), tone="muted")
         for r in failed[:limit]
     ]
     arrays = plural(len(audit.rows), "array")
@@ -62,8 +64,8 @@ def _array_bar(row: Request, devices: int) -> Bar:
     return Bar(
         layout.bytes_per_device,
         bytes_text(layout.bytes_per_device),
-        (row.array.name, row.array.short, str(row.spec)),
-        HIGHLIGHTED if layout.num_blocks == 1 and devices > 1 else NORMAL,
+        (row.path, row.array.short, "not on the mesh" if row.spec is None else str(row.spec)),
+        HIGHLIGHTED if row.spec is not None and layout.num_blocks == 1 < devices else NORMAL,
     )
 
 

@@ -20,7 +20,8 @@ LONG_MESH = make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2)
 @pytest.mark.parametrize("registry", REGISTRIES.values(), ids=REGISTRIES)
 def test_each_name_has_a_value_and_one_sentence(registry):
     assert registry.names()
-    assert registry.names()[0] == registry.DEFAULT
+    default = registry.default if isinstance(registry, Registry) else registry.DEFAULT
+    assert registry.names()[0] == default
     for name in registry.names():
         assert registry.get(name)
         sentence = registry.describe(name)

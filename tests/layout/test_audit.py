@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import flax.linen as nn
+import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
+from shardviz.core.backend.bridge import adopt_mesh
 from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit, Unmatched, audit
@@ -13,6 +21,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Rules
+from shardviz.picture.report import draw_audit
 
 MESH = make_mesh(data=4, model=2, expert=1)
 RULES = Rules.parse("""
@@ -184,3 +193,127 @@ def test_many_arrays_are_audited_alike():
     assert found.bytes_per_device == 1000 * one
     assert len({id(r.layout) for r in found.rows}) == 2
     assert len(found.rule_uses[1].decides) == 1000
+
+
+def shape(*sizes: int, dtype: str = "float32", **more: object) -> SimpleNamespace:
+    return SimpleNamespace(shape=sizes, dtype=dtype, **more)
+
+
+def test_what_nothing_is_said_of_is_unknown_and_said_to_be():
+    tree = {"w": shape(512, 2048), "b": shape(2048), "count": shape()}
+    found = audit(tree, [], MESH)
+    assert [(r.path, r.spec, r.bytes_per_device, r.replicas) for r in found.rows] == [
+        ("w", None, None, None),
+        ("b", None, None, None),
+        ("count", Spec(()), 4, 8),  # which has nothing to split
+    ]
+    assert found.bytes_per_device == 4
+    assert found.replicated == ()
+    assert found.problems == {}
+    assert found.explain().splitlines()[1] == (
+        "How 2 arrays are split is unknown (w and b; 4 MiB in all), and no bytes are counted for"
+        " them. Give a sharding, names beside the arrays, or names= to sv.audit."
+    )
+    assert repr(found).endswith("4 B on each device, 2 unknown)")
+
+
+def test_rows_say_what_the_contract_promises():
+    row = audit([("w", (8, 4), "batch mlp", "bf16")], RULES, MESH).rows[0]
+    assert (row.path, row.shape, row.dtype) == ("w", (8, 4), "bfloat16")
+    assert row.names == ("batch", "mlp")
+    assert (str(row.spec), row.bytes_per_device, row.replicas) == (
+        "P('data', ('model', 'expert'))", 8, 1,
+    )  # fmt: skip
+
+
+def test_a_function_of_names_is_asked_last():
+    asked = []
+
+    def names(path, array):
+        asked.append((path, array.shape))
+        return {"a": "embed mlp", "b": (None, "mlp"), "d": "data", "e": Spec.of("data")}.get(path)
+
+    named = NamedArray(shape(8, 4), "embed mlp")
+    tree = {"a": shape(8, 4), "b": shape(8, 4), "c": shape(8, 4), "d": shape(8), "e": shape(8),
+            "own": named, "row": ((8, 4), None)}  # fmt: skip
+    found = audit(tree, [("mlp", "model")], MESH, names=names)
+    assert asked == [("a", (8, 4)), ("b", (8, 4)), ("c", (8, 4)), ("d", (8,)), ("e", (8,))]
+    specs = [None if r.spec is None else str(r.spec) for r in found.rows]
+    split = "P(None, 'model')"
+    assert specs == [split, split, None, "P('data')", "P('data')", split, "P(None, None)"]
+    with pytest.raises(ShardvizError, match=r"names\('a', …\) is to return names .* got 3"):
+        audit({"a": shape(8, 4)}, [], MESH, names=lambda path, array: 3)
+
+
+class NamedArray:
+    """As haliax has it."""
+
+    __module__ = "haliax.core"
+
+    def __init__(self, array, names):
+        self.array = array
+        self.axes = tuple(SimpleNamespace(name=n) for n in names.split())
+
+
+def test_names_are_mesh_axes_only_where_no_rule_is_for_them(eight_devices):
+    box = nn.Partitioned(shape(8, 4), ("data", "model"))
+    for rules, spec in (
+        ([], "P('data', 'model')"),
+        ([("embed", "data")], "P('data', 'model')"),
+        ([("data", None), ("model", "data")], "P(None, 'data')"),
+    ):
+        assert str(audit({"w": box}, rules, MESH).rows[0].spec) == spec
+    logical = nn.LogicallyPartitioned(shape(8, 4), ("data", "model"))
+    assert str(audit({"w": logical}, [], MESH).rows[0].spec) == "P(None, None)"
+
+
+def test_arrays_without_names_beside_others_with_are_not_split_as_flax_reads_them():
+    tree = {"w": nn.Partitioned(shape(8, 4), ("data", None)), "b": shape(4)}
+    found = audit(tree, [], MESH)
+    assert [str(r.spec) for r in found.rows] == ["P('data', None)", "P(None)"]
+    assert found.unnamed == ("b",)
+    assert (
+        "1 array without names beside others that have some: flax reads that as not split (b)."
+        in found.explain().splitlines()
+    )
+
+
+def test_live_arrays_count_where_they_are(eight_devices):
+    mesh = Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
+    split = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    alone = jax.device_put(np.zeros((16,), np.float32), eight_devices[3])
+    every = jax.device_put(np.zeros((2, 2), np.float32), NamedSharding(mesh, P()))
+    boxed = nn.Partitioned(split, (None, "model"))
+    found = audit({"split": split, "alone": alone, "every": every, "boxed": boxed})
+    assert found.mesh == adopt_mesh(mesh), "the arrays bring the mesh"
+    assert [(str(r.spec), r.bytes_per_device) for r in found.rows] == [
+        ("P('data')", 32), ("None", 64), ("P()", 16), ("P('data')", 32),
+    ]  # fmt: skip
+    assert found.bytes_per_device == 32 + 64 + 16 + 32, "on device 3"
+    assert found.rows[3].names == (None, "model")
+    assert (
+        "1 live array is on device 3 and not split over the mesh: alone (64 B)."
+        in found.explain().splitlines()
+    )
+
+
+def test_arrays_of_another_mesh_are_read_by_the_names_of_its_axes(eight_devices):
+    mesh = Mesh(np.array(eight_devices), ("data",))
+    split = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    found = audit({"w": split}, [], MESH)
+    assert (found.elsewhere, found.bytes_per_device) == (("w",), 32)
+    assert "1 array of another mesh is read here by the names of the axes: w." in found.explain()
+
+
+def test_an_audit_needs_a_mesh():
+    with pytest.raises(LayoutError, match="An audit needs a mesh; got none, and no array's"):
+        audit({"w": shape(8)})
+
+
+def test_what_is_unknown_is_drawn_so():
+    split = ArraySpec("v", (8,), spec=Spec.of("data"))
+    found = audit({"w": shape(512, 2048), "v": split}, [], MESH)
+    assert sv.text(found.rows[0]).splitlines()[-1] == "How it is split is unknown."
+    words = [label.text for label in draw_audit(found).labels]
+    assert {"?", "unknown", "P('data')"} <= set(words)
+    assert "✗" not in words

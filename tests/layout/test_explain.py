@@ -109,7 +109,17 @@ dim 1 “zzz” is not split: no rule knows “zzz”.""",
             """\
 P('data', 'nope')  (nnx rules, 12 rules)
 dim 0 “embed” → data: rule 6 (embed → data) splits 4 ways over 'data'.
-dim 1 “nope” → nope: no rule is for it, so nnx takes the name for a mesh axis.""",
+dim 1 “nope” → nope: no rule is for it, so nnx takes the name for a mesh axis.
+Dimension 1: no rule is for 'nope', and nnx takes it for a mesh axis, which the mesh lacks.""",
+        ),
+        (
+            "batch embed", (8, 8), "nnx",
+            """\
+P('data', 'data')  (nnx rules, 12 rules)
+dim 0 “batch” → data: rule 1 (batch → data) decides, but dimension 1 has 'data', too.
+dim 1 “embed” → data: rule 6 (embed → data) decides, but dimension 0 has 'data', too.
+Mesh axis 'data' splits both dimension 0 and dimension 1; it can split one. Take it out of one of\
+ them.""",
         ),
         (
             "two free", None, "linen",

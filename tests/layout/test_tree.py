@@ -13,8 +13,12 @@ import optax
 import pytest
 from flax import nnx
 from flax.training.train_state import TrainState
+from jax.sharding import AbstractMesh, AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
 
-from shardviz.core.errors import LayoutError
+import shardviz as sv
+from shardviz.core.backend.bridge import tree_children
+from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.array_tree import read_arrays
 from shardviz.core.layout.audit import audit
@@ -206,12 +210,7 @@ def endless() -> list:
         (
             {"m": Dense()},
             "'m': Dense is a module, not its parameters. Give what jax.eval_shape(model.init, …)"
-            " returns, or nnx.state(model).",
-        ),
-        (
-            nnx.eval_shape(lambda: nnx.Linear(2, 2, rngs=nnx.Rngs(0))),
-            "Linear is a module, not its parameters. Give what jax.eval_shape(model.init, …)"
-            " returns, or nnx.state(model).",
+            " returns.",
         ),
         (
             {"w": (8, 4)},
@@ -262,3 +261,106 @@ def test_a_whole_linen_model_is_audited():
     found = audit(shapes, [("mlp", "model"), ("embed", "data")], "data=4, model=2")
     assert [str(r.spec) for r in found.rows] == ["P(None)", "P('data', 'model')"]
     assert found.bytes_per_device == 8 * 16 * 4 // 8 + 16 * 4
+
+
+class Empty(NamedTuple):
+    """As `optax.EmptyState`."""
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [Empty(), (Empty(), Empty()), {"a": (Empty(), None, (), {}, [])}, Pair(Empty(), {}),
+     optax.EmptyState(), optax.chain(optax.identity(), optax.identity()).init({"w": 1})],
+    ids=repr,
+)  # fmt: skip
+def test_empty_containers_hold_no_arrays(tree):
+    assert arrays(tree) == []
+    assert read_arrays(tree, children=tree_children) == []
+    assert [a.name for a in arrays({"empty": tree, "w": W})] == ["w/w"]
+
+
+def test_numbers_beside_arrays_are_scalars():
+    assert arrays({"w": np.zeros(2, np.int8), "step": 3, "rate": 0.5}) == [
+        ArraySpec("w", (2,), dtype="int8"),
+        ArraySpec("step", (), dtype="int32"),
+        ArraySpec("rate", (), dtype="float32"),
+    ]
+
+
+class Stack:
+    """A container that only jax knows."""
+
+    def __init__(self, *parts: Any):
+        self.parts = parts
+
+
+jax.tree_util.register_pytree_with_keys(
+    Stack,
+    lambda s: ([(jax.tree_util.SequenceKey(i), p) for i, p in enumerate(s.parts)], None),
+    lambda _, parts: Stack(*parts),
+)
+
+
+def test_containers_that_are_registered_with_jax_are_opened():
+    tree = {"s": Stack(np.zeros(2, np.int8), Stack(jnp.ones((2, 2))))}
+    with pytest.raises(LayoutError, match=r"'s': .* is no array"):
+        read_arrays(tree)
+    names = [leaf.array.name for leaf in read_arrays(tree, children=tree_children)]
+    assert names == ["s/0", "s/1/0"]
+
+
+def test_modules_of_nnx_and_bound_ones_of_linen_are_read():
+    model = nnx.eval_shape(lambda: nnx.Linear(2, 3, rngs=nnx.Rngs(0)))
+    assert {a.name: a.shape for a in arrays({"m": model})} == {
+        "m/kernel": (2, 3),
+        "m/bias": (3,),
+    }
+    dense = Dense()
+    bound = dense.bind(dense.init(jax.random.key(0), jnp.ones((2, 8))))
+    assert {a.name for a in arrays(bound)} == {"params/kernel", "params/bias"}
+
+
+def test_what_eval_shape_says_under_a_mesh_gives_way_to_names(eight_devices):
+    sizes, names = (4, 2), ("data", "model")
+    for kind in AxisType.Auto, AxisType.Explicit:
+        mesh = AbstractMesh(sizes, names, axis_types=(kind, kind))
+        bare = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P()))
+        (boxed,) = arrays([nn.LogicallyPartitioned(bare, ("embed", "mlp"))])
+        assert (boxed.spec, boxed.logical) == (None, ("embed", "mlp"))
+        (alone,) = arrays([bare])
+        assert alone.spec == (Spec.of() if kind is AxisType.Explicit else None)
+    split = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=NamedSharding(mesh, P("data")))
+    (boxed,) = arrays([nn.LogicallyPartitioned(split, ("embed", "mlp"))])
+    assert boxed.spec == Spec.of("data")
+    real = jax.sharding.Mesh(np.reshape(eight_devices, sizes), names)
+    live = jax.device_put(np.zeros((8, 4)), NamedSharding(real, P()))
+    (boxed,) = arrays([nn.LogicallyPartitioned(live, ("embed", "mlp"))])
+    assert boxed.spec == Spec.of(), "it is there, and replicated"
+
+
+BOXED = {
+    "nnx": lambda x: nnx.Param(x),
+    "nnx with names": lambda x: nnx.Param(x, out_sharding=("model",), eager_sharding=False),
+    "linen": lambda x: nn.Partitioned(x, ("model",)),
+    "a box in a box": lambda x: nnx.Param(nn.Partitioned(x, ("model",))),
+}
+
+
+@pytest.mark.parametrize("box", BOXED.values(), ids=BOXED)
+def test_a_layout_of_a_box_is_that_of_the_array_in_it(box, eight_devices):
+    mesh = jax.sharding.Mesh(np.reshape(eight_devices, (4, 2)), ("data", "model"))
+    live = jax.device_put(np.zeros((8, 4), np.float32), NamedSharding(mesh, P("data")))
+    found = sv.layout(box(live))
+    assert found.shard_shape == (2, 4)
+    assert found.indices() == sv.layout(live).indices()
+
+
+def test_a_layout_of_names_needs_a_mesh():
+    box = nn.Partitioned(jax.ShapeDtypeStruct((8, 4), jnp.float32), (None, "model"))
+    assert sv.layout(box, mesh="data=4, model=2").shard_shape == (8, 2)
+    assert sv.layout(box, mesh="data=4, model=2", rules=[("model", "data")]).shard_shape == (8, 1)
+    with pytest.raises(ShardvizError, match=r"A layout needs a sharding and a mesh; .* mesh"):
+        sv.layout(box)
+    bare = nnx.Param(jax.ShapeDtypeStruct((8, 4), jnp.float32))
+    with pytest.raises(ShardvizError, match="says nothing of how it is split"):
+        sv.layout(bare, mesh="data=4, model=2")

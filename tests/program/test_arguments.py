@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.arguments import parameter_names, program_arrays
+from shardviz.core.backend.arguments import is_spec, parameter_names, program_arrays, spread
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec
@@ -105,3 +105,24 @@ def test_numpy_arrays_get_the_type_that_jit_would_give_them():
 def test_leaves_that_are_no_arrays_are_refused(leaf):
     with pytest.raises(ProgramError, match=r"^p.lr is no array: "):
         program_arrays(({"lr": leaf},), lambda p: 0)
+
+
+class Empty(NamedTuple):
+    """As `optax.EmptyState`."""
+
+
+EMPTY = {
+    "a state without fields": Empty(),
+    "states": (Empty(), (), {}, [], None),
+    "in a dict": {"state": (Empty(), None), "w": "data"},
+    "of specs": [Empty(), "data", (None, P("data"))],
+}
+
+
+@pytest.mark.parametrize("specs", EMPTY.values(), ids=EMPTY)
+def test_empty_containers_in_a_tree_of_specs_have_no_arrays(specs):
+    whole = jax.tree.map(lambda s: W, specs, is_leaf=is_spec)
+    leaves = jax.tree.leaves(whole)
+    found = spread(specs, whole, "in_specs", [str(i) for i in range(len(leaves))])
+    wanted = jax.tree.leaves(specs, is_leaf=is_spec)
+    assert found == wanted

@@ -14,10 +14,12 @@ from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
 from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, foreign_memory
-from shardviz.core.errors import ProgramError, ShardvizError
+from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names, read_names
-from shardviz.core.layout.array_tree import MAX_DEPTH, LeafMetadata, padded, without_metadata
+from shardviz.core.layout.array_leaf import on_mesh, read_leaf
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
+from shardviz.core.layout.array_tree import MAX_DEPTH
+from shardviz.core.layout.libraries import LeafMetadata, without_metadata
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec
@@ -30,19 +32,22 @@ def program_arrays(
     fn: Callable[..., Any],
     mesh: MeshSpec | None = None,
     rules: Rules | None = None,
+    *,
+    dialect: Dialect = Dialect.LINEN,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
     """The arrays in the arguments of a function, the tree they form, and the mesh they are on.
 
     An ArraySpec keeps its own name, unless another has it too. Other leaves are named after the
     parameter and their path in it, such as `params.w_in` or `layers[0]`. The names of axes that
-    flax keeps in a box around an array become its logical names. Without rules they are mesh axes,
-    as for flax's `get_sharding`, where the mesh has them all.
+    a library keeps in a box around an array become its logical names. Where no rule is for them
+    they are mesh axes, as for flax's `get_sharding`, if the mesh has them all.
 
     Args:
         args: the positional arguments: pytrees of ArraySpecs, ShapeDtypeStructs and arrays.
         fn: the function that takes them.
         mesh: the mesh that was given; None for that of the arrays.
         rules: the rules that were given.
+        dialect: who reads the rules.
 
     Raises:
         ProgramError: for a leaf that is no array, and for arrays on different meshes.
@@ -66,10 +71,10 @@ def program_arrays(
         else:
             array = leaf if own[leaf.name] == 1 else leaf.renamed(name)
         taken.add(array.name)
-        on = _same_mesh(on, leaf, array.name)
+        on = _same_mesh(on, leaf if box is None else box.value, array.name)
         arrays.append((array, box))
     mesh = mesh if mesh is not None else on
-    return tuple(_boxed(a, box, mesh, rules) for a, box in arrays), tree, on
+    return tuple(_boxed(a, box, mesh, rules, dialect) for a, box in arrays), tree, on
 
 
 def check_depth(tree: Any) -> None:
@@ -120,25 +125,21 @@ def _is_box(value: Any) -> bool:
 
 
 def _boxed(
-    array: ArraySpec, box: LeafMetadata | None, mesh: MeshSpec | None, rules: Rules | None
+    array: ArraySpec,
+    box: LeafMetadata | None,
+    mesh: MeshSpec | None,
+    rules: Rules | None,
+    dialect: Dialect,
 ) -> ArraySpec:
     """An array with the axes that its box names."""
-    if box is None or box.axes is None or array.logical is not None:
+    if box is None or isinstance(box.value, ArraySpec):
         return array
-    # What eval_shape says under a mesh splits nothing; the box says what is meant.
-    bare = array if array.spec is not None and array.spec.axes else array.replace(spec=None)
-    axes = padded(box.axes, array.shape)
-    try:
-        if isinstance(axes, Spec):
-            return bare if bare.spec is not None else bare.replace(spec=axes)
-        axes = read_names(axes)
-        named = [name for name in axes if name is not None]
-        outright = rules is None and not box.logical and mesh is not None
-        if outright and named and all(name in mesh.axis_names for name in named):  # type: ignore[union-attr]
-            return bare if bare.spec is not None else bare.replace(spec=Spec.of(*axes))
-        return bare.replace(logical=axes)
-    except ShardvizError as error:
-        raise ProgramError(f"{array.name}: {error}") from None
+    leaf = read_leaf(array.name, box.value, box)
+    if leaf.problem is not None:
+        raise ProgramError(f"{array.name}: {leaf.problem}")
+    found = on_mesh(leaf, mesh, rules, dialect)
+    outright = leaf.array.spec is None and found.spec is not None  # the names are mesh axes
+    return array.replace(logical=None if outright else found.logical, spec=found.spec)
 
 
 def parameter_names(fn: Callable[..., Any], count: int) -> list[str]:
@@ -269,7 +270,7 @@ def _spread(prefix: Any, full: Any, path: tuple[Any, ...]) -> list[Any]:
         return [prefix] * jax.tree.structure(full).num_leaves
     given, given_tree = _children(prefix)
     there, there_tree = _children(full)
-    if jax.tree_util.treedef_is_leaf(given_tree):
+    if jax.tree_util.all_leaves([prefix]):
         raise ProgramError(
             f"A spec is text such as P('x', None), or jax's own; got {shown(prefix)}."
         )

@@ -17,6 +17,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 from shardviz.core.backend.devices import mesh_of
 from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
 from shardviz.core.format import listed, plural, shown
+from shardviz.core.layout import libraries
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec
@@ -72,16 +73,10 @@ def adopt_mesh(mesh: Mesh | AbstractMesh) -> MeshSpec:
         raise ShardvizError(
             f"A mesh is text such as 'data=4, model=2', or a jax Mesh; got {shown(mesh)}."
         )
-    if not mesh.axis_names:
+    found = libraries.mesh_of(mesh)
+    if found is None:
         raise ShardvizError("The mesh is empty: it has no axes. Make one as sv.mesh(data=4).")
-    types = tuple(t.name for t in mesh.axis_types)
-    names: Any = mesh.axis_names
-    if isinstance(mesh, AbstractMesh):
-        return MeshSpec(names, tuple(mesh.axis_sizes), types)
-    devices = mesh.devices
-    ids = np.array([d.id for d in devices.flat], np.int64).reshape(devices.shape)
-    hosts = np.array([d.process_index for d in devices.flat], np.int64).reshape(devices.shape)
-    return MeshSpec(names, devices.shape, types, ids, hosts, True)
+    return found
 
 
 def adopt_spec(spec: PartitionSpec) -> Spec:
@@ -93,10 +88,7 @@ def adopt_spec(spec: PartitionSpec) -> Spec:
     >>> str(adopt_spec(PartitionSpec(("x",), PartitionSpec.UNCONSTRAINED)))
     "P('x', P.UNCONSTRAINED)"
     """
-    # Iterating over a spec raises where it has unreduced or reduced axes; jax 0.10.1 has no other
-    # way, and does not raise.
-    entries = spec.partitions if hasattr(spec, "partitions") else tuple(spec)
-    return Spec.of(*entries, unreduced=spec.unreduced, reduced=spec.reduced)
+    return libraries.spec_of(spec)
 
 
 def adopt_array(name: str, thing: Any) -> ArraySpec:
@@ -112,6 +104,27 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
     kind = foreign_memory(sharding)
     return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind)
+
+
+def tree_children(value: Any) -> list[tuple[str, Any]] | None:
+    """The parts of a container that is registered with jax, each with its name; None for a leaf.
+
+    >>> tree_children({"w": 1, "b": (2, 3)}), tree_children(1)
+    ([('b', (2, 3)), ('w', 1)], None)
+    """
+    if jax.tree_util.all_leaves([value]):
+        return None
+    parts = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: node is not value)[0]
+    return [(_key_text(path), part) for path, part in parts]
+
+
+def _key_text(path: Any) -> str:
+    """The text of a path: of one key, or of several where a container names its parts so."""
+    keys = (next((getattr(k, n) for n in _KEY_FIELDS if hasattr(k, n)), k) for k in path)
+    return "/".join(str(key) for key in keys)
+
+
+_KEY_FIELDS = ("name", "key", "idx")  # of GetAttrKey; of DictKey and FlattenedIndexKey; SequenceKey
 
 
 def foreign_memory(sharding: Any) -> str | None:

@@ -144,7 +144,7 @@ def build_program(
     jitted = unjitted(fn)
     if not callable(fn):
         raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
-    arrays, tree, found = program_arrays(args, jitted.fn, mesh, rules)
+    arrays, tree, found = program_arrays(args, jitted.fn, mesh, rules, dialect=dialect)
     jit_mesh = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
     mesh = next((m for m in (mesh, found, jit_mesh) if m is not None), None)
     if mesh is None:

@@ -1,21 +1,28 @@
-"""read_arrays(): the arrays in a table or in a model's parameters, as ArraySpecs.
+"""read_arrays(): the arrays in a table, in a model, or in its parameters, as ArraySpecs.
 
-Takes rows, mappings, lists, dataclasses and leaves with a shape and a dtype, and finds the logical
-names that flax keeps beside a leaf: `names` of a linen `Partitioned` or `LogicallyPartitioned`,
-`out_sharding` of an nnx `Variable`. All of it is found by attributes; neither jax nor flax is
-imported.
+Takes rows, mappings, lists, dataclasses, models of other libraries and leaves with a shape and a
+dtype. What a leaf says of itself is read by `array_leaf`. Neither jax nor any library is imported:
+`children`, where it is given, knows the containers that are registered with jax.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
 from shardviz.core.format import shown
-from shardviz.core.layout.array_spec import ArraySpec, read_names
+from shardviz.core.layout.array_leaf import Names, TreeLeaf, is_array, read_leaf
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_names
+from shardviz.core.layout.libraries import (
+    LeafMetadata,
+    library_of,
+    model_arrays,
+    names_of,
+    without_metadata,
+)
 from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
@@ -24,55 +31,17 @@ MAX_VALUES = 1_000_000
 MAX_STREAMED = 20_000  # rows of an iterator, which may be endless: a list may be longer
 _DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
 _SCALARS = (bool, int, float, complex)
+Children = Callable[[Any], "list[tuple[str, Any]] | None"]
+
+# What a value stands in, which decides how it is read.
+_TABLE = 0  # a table or a tree: rows are read, and all that is no array is refused
+_FIELDS = 1  # the fields of a class: numbers are scalars; text and functions are none of ours
+_MODULE = 2  # the fields of an equinox module: everything but arrays is none of ours
 
 
-class TreeLeaf(NamedTuple):
-    """An array of the tree; `problem` says why its logical names could not be read, or is None."""
-
-    array: ArraySpec
-    problem: str | None
-
-
-class LeafMetadata(NamedTuple):
-    """An array and what flax keeps beside it in a box (`Partitioned`, `Variable`).
-
-    Attributes:
-        value: the array.
-        axes: one name per dimension, or a Spec where a sharding names mesh axes, or None.
-        logical: whether the names are for rules alone, never mesh axes (`LogicallyPartitioned`).
-    """
-
-    value: Any
-    axes: Any
-    logical: bool = False
-
-
-def without_metadata(value: Any) -> LeafMetadata | None:
-    """The content of a flax box: linen's `Partitioned`, `LogicallyPartitioned`, nnx's `Variable`.
-
-    None where `value` is no box, judged by its attributes, so that flax need not be installed.
-
-    >>> class Partitioned:
-    ...     value, names, unbox = "an array", ("embed", "mlp"), None
-    ...     def unbox(self):
-    ...         return self.value
-    >>> without_metadata(Partitioned())
-    LeafMetadata(value='an array', axes=('embed', 'mlp'), logical=False)
-    """
-    metadata = _attribute(value, "get_metadata")
-    if callable(metadata) and not isinstance(value, type):  # an nnx Variable
-        found: Any = metadata()
-        kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
-        names = next((k for k in kept if k), None)
-        read = _attribute(value, "get_value")
-        return LeafMetadata(read() if callable(read) else value.value, _names_of(names))
-    names = _attribute(value, "names")
-    if isinstance(names, (tuple, list)) and _attribute(value, "unbox") is not None:
-        return LeafMetadata(value.value, _names_of(names), hasattr(value, "rules"))
-    return None
-
-
-def read_arrays(tree: Any) -> list[TreeLeaf]:
+def read_arrays(
+    tree: Any, names: Names | None = None, children: Children | None = None
+) -> list[TreeLeaf]:
     """Every array of a table or tree, in order; its path is its name, as in `layers/0/kernel`.
 
     A name seen before gets a number: `w`, `w (2)`. Logical names that do not fit an array become
@@ -80,7 +49,9 @@ def read_arrays(tree: Any) -> list[TreeLeaf]:
 
     Args:
         tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
-            `(shape, logical[, dtype])`, or nested containers of these and of arrays.
+            `(shape, logical[, dtype])`, nested containers of these and of arrays, or models.
+        names: called as `names(path, array)` for arrays that say nothing themselves.
+        children: the named children of a container that is registered with jax, or None.
 
     Raises:
         LayoutError: for a leaf that is no array, for a shape or dtype that no array has.
@@ -88,81 +59,120 @@ def read_arrays(tree: Any) -> list[TreeLeaf]:
     >>> [f.array for f in read_arrays({"mlp": {"wi": ((512, 2048), "embed mlp")}})]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
     """
-    reader = _TreeReader()
-    reader.collect(tree, "", 0, False)
+    reader = _TreeReader(names, children)
+    reader.collect(tree, "", 0, _TABLE)
+    if reader.number is not None and all(leaf.array.shape == () for leaf in reader.found):
+        raise LayoutError(_no_array(*reader.number))
     return reader.found
 
 
 class _TreeReader:
     """Collects the arrays of one tree."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: Names | None, children: Children | None) -> None:
         self.found: list[TreeLeaf] = []
+        self.number: tuple[Any, str] | None = None  # the first number in a mapping, and its path
+        self._names, self._children = names, children
         self._seen: dict[str, int] = {}
-        # One checked ArraySpec per signature: large models have many arrays and few signatures.
+        # One checked leaf per signature: large models have many arrays and few signatures.
         self._checked: dict[Any, TreeLeaf] = {}
         self._values = 0
 
-    def collect(self, value: Any, path: str, depth: int, loose: bool) -> None:
-        """Collects from `value`; where `loose` (the field of a class), numbers are scalars, too."""
+    def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
+        """Collects from `value`, which stands in a table, in a class or in a module."""
         self._values += 1
         if depth > MAX_DEPTH or self._values > MAX_VALUES:
             raise LayoutError(
                 f"The tree nests deeper than {MAX_DEPTH} levels or holds more than {MAX_VALUES:,}"
                 f" values, at {shown(path[-40:])}. Does it hold itself?"
             )
+        if value is None:
+            return
         if isinstance(value, ArraySpec):
-            self._keep(value, f"{path}/{value.name}" if path else value.name, None)
+            self._keep(
+                TreeLeaf(value, described=True), f"{path}/{value.name}" if path else value.name
+            )
         elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-            self._collect_sequence(value, path, depth)
+            self._collect_sequence(value, path, depth, inside)
+        elif self._read_leaf(value, path, depth, inside):
+            return
+        elif (model := self._model(value, path)) is not None:
+            self.collect(model, path, depth + 1, inside)
         elif isinstance(value, Mapping):
             for key, inner in _items(value):
-                self.collect(inner, _joined(path, key), depth + 1, False)
-        elif value is not None and not self._read_leaf(value, path, depth, loose):
-            self._collect_object(value, path, depth, loose)
+                if inside == _TABLE and isinstance(inner, _SCALARS):
+                    self.number = self.number or (inner, _joined(path, key))
+                    self._scalar(inner, _joined(path, key))
+                else:
+                    self.collect(inner, _joined(path, key), depth + 1, inside)
+        else:
+            self._collect_object(value, path, depth, inside)
 
-    def _collect_sequence(self, value: tuple | list, path: str, depth: int) -> None:
-        if value and isinstance(value[0], str) and not _is_described(value):
+    def _model(self, value: Any, path: str) -> Any:
+        try:
+            return model_arrays(value)
+        except LayoutError as error:
+            raise LayoutError(f"{shown(path)}: {error}" if path else str(error)) from None
+
+    def _collect_sequence(self, value: tuple | list, path: str, depth: int, inside: int) -> None:
+        if inside != _MODULE and _is_described(value):
+            self._described(path or "array", value[0], list(value[1:]))
+        elif inside != _MODULE and value and isinstance(value[0], str):
             name, shape, *rest = (*value, None) if len(value) < 2 else value
             self._described(_joined(path, name), shape, rest)
-        elif _is_described(value):
-            self._described(path or "array", value[0], list(value[1:]))
         else:
             for index, inner in enumerate(value):
                 # The rows of a table have names of their own; a tree's lists have positions.
                 inner_path = path if depth == 0 and _names_itself(inner) else _joined(path, index)
-                self.collect(inner, inner_path, depth + 1, False)
+                self.collect(inner, inner_path, depth + 1, inside)
 
-    def _collect_object(self, value: Any, path: str, depth: int, loose: bool) -> None:
-        fields = _fields(value)
-        if fields is not None:
-            for name in fields:
-                self.collect(getattr(value, name), _joined(path, name), depth + 1, True)
+    def _collect_object(self, value: Any, path: str, depth: int, inside: int) -> None:
+        within = max(inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS)
+        found = self._fields(value)
+        if found is not None:
+            for name, inner in found:
+                self.collect(inner, _joined(path, name) if name else path, depth + 1, within)
         elif isinstance(value, Iterator):
             rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
-            self.collect(rows, path, depth, loose)
-        elif not (loose and (isinstance(value, (str, bytes)) or callable(value))):
+            self.collect(rows, path, depth, inside)
+        elif not _none_of_ours(value, inside):
             raise LayoutError(_no_array(value, path))
 
-    def _read_leaf(self, value: Any, path: str, depth: int, loose: bool) -> bool:
-        """Collects an array, in a flax box or not; whether `value` was one."""
+    def _fields(self, value: Any) -> Iterable[tuple[str, Any]] | None:
+        """The named parts of an object that can hold arrays, or None."""
+        if isinstance(value, type):
+            return None
+        if self._children is not None and (found := self._children(value)) is not None:
+            return found
+        names = _fields(value)
+        return None if names is None else [(name, getattr(value, name)) for name in names]
+
+    def _read_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
+        """Collects an array, in a library's box or not; whether `value` was one."""
         box = without_metadata(value)
         if box is not None:
-            if _attribute(box.value, "shape") is None:
-                self.collect(box.value, path, depth + 1, loose)
-            else:
-                self._array(path, box.value, box.axes)
+            inner, path = box.value, box.path or path
+            if without_metadata(inner) is None and not is_array(inner):
+                self.collect(inner, path, depth + 1, inside)
+                return True
+            self._array(path, inner, box)
             return True
-        if _attribute(value, "shape") is not None and _attribute(value, "dtype") is not None:
-            self._array(path, value, _names_of(_attribute(value, "sharding")))
+        if is_array(value):
+            self._array(path, value, None)
             return True
-        if loose and isinstance(value, _SCALARS):
-            self._signed(path, (), None, type(value))
+        if inside == _FIELDS and isinstance(value, _SCALARS):
+            self._scalar(value, path)
             return True
         return False
 
-    def _array(self, path: str, leaf: Any, names: Any) -> None:
-        self._signed(path or "array", leaf.shape, padded(names, leaf.shape), leaf.dtype)
+    def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
+        name = _short(path or "array")
+        self._keep(read_leaf(name, value, box, self._names), name)
+
+    def _scalar(self, value: Any, path: str) -> None:
+        self._keep(
+            TreeLeaf(ArraySpec("number", (), None, dtype_name(type(value)))), path or "array"
+        )
 
     def _described(self, name: str, shape: Any, rest: list) -> None:
         if len(rest) > 2:
@@ -173,7 +183,7 @@ class _TreeReader:
         logical, dtype = (*rest, None, None)[:2]
         shape, logical = (tuple(v) if isinstance(v, list) else v for v in (shape, logical))
         known = logical is None or isinstance(logical, (str, tuple))
-        names = logical if known else _names_of(logical) or (logical,)
+        names = logical if known else names_of(logical) or (logical,)
         self._signed(name, shape, names, "float32" if dtype is None else dtype)
 
     def _signed(self, name: str, shape: Any, names: Any, dtype: Any) -> None:
@@ -187,30 +197,30 @@ class _TreeReader:
             first = _checked(name, shape, names, dtype)
             if isinstance(shape, tuple) and isinstance(names, (tuple, str, Spec, type(None))):
                 self._checked[key] = first
-        self._keep(first.array, name, first.problem)
+        self._keep(first, name)
 
-    def _keep(self, array: ArraySpec, name: str, problem: str | None) -> None:
-        if len(name) > MAX_NAME - 8:
-            name = "…" + name[8 - MAX_NAME :]
+    def _keep(self, leaf: TreeLeaf, name: str) -> None:
+        name = _short(name)
         count = self._seen[name] = self._seen.get(name, 0) + 1
         if count > 1:
             name = f"{name} ({count})"
-        self.found.append(TreeLeaf(array.renamed(name), problem))
+        self.found.append(leaf if leaf.array.name == name else leaf.renamed(name))
 
 
-def padded(names: Any, shape: Any) -> Any:
-    """Names with None for the dimensions that have none: a PartitionSpec may be shorter, too.
+def _short(name: str) -> str:
+    """The end of a long path, which says more than its beginning."""
+    return name if len(name) <= MAX_NAME - 8 else "…" + name[9 - MAX_NAME :]
 
-    >>> padded(("mlp",), (8, 4))
-    ('mlp', None)
-    """
-    if isinstance(names, tuple) and isinstance(shape, tuple) and len(names) < len(shape):
-        return names + (None,) * (len(shape) - len(names))
-    return names
+
+def _none_of_ours(value: Any, inside: int) -> bool:
+    """Whether a value in a class is no array and need not be one."""
+    if inside == _TABLE:
+        return False
+    return inside == _MODULE or isinstance(value, (str, bytes)) or callable(value)
 
 
 def _checked(name: str, shape: Any, names: Any, dtype: Any) -> TreeLeaf:
-    """The array of a signature; its name does not matter."""
+    """The array of a row; its name does not matter."""
     spec = names if isinstance(names, Spec) else None
     logical = None if spec is not None else names
     try:
@@ -218,29 +228,11 @@ def _checked(name: str, shape: Any, names: Any, dtype: Any) -> TreeLeaf:
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
     if logical is None:
-        return TreeLeaf(array, None)
+        return TreeLeaf(array, described=True)
     try:
-        return TreeLeaf(array.replace(logical=read_names(logical)), None)
+        return TreeLeaf(array.replace(logical=read_names(logical)), described=True)
     except RuleError as error:
-        return TreeLeaf(array, str(error))
-
-
-def _names_of(sharding: Any) -> Any:
-    """Logical names, or a Spec where a sharding names mesh axes, or None."""
-    if sharding is None or isinstance(sharding, str):
-        return sharding
-    spec = _attribute(sharding, "spec")
-    names_mesh_axes = spec is not None  # a NamedSharding: its axes are those of a mesh
-    entries = sharding if spec is None else spec
-    entries = getattr(entries, "partitions", entries)
-    if type(entries).__name__ == "PartitionSpec":  # of jax 0.10.1 and before, without that
-        entries = tuple(entries)
-    if not isinstance(entries, (tuple, list)):
-        return None
-    if names_mesh_axes or any(isinstance(e, (tuple, list)) for e in entries):
-        marks = {k: getattr(spec, k, ()) for k in ("unreduced", "reduced")}
-        return Spec.of(*entries, **marks)
-    return tuple(entries)
+        return TreeLeaf(array, str(error), described=True)
 
 
 def _is_described(value: tuple | list) -> bool:
@@ -280,8 +272,6 @@ def _joined(path: str, key: Any) -> str:
 
 def _fields(value: Any) -> Iterable[str] | None:
     """The fields of a namedtuple or dataclass instance that can hold arrays, or None."""
-    if isinstance(value, type) or _is_module(value):
-        return None
     if hasattr(value, "_fields"):
         return value._fields
     if not dataclasses.is_dataclass(value):
@@ -294,25 +284,8 @@ def _fields(value: Any) -> Iterable[str] | None:
     ]
 
 
-def _is_module(value: Any) -> bool:
-    families = ("flax.linen.module", "flax.nnx.module")
-    return any((c.__module__ or "").startswith(families) for c in type(value).__mro__)
-
-
-def _attribute(value: Any, name: str) -> Any:
-    try:
-        return getattr(value, name, None)
-    except Exception:  # noqa: BLE001  a foreign property may raise anything; then it is not there
-        return None
-
-
 def _no_array(value: Any, path: str) -> str:
     where = f"{shown(path)}: " if path else ""
-    if _is_module(value):
-        return (
-            f"{where}{type(value).__name__} is a module, not its parameters. Give what"
-            " jax.eval_shape(model.init, …) returns, or nnx.state(model)."
-        )
     return (
         f"{where}{shown(value)} is no array. Give ArraySpecs, rows such as"
         " ('w', (512, 2048), 'embed mlp'), or a tree of arrays."

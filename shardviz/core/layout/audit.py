@@ -14,8 +14,12 @@ from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed
+from shardviz.core.errors import LayoutError
 from shardviz.core.format import bytes_text, joined, listed, nearest, plural, shown
-from shardviz.core.layout.array_tree import TreeLeaf, read_arrays
+from shardviz.core.layout.array_leaf import Names, TreeLeaf, on_mesh
+from shardviz.core.layout.array_tree import Children, read_arrays
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.libraries import mesh_of
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.resolution import Request, Resolution, request
 from shardviz.core.layout.rules import Dialect, Rule, Rules
@@ -266,10 +270,16 @@ class Audit(Displayed):
     """Many arrays under one rule table; made by `shardviz.audit`.
 
     Attributes:
-        rows: one Request per array, in the order of the tree.
+        rows: one Request per array, in the order of the tree. Where nothing says how an array is
+            split over the mesh, its row has no spec; a live one that is not on the mesh has the
+            layout that it has now.
         mesh: the mesh they are laid out on.
         rules: the table.
         dialect: the library whose reading of the table counts.
+        elsewhere: the arrays with a sharding of their own on a mesh of other axes; their specs are
+            read by the names of its axes.
+        unnamed: the arrays without names beside others in a box of flax, which reads them as not
+            split.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -282,11 +292,28 @@ class Audit(Displayed):
     mesh: MeshSpec
     rules: Rules
     dialect: Dialect
+    elsewhere: tuple[str, ...] = ()
+    unnamed: tuple[str, ...] = ()
 
     @cached_property
     def bytes_per_device(self) -> int:
-        """What all arrays that lay out take on each device, in bytes."""
-        return sum(r.layout.bytes_per_device for r in self.rows if r.layout is not None)
+        """What all arrays that lay out take on the device that holds most of them, in bytes."""
+        alone: Counter[int] = Counter()
+        for row in self.off_mesh:
+            assert row.layout is not None
+            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
+        split = sum(_bytes_per_device(r) for r in self._laid_out if r.spec is not None)
+        return split + max(alone.values(), default=0)
+
+    @cached_property
+    def unknown(self) -> tuple[Request, ...]:
+        """The rows of which nothing says how they are split; no bytes are counted for them."""
+        return tuple(r for r in self.rows if r.layout is None and not r.problem)
+
+    @cached_property
+    def off_mesh(self) -> tuple[Request, ...]:
+        """The rows of live arrays whose sharding names no mesh axes: those of one device."""
+        return tuple(r for r in self._laid_out if r.spec is None)
 
     @cached_property
     def bytes(self) -> int:
@@ -309,9 +336,7 @@ class Audit(Displayed):
         if self.mesh.size == 1:
             return ()
         return tuple(
-            r
-            for r in self.largest
-            if r.layout is not None and r.layout.num_blocks == 1 and r.array.bytes >= BIG
+            r for r in self.largest if r.spec is not None and _is_whole(r) and r.array.bytes >= BIG
         )
 
     @cached_property
@@ -349,6 +374,7 @@ class Audit(Displayed):
         """All findings, one paragraph each."""
         parts = [
             _explain_sizes(self),
+            _explain_unknown(self),
             _explain_problems(self),
             _explain_unmatched(self),
             _explain_replicated(self),
@@ -357,7 +383,8 @@ class Audit(Displayed):
         return "\n".join(p for p in parts if p)
 
     def __repr__(self) -> str:
-        trouble = f", {plural(len(self.problems), 'problem')}" if self.problems else ""
+        trouble = f", {len(self.unknown):,} unknown" if self.unknown else ""
+        trouble += f", {plural(len(self.problems), 'problem')}" if self.problems else ""
         return (
             f"Audit({plural(len(self.rows), 'array')} on {_axes(self.mesh)},"
             f" {plural(len(self.rules), 'rule')}: {bytes_text(self.bytes_per_device)} on each"
@@ -365,16 +392,25 @@ class Audit(Displayed):
         )
 
 
-def audit(tree_or_table: Any, rules: Any, mesh: Any, dialect: Any = Dialect.LINEN) -> Audit:
-    """Resolves and lays out every array of a table or tree with one rule table.
+def audit(
+    tree_or_table: Any,
+    rules: Any = (),
+    mesh: Any = None,
+    dialect: Any = Dialect.LINEN,
+    names: Names | None = None,
+    children: Children | None = None,
+) -> Audit:
+    """Resolves and lays out every array of a table, a tree or a model with one rule table.
 
     What fails for an array becomes its row's `problem` and is never raised.
 
     Args:
-        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees of arrays.
+        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models.
         rules: the table, or what `Rules.of` takes.
-        mesh: the mesh, or what `make_mesh` takes.
+        mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is none.
         dialect: who reads the table.
+        names: called as `names(path, array)` for arrays that say nothing themselves.
+        children: the named children of a container that is registered with jax, or None.
 
     Raises:
         ShardvizError: for a tree, table, mesh or dialect that cannot be read.
@@ -384,20 +420,59 @@ def audit(tree_or_table: Any, rules: Any, mesh: Any, dialect: Any = Dialect.LINE
     """
     reader = Dialect.of(dialect)
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
-    grid = mesh if isinstance(mesh, MeshSpec) else make_mesh(mesh)
-    rows = _rows(read_arrays(tree_or_table), grid, table, reader)
-    return Audit(tuple(rows), grid, table, reader)
+    if names is not None and not callable(names):
+        raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
+    found = read_arrays(tree_or_table, names, children)
+    own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
+    grid = _mesh(mesh, own.values())
+    moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
+    elsewhere = [leaf for leaf in found if id(leaf.mesh) in moved and leaf.array.spec is not None]
+    bare = [leaf for leaf in found if not leaf.known and leaf.array.rank]
+    # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
+    boxed = any(leaf.defaults for leaf in found)
+    rows = _rows(found, grid, table, reader, boxed)
+    return Audit(
+        tuple(rows),
+        grid,
+        table,
+        reader,
+        tuple(leaf.array.name for leaf in elsewhere),
+        tuple(leaf.array.name for leaf in bare) if boxed else (),
+    )
+
+
+def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
+    """The mesh that was given, or the first that an array brings."""
+    if given is not None:
+        return given if isinstance(given, MeshSpec) else make_mesh(given)
+    found = next((mesh for mesh in own if mesh is not None), None)
+    if found is None:
+        raise LayoutError(
+            "An audit needs a mesh; got none, and no array's sharding brings one. Give"
+            " mesh=sv.mesh(data=4, model=2)."
+        )
+    return found
 
 
 def _rows(
-    found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect
+    found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect, boxed: bool
 ) -> Iterable[Request]:
-    """One Request per array; arrays of one signature share their Resolution and Layout."""
+    """One Request per array; arrays of one signature share their Resolution and Layout.
+
+    Args:
+        boxed: whether arrays that say nothing are read as not split.
+    """
     memo: dict[Any, Request] = {}
-    for array, problem in found:
-        if problem is not None:
-            yield Request(array, None, None, None, problem)
+    for leaf in found:
+        if leaf.problem is not None:
+            yield Request(leaf.array, None, None, None, leaf.problem)
             continue
+        array = on_mesh(leaf, mesh, rules, dialect)
+        if not (leaf.known or boxed or mesh.size == 1):
+            whole = leaf.layout is not None and _covers(leaf.layout, mesh)
+            if not whole and (leaf.layout is not None or array.rank):
+                yield Request(array, None, None, leaf.layout, None)
+                continue
         key = (array.shape, array.logical, array.dtype, array.spec)
         first = memo.get(key)
         if first is None:
@@ -405,6 +480,15 @@ def _rows(
             yield first
         else:
             yield Request(array, first.resolution, first.spec, first.layout, first.problem)
+
+
+def _covers(layout: Layout, mesh: MeshSpec) -> bool:
+    """Whether a live array is replicated on all devices of the mesh."""
+    return layout.num_blocks == 1 and set(layout.device_ids) >= set(mesh.device_ids.flat)
+
+
+def _is_whole(row: Request) -> bool:
+    return row.layout is not None and row.layout.num_blocks == 1
 
 
 def _bytes_per_device(row: Request) -> int:
@@ -419,6 +503,39 @@ def _explain_sizes(found: Audit) -> str:
     )
     top = [f"{r.array.name} {bytes_text(_bytes_per_device(r))}" for r in found.largest[:SHOWN]]
     return f"{head} Largest there: {joined(top)}." if len(found.rows) > 1 and top else head
+
+
+def _explain_unknown(found: Audit) -> str:
+    lines = []
+    if found.unknown:
+        size = bytes_text(sum(r.array.bytes for r in found.unknown))
+        one = len(found.unknown) == 1
+        lines.append(
+            f"How {plural(len(found.unknown), 'array')} {'is' if one else 'are'} split is unknown"
+            f" ({_few(r.path for r in found.unknown)}; {size} in all), and no bytes are counted for"
+            f" {'it' if one else 'them'}. Give a sharding, names beside the arrays, or names= to"
+            " sv.audit."
+        )
+    if found.off_mesh:
+        ids = sorted({int(i) for r in found.off_mesh if r.layout for i in r.layout.device_ids})
+        names = [f"{r.array.name} ({bytes_text(_bytes_per_device(r))})" for r in found.off_mesh]
+        lines.append(
+            f"{plural(len(names), 'live array')} {'is' if len(names) == 1 else 'are'} on"
+            f" {'device' if len(ids) == 1 else 'devices'} {joined(map(str, ids), limit=SHOWN)} and"
+            f" not split over the mesh: {_few(names)}."
+        )
+    if found.elsewhere:
+        lines.append(
+            f"{plural(len(found.elsewhere), 'array')} of another mesh"
+            f" {'is' if len(found.elsewhere) == 1 else 'are'} read here by the names of the axes:"
+            f" {_few(found.elsewhere)}."
+        )
+    if found.unnamed:
+        lines.append(
+            f"{plural(len(found.unnamed), 'array')} without names beside others that have some:"
+            f" flax reads that as not split ({_few(found.unnamed)})."
+        )
+    return "\n".join(lines)
 
 
 def _explain_problems(found: Audit) -> str:

@@ -248,22 +248,29 @@ class Resolution(Displayed):
         size = None if self.shape is None else self.shape[dim]
         drops = self.dialect is Dialect.MAXTEXT
         used = self.spec.axes
-        return words.deciding(index, rule.logical, rule.axes, self.mesh, size, drops, used)
+        found = words.deciding(index, rule.logical, rule.axes, self.mesh, size, drops, used)
+        others = [(a, d) for d, axes in enumerate(self.spec.dims) for a in axes if d != dim]
+        both = [(a, d) for a, d in others if a in rule.axes]
+        if both and found.outcome in (Outcome.APPLIED, Outcome.SIZE_ONE):
+            return words.shared(index, rule.logical, rule.axes, both)  # nnx looks at no others
+        return found
 
     @cached_property
     def problems(self) -> tuple[str, ...]:
         """Why the mesh cannot have this spec, one sentence each."""
-        found = []
+        found, shared = [], False
         for decision in self.decisions:
             verdict = decision.deciding
-            if verdict and verdict.outcome in BROKEN:
+            if verdict and verdict.outcome is Outcome.REPEATED and verdict.taken:
+                shared = True
+            elif verdict and verdict.outcome in BROKEN:
                 found.append(f"Dimension {decision.dimension}: {verdict}")
             if decision.passed_through and self.mesh and decision.logical not in self.mesh.shape:
                 found.append(
                     f"Dimension {decision.dimension}: no rule is for {shown(decision.logical)},"
                     " and nnx takes it for a mesh axis, which the mesh lacks."
                 )
-        if not found and self.mesh is not None:
+        if (shared or not found) and self.mesh is not None:
             try:  # nnx lets one mesh axis split two dimensions
                 self.spec.check(self.mesh)
             except SpecError as error:
@@ -289,6 +296,8 @@ class Resolution(Displayed):
         """The explanation of every dimension, one line each."""
         lines = [f"{self.spec}  ({self.dialect.value} rules, {plural(len(self.rules), 'rule')})"]
         lines += [explain_decision(self, d) for d in self.decisions]
+        said = "\n".join(lines)
+        lines += [p for p in self.problems if p.split(": ", 1)[-1] not in said]
         return "\n".join(lines)
 
     def __repr__(self) -> str:
@@ -380,8 +389,9 @@ class Request(Displayed):
         array: the array.
         resolution: the resolved rules, where the array has logical names and there are rules.
         spec: the spec that counts: the array's own where it has one, else that of the rules, else
-            one that splits no dimension. None where the names cannot be resolved.
-        layout: the Layout, or None where the array cannot be laid out so.
+            one that splits no dimension. None where the names cannot be resolved, and where
+            nothing says how the array is split.
+        layout: the Layout, or None where the array cannot be laid out so, or nothing says how.
         problem: the sentence on why not, or None.
 
     >>> from shardviz.core.layout.mesh import make_mesh
@@ -400,6 +410,36 @@ class Request(Displayed):
     def spec_wins(self) -> bool:
         """Whether the array has a spec of its own, which overrides the rules."""
         return self.array.spec is not None
+
+    @property
+    def path(self) -> str:
+        """The name of the array; in a tree, the path to it."""
+        return self.array.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The global shape of the array, in elements."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> str:
+        """The name of its element type."""
+        return self.array.dtype
+
+    @property
+    def names(self) -> tuple[str | None, ...] | None:
+        """Its names, one per dimension, or None."""
+        return self.array.logical
+
+    @property
+    def bytes_per_device(self) -> int | None:
+        """What it takes on each device that holds it, in bytes; None where that is not known."""
+        return None if self.layout is None else self.layout.bytes_per_device
+
+    @property
+    def replicas(self) -> int | None:
+        """How many devices hold each of its shards; None where that is not known."""
+        return None if self.layout is None else self.layout.replicas
 
 
 def request(

@@ -55,7 +55,8 @@ class Verdict:
         axes: the mesh axes it wants.
         outcome: the kind of verdict.
         taken: for TAKEN and PART_TAKEN, the axes that were not free, each with the dimension that
-            uses it and the index of the rule that gave it (None where no rule did).
+            uses it and the index of the rule that gave it (None where no rule did). For REPEATED,
+            the axes that another dimension has, too, which nnx allows.
         by_rule: for DECIDED and OVERRIDDEN, the rule that decided instead.
         misfit: for INDIVISIBLE, the sizes that do not divide and what would work.
         absent: for MISSING_AXIS, the axes that the mesh lacks.
@@ -166,6 +167,13 @@ def deciding(
             misfit=misfit,
         )
     return _fitting(rule, logical, axes, mesh, drops_size_one)
+
+
+def shared(rule: int, logical: str, axes: tuple[str, ...], both: list[tuple[str, int]]) -> Verdict:
+    """The rule decided, and gives the dimension an axis that another dimension has, too (nnx)."""
+    causes = joined(f"dimension {dim} has {shown(axis)}, too" for axis, dim in both)
+    taken = tuple((axis, dim, None) for axis, dim in both)
+    return Verdict(rule, logical, axes, Outcome.REPEATED, f"decides, but {causes}.", taken=taken)
 
 
 def _fitting(

@@ -1,0 +1,289 @@
+"""Meshes, arrays and rule tables to try: three registries, each with `names`, `get`, `describe`.
+
+Meshes that people have, from one host to a million devices; the weights of models that people
+know, with published shapes (the tests compare the parameter counts); and rule tables from five
+lines to a configuration file's worth.
+
+>>> meshes.names()[0], meshes.get("64 devices on 8 hosts: data=8, model=8").size
+('8 devices: data=4, model=2', 64)
+>>> arrays.describe("MLP"), [a.short for a in arrays.get("MLP")]
+('Two weights and a batch, small enough to see at once.',
+ ['bf16[512, 2048]', 'bf16[2048, 512]', 'bf16[64, 512]'])
+>>> print(rules.get("FSDP"))
+batch → data
+embed → data
+vocab → data
+"""
+
+from __future__ import annotations
+
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.rules import Rules
+from shardviz.gallery.registry import Example, Registry
+
+# Round eight chips whose ids count along two rows, one row per host.
+_RING = (0, 1, 2, 3, 7, 6, 5, 4)
+_HOSTS = (0, 0, 0, 0, 1, 1, 1, 1)
+
+meshes: Registry[MeshSpec] = Registry(
+    "mesh",
+    Example(
+        "8 devices: data=4, model=2",
+        "Two hosts of four devices: the batch over four, the weights over two.",
+        lambda: make_mesh(data=4, model=2, processes=2),
+    ),
+    Example(
+        "8 devices: data=8",
+        "Every device takes its share of the batch.",
+        lambda: make_mesh(data=8, processes=2),
+    ),
+    Example(
+        "8 devices: data=2, fsdp=2, model=2",
+        "A cube: three axes of two.",
+        lambda: make_mesh(data=2, fsdp=2, model=2, processes=2),
+    ),
+    Example(
+        "8 devices along a ring",
+        "Ids count along two rows, the mesh goes round them: a device's id is not its position.",
+        lambda: make_mesh(data=4, model=2, device_ids=_RING, processes=_HOSTS),
+    ),
+    Example(
+        "16 devices: model=16",
+        "One axis for tensor parallelism alone.",
+        lambda: make_mesh(model=16, processes=4),
+    ),
+    Example(
+        "64 devices on 8 hosts: data=8, model=8",
+        "Eight hosts of eight devices; the model axis stays inside a host.",
+        lambda: make_mesh(data=8, model=8, processes=8),
+    ),
+    Example(
+        "64 devices, 5-D: data=2, fsdp=4, expert=2, sequence=2, tensor=2",
+        "Five axes, as the configurations of large training codes have them.",
+        lambda: make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2, processes=8),
+    ),
+    Example(
+        "4,096 devices on 512 hosts: data=256, model=16",
+        "A large training run.",
+        lambda: make_mesh(data=256, model=16, processes=512),
+    ),
+    Example(
+        "1,048,576 devices: data=1024, model=1024",
+        "More than anybody has; a layout is arithmetic, so it is still there at once.",
+        lambda: make_mesh(data=1024, model=1024),
+    ),
+)
+
+
+def _array(name: str, shape: tuple[int, ...], logical: str, dtype: str = "bfloat16") -> ArraySpec:
+    return ArraySpec(name, shape, logical, dtype)  # type: ignore[arg-type]  # text is read
+
+
+def _mlp() -> tuple[ArraySpec, ...]:
+    return (
+        _array("w_in", (512, 2048), "embed mlp"),
+        _array("w_out", (2048, 512), "mlp embed"),
+        _array("x", (64, 512), "batch embed"),
+    )
+
+
+def _decoder(
+    *, embed: int, mlp: int, heads: int, kv_heads: int, layers: int, vocab: int
+) -> tuple[ArraySpec, ...]:
+    """The weights of a decoder with gated MLPs, every layer's stacked along `layers`."""
+    dim = embed // heads
+    return (
+        _array("embedding", (vocab, embed), "vocab embed"),
+        _array("norm_1", (layers, embed), "layers norm"),
+        _array("w_q", (layers, embed, heads, dim), "layers embed heads head_dim"),
+        _array("w_k", (layers, embed, kv_heads, dim), "layers embed kv_heads head_dim"),
+        _array("w_v", (layers, embed, kv_heads, dim), "layers embed kv_heads head_dim"),
+        _array("w_o", (layers, heads, dim, embed), "layers heads head_dim embed"),
+        _array("norm_2", (layers, embed), "layers norm"),
+        _array("w_gate", (layers, embed, mlp), "layers embed mlp"),
+        _array("w_up", (layers, embed, mlp), "layers embed mlp"),
+        _array("w_down", (layers, mlp, embed), "layers mlp embed"),
+        _array("norm_out", (embed,), "norm"),
+        _array("logits", (embed, vocab), "embed vocab"),
+    )
+
+
+def _7b() -> tuple[ArraySpec, ...]:
+    return _decoder(embed=4096, mlp=11008, heads=32, kv_heads=32, layers=32, vocab=32000)
+
+
+def _70b() -> tuple[ArraySpec, ...]:
+    return _decoder(embed=8192, mlp=28672, heads=64, kv_heads=8, layers=80, vocab=32000)
+
+
+def _experts() -> tuple[ArraySpec, ...]:
+    dense = _decoder(embed=4096, mlp=14336, heads=32, kv_heads=8, layers=32, vocab=32000)
+    kept = tuple(a for a in dense if a.name not in ("w_gate", "w_up", "w_down"))
+    return (
+        *kept,
+        _array("router", (32, 4096, 8), "layers embed _"),
+        _array("w_gate", (32, 8, 4096, 14336), "layers expert embed mlp"),
+        _array("w_up", (32, 8, 4096, 14336), "layers expert embed mlp"),
+        _array("w_down", (32, 8, 14336, 4096), "layers expert mlp embed"),
+    )
+
+
+def _flow() -> tuple[ArraySpec, ...]:
+    return (
+        _array("tokens", (512, 4096), "batch sequence", "int32"),
+        _array("hidden", (512, 4096, 4096), "batch sequence embed"),
+        _array("queries", (512, 4096, 32, 128), "batch sequence heads head_dim"),
+        _array("logits", (512, 4096, 32000), "batch sequence vocab"),
+    )
+
+
+def _cache() -> tuple[ArraySpec, ...]:
+    names = "layers batch sequence kv_heads head_dim"
+    return (
+        _array("keys", (80, 64, 8192, 8, 128), names),
+        _array("values", (80, 64, 8192, 8, 128), names),
+    )
+
+
+arrays: Registry[tuple[ArraySpec, ...]] = Registry(
+    "set of arrays",
+    Example("MLP", "Two weights and a batch, small enough to see at once.", _mlp),
+    Example("7B model", "Every weight of a decoder of Llama 2 7B's shape.", _7b),
+    Example(
+        "70B model", "Every weight of Llama 2 70B's shape: 64 query heads share 8 pairs.", _70b
+    ),
+    Example("8 × 7B experts", "Every weight of Mixtral 8x7B's shape.", _experts),
+    Example("training batch", "What flows through a 7B model: up to four dimensions.", _flow),
+    Example("key-value cache", "What a 70B model remembers: five dimensions.", _cache),
+)
+
+
+# Each line has its part: two decide, one loses its axis, one ends the search, one never fires.
+_FIRST_LOOK = """
+batch -> data
+mlp -> model
+embed -> model
+embed -> None
+embed -> data
+"""
+
+_TENSOR = """
+batch -> data
+vocab -> model
+heads -> model
+kv_heads -> model
+expert -> model
+mlp -> model
+sequence -> None
+head_dim -> None
+embed -> None
+"""
+
+_FSDP = """
+batch -> data
+embed -> data
+vocab -> data
+"""
+
+_FSDP_TENSOR = """
+batch -> data
+vocab -> model
+heads -> model
+kv_heads -> model
+expert -> model
+mlp -> model
+embed -> data
+sequence -> None
+"""
+
+# In the manner of MaxText's base configuration: separate names for activations and for weights,
+# tuples of axes, and a shorter tuple after each for arrays in which an axis is already used.
+_LONG = """
+# activations
+activation_batch -> (data, fsdp, expert)
+activation_batch -> (data, fsdp)
+activation_batch_no_exp -> (data, fsdp)
+activation_embed_and_logits_batch -> (data, fsdp, expert)
+activation_length -> sequence
+activation_norm_length -> (sequence, tensor)
+activation_norm_length -> sequence
+activation_q_length -> sequence
+activation_kv_length -> None
+activation_heads -> tensor
+activation_kv_heads -> tensor
+activation_head_dim -> None
+activation_embed -> tensor
+activation_embed -> None
+activation_mlp -> tensor
+activation_vocab -> (tensor, sequence)
+activation_vocab -> tensor
+activation_vocab -> sequence
+activation_exp -> expert
+activation_capacity -> None
+activation_stage -> None
+# weights
+vocab -> tensor
+embed_vocab -> (fsdp, sequence, expert)
+embed_vocab -> (fsdp, sequence)
+embed -> (fsdp, sequence, expert)
+embed -> (fsdp, sequence)
+embed -> fsdp
+embed_no_exp -> (fsdp, sequence)
+mlp -> tensor
+mlp_no_fsdp -> (tensor, sequence)
+heads -> tensor
+q_heads -> tensor
+kv_heads -> tensor
+head_dim -> None
+kv_head_dim -> None
+qkv -> None
+q_lora -> (fsdp, sequence)
+q_lora_up_proj -> None
+kv_lora -> (fsdp, sequence)
+kv_lora_up_proj -> None
+exp -> expert
+exp_mlp -> tensor
+norm -> tensor
+router -> None
+# stacked layers, caches and the rest
+layers -> None
+circular_repeats -> None
+cache_batch -> (data, fsdp)
+cache_length -> sequence
+cache_kv_heads -> tensor
+cache_kv -> None
+conv_in -> None
+conv_out -> tensor
+position -> None
+"""
+
+rules: Registry[Rules] = Registry(
+    "rule table",
+    Example(
+        "first look",
+        "Five rules: some decide, one loses its axis, one ends the search, one never fires.",
+        lambda: Rules.parse(_FIRST_LOOK),
+    ),
+    Example(
+        "Megatron-style tensor parallel",
+        "The batch over data; heads, hidden units, experts and vocabulary over model.",
+        lambda: Rules.parse(_TENSOR),
+    ),
+    Example(
+        "FSDP",
+        "Batch and weights over the same axis: weights are gathered where they are needed.",
+        lambda: Rules.parse(_FSDP),
+    ),
+    Example(
+        "FSDP + tensor parallel",
+        "Weights split twice: hidden dimensions over model, embed over data.",
+        lambda: Rules.parse(_FSDP_TENSOR),
+    ),
+    Example(
+        "MaxText-like",
+        "A long table in the manner of MaxText, for the axes data, fsdp, expert, sequence"
+        " and tensor.",
+        lambda: Rules.parse(_LONG),
+    ),
+)
