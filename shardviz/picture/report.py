@@ -14,7 +14,7 @@ from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, bars
 from shardviz.picture.text_fit import and_more, broken, paragraphs, wrapped
 
-MOST_ROWS, MOST_TIMES = 40, 30
+MOST_ROWS, MOST_TIMES, MOST_MEMBERS = 40, 30, 3
 WIDE = 700.0  # points: longer sentences take several lines
 _MARKS = {True: "✓", False: "✗", None: "–"}
 _TONES = {True: "good", False: "bad", None: "muted"}
@@ -150,7 +150,7 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
         return text_page([("no collectives", "")], alt="No collectives.")
     ordered = _largest_first(collectives)
     rows = [
-        Bar(c.bytes_in_all, c.amount, (c.kind, " × ".join(c.mesh_axes) or "–", c.source, c.op))
+        Bar(c.bytes_in_all, c.amount, (c.kind, " × ".join(c.mesh_axes) or "–", c.source, _ops(c)))
         for c in ordered[:MOST_ROWS]
     ]
     rest = ordered[MOST_ROWS:]
@@ -174,9 +174,18 @@ def _collective_lines(collectives: tuple[Collective, ...]) -> list[str]:
     lines = [f"{plural(len(collectives), 'collective')}:"]
     for one in _largest_first(collectives):
         over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
-        where = "".join(f" · {v}" for v in (one.source, one.op) if v)
+        where = "".join(f" · {v}" for v in (one.source, _ops(one)) if v)
         lines.append(f"  {one.amount} {one.kind}{over}{where}")
+        if one.members:
+            named = [m.words for m in one.members[:MOST_MEMBERS]]
+            left = len(one.members) - MOST_MEMBERS
+            lines.append(f"    {', '.join(named)}{f' and {left:,} more' if left > 0 else ''}")
     return lines
+
+
+def _ops(one: Collective) -> str:
+    """Its operation; of a combined one that of the largest member, and how many others."""
+    return f"{one.op} and {len(one.members) - 1:,} more" if one.members else one.op
 
 
 def _largest_first(collectives: Sequence[Collective]) -> list[Collective]:

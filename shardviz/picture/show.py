@@ -21,8 +21,7 @@ from shardviz.core.layout.rules import Rules
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.explanation import Explanation
-from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_difference import PlanDiff
+from shardviz.core.program.plan import Plan, PlanDiff
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from shardviz.core.format import bytes_text, seconds_text
 from shardviz.core.program.comparison import Comparison
-from shardviz.core.program.plan_difference import PlanDiff
+from shardviz.core.program.plan import PlanDiff
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stage, Stages
@@ -246,7 +246,7 @@ def draw_plan_difference(
         limit: how many values, and how many collectives, to show.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.program.plan_difference import plan_difference
+    >>> from shardviz.core.program.plan import plan_difference
     >>> from shardviz.core.program.plan_values import Record
     >>> plan = Record("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
     >>> draw_plan_difference(plan_difference(plan, plan)).alt

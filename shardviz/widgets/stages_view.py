@@ -329,10 +329,10 @@ class CollectiveTable:
         one = self.known[stage][number]
         cells = self._cells[self._root((stage, number))] if stage else [[]]
         planned = [self.known[0][k] for k in cells[0]]
-        # The plan knows the reason in terms of the program; the compiled text has only names.
-        causes = [one.cause] if one.cause else list(dict.fromkeys(c.cause for c in planned))
-        causes = [words for words in causes if words] or [cause(one.op)]
-        values = [one.value] if one.value else list(dict.fromkeys(c.value for c in planned))
+        causes = list(dict.fromkeys(m.cause for m in (*one.members, one) if m.cause))
+        causes = causes or [cause(one.op)]
+        values = list(dict.fromkeys(c.value for c in planned if c.value and _is_same(c, one)))
+        values = [one.value] if one.value else values
         return {
             "number": number,
             "kind": one.kind,
@@ -353,6 +353,12 @@ class CollectiveTable:
             "values": [name for name in values if name][:MOST_CAUSES],
             "groups": _groups(one),
         }
+
+
+def _is_same(planned: Collective, one: Collective) -> bool:
+    """Whether a collective of the estimate is for what one of the compiler is for."""
+    places = {(m.op, m.source) for m in (*one.members, one)}
+    return (planned.op, planned.source) in places
 
 
 def _tags(one: Collective, how: str) -> list[str]:

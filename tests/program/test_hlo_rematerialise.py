@@ -175,4 +175,5 @@ def test_only_what_the_partitioner_gathers_and_each_device_slices(text, expected
         assert found[0].cause == (
             "The partitioner knew no way in small steps from one sharding to the other: every"
             " device makes all of f32[16,8] to keep f32[16,2] of it."
+            " The array is argument number 0."
         )

@@ -242,9 +242,10 @@ def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
         "1 of 2 values that the program makes got axes: plan.why(value) says where each came from.",
         "New: an all-gather of 1 KiB over data (f.py:3). dot_general needs it whole.",
     )
-    report = Report("abs", "cpu", partitioned=(replace(gather, cause=""),))
+    own = replace(gather, cause="Its operand is w_in.", operand="argument w_in")
+    report = Report("abs", "cpu", partitioned=(own,))
     (change,) = Stages(PROGRAM, plan, report).between("requested", "partitioned").changes
-    assert change.after[0].cause == gather.cause  # the plan knows it
+    assert change.after[0].cause == own.cause  # that of the plan is another collective's
 
 
 @pytest.mark.parametrize(("call", "words"), WRONG.values(), ids=WRONG)

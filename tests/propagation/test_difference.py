@@ -9,7 +9,7 @@ import pytest
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.plan_difference import plan_difference
+from shardviz.core.program.plan import plan_difference
 from tests.propagation.planning import MESH, V, W, X, plan, program
 
 REPLICATED = ((64, 32), "None")

@@ -6,7 +6,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
-from shardviz.core.program.report import Collective, Failure, Memory, Report
+from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
 from shardviz.widgets.stages_view import StageResults
 
 MESH = make_mesh(data=4, model=2)
@@ -32,7 +32,11 @@ PARTITIONED = (*SUMS, LOOP, FULL)
 TOGETHER = Collective(
     "all-reduce", ("data",), sum(c.bytes_per_device for c in SUMS),
     "jit(f)/(transpose(jvp())/dot_general:transpose(jvp())/dot_general)", "block.py:10",
-    shape="(f32[65536], f32[131072], f32[262144])", is_async=True,
+    shape="(f32[65536], f32[131072], f32[262144])", is_async=True, operand="dot_general",
+    members=tuple(
+        Member(c.op, c.source, c.bytes_per_device, operand="dot_general", cause=c.cause)
+        for c in reversed(SUMS)
+    ),
 )  # fmt: skip
 COMPILED = (TOGETHER, LOOP, FULL)
 

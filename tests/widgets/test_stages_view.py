@@ -74,11 +74,29 @@ def test_rows_are_sorted_by_bytes_and_equal_collectives_have_one_each():
     assert shares[0] == 1.0
 
 
-def test_collectives_of_the_compiler_have_the_causes_of_the_plan():
+def test_a_combined_collective_has_the_causes_of_its_members_the_largest_first():
     view = stages_view(RESULTS)
     together = next(c for c in view["collectives"][2] if c["number"] == 0)
-    assert sorted(together["causes"]) == [f"Layer {i} sums over rows." for i in range(3)]
+    assert together["causes"] == [f"Layer {i} sums over rows." for i in (2, 1, 0)]
     assert together["tags"] == ["async", "combined"]
+
+
+def test_the_cause_of_the_estimate_is_not_that_of_the_partitioners_collective():
+    moved = Collective(
+        "all-gather",
+        ("data",),
+        1024,
+        "jit(f)/dot_general",
+        "f.py:3",
+        value="dot_general",
+        cause="x is split and dot_general needs it not split.",
+    )
+    cause = "Argument w_in is split over data along dimension 0."
+    gathered = dataclasses.replace(moved, value="", cause=cause, operand="argument w_in")
+    report = Report("f", "cpu", partitioned=(gathered,), collectives=())
+    plan = PLAN.replace(collectives=(moved,))
+    (row,) = stages_view(StageResults(plan, 0, report))["collectives"][1]
+    assert row["causes"] == [cause]
 
 
 def test_a_step_between_slices_is_called_so():

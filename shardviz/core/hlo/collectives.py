@@ -12,7 +12,16 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
-from shardviz.core.hlo.module import HEAD, SHAPE, Loops, Module, shape_bytes, without_layout
+from shardviz.core.hlo.causes import NOBODY, Causes
+from shardviz.core.hlo.module import (
+    HEAD,
+    SHAPE,
+    Loops,
+    Module,
+    operands,
+    shape_bytes,
+    without_layout,
+)
 from shardviz.core.hlo.rematerialization import Rematerialization
 from shardviz.core.hlo.replica_groups import (
     Groups,
@@ -22,8 +31,8 @@ from shardviz.core.hlo.replica_groups import (
     replicas_of,
 )
 from shardviz.core.hlo.slices import Crossing, branch_of, find_crossings, slices_of
-from shardviz.core.hlo.sources import Sources, instruction_source
-from shardviz.core.program.report import Collective
+from shardviz.core.hlo.sources import InstructionSource, Sources, instruction_source
+from shardviz.core.program.report import Collective, Member
 
 _OPCODE = re.compile(
     r" (all-gather|all-reduce|reduce-scatter|all-to-all|ragged-all-to-all"
@@ -100,6 +109,7 @@ class _CollectiveReader:
         self.sources = Sources(module.text)
         self.loops = Loops(module)
         self.rematerialised = Rematerialization(module)
+        self.causes = Causes(module, self.sources)
         self.names, self.sizes = names, sizes
         self.slices = slices_of(module.text, ids)
         self.by_slice: dict[int, Groups] = {}
@@ -166,8 +176,18 @@ class _CollectiveReader:
         elif kind == "reduce-scatter":
             size *= replicas.size or math.prod(self.sizes)
         runs = self.loops.count(computation)
-        cause = self.rematerialised.why(found.start) if kind == "all-gather" else ""
+        remade = self.rematerialised.why(found.start) if kind == "all-gather" else ""
         source = instruction_source(self.module, self.sources, found.start, kind, computation)
+        members = self.members(found, kind, shape, replicas)
+        if members:
+            first = members[0]
+            source, operand, cause = (
+                InstructionSource(first.op, first.source, first.stack),
+                first.operand,
+                first.cause,
+            )
+        else:
+            operand, cause = self.operand(found, kind, replicas.axes)
         return Collective(
             kind=kind,
             mesh_axes=replicas.axes,
@@ -182,9 +202,46 @@ class _CollectiveReader:
             trips=runs.trips,
             stack=source.stack,
             group_size=replicas.size,
-            cause=cause,
-            rematerialises=bool(cause),
+            cause=f"{remade} The array is {operand}." if remade else cause,
+            rematerialises=bool(remade),
+            operand=operand,
+            members=members,
         )
+
+    def operand(self, found: _Found, kind: str, axes: Sequence[str]) -> tuple[str, str]:
+        """What a collective about one array sums or moves, and why."""
+        reads = operands(found.line)
+        values = [self.causes.value(o, found.start, kind) for o in reads]
+        if not values or len({v.words for v in values}) > 1:
+            values = [NOBODY]
+        value = values[0]
+        return value.words, self.causes.cause(value, found.start, kind, axes)
+
+    def members(
+        self, found: _Found, kind: str, shape: str, replicas: Replicas
+    ) -> tuple[Member, ...]:
+        """The arrays of a combined collective, the largest first; `()` for one about one array."""
+        reads, parts = operands(found.line), [m[0] for m in SHAPE.finditer(shape)]
+        if kind == "all-to-all" or len(reads) < 2 or len(reads) != len(parts):
+            return ()
+        times = (replicas.size or math.prod(self.sizes)) if kind == "reduce-scatter" else 1
+        made = []
+        for number, (read, part) in enumerate(zip(reads, parts, strict=True)):
+            value = self.causes.value(read, found.start, kind)
+            source = self.causes.source_of_part(value, found.start, kind, number)
+            cause = self.causes.cause(value, found.start, kind, replicas.axes, source)
+            made.append(
+                Member(
+                    source.op,
+                    source.source,
+                    shape_bytes(part) * times,
+                    part,
+                    value.words,
+                    source.stack,
+                    cause,
+                )
+            )
+        return tuple(sorted(made, key=lambda m: -m.bytes_per_device))
 
     def replicas_of(self, found: _Found) -> Replicas:
         paired = found.kind == "collective-permute"
@@ -211,6 +268,8 @@ class _CollectiveReader:
         runs = self.loops.count(computation)
         at = found.sends if sums else found.start
         source = instruction_source(self.module, self.sources, at, found.kind, computation)
+        reads = operands(self.module.line_at(found.sends))
+        value = self.causes.value(reads[0], found.sends, found.kind) if reads else NOBODY
         return Collective(
             kind=found.kind,
             mesh_axes=replicas.axes,
@@ -226,6 +285,8 @@ class _CollectiveReader:
             stack=source.stack,
             group_size=replicas.size,
             between_slices=True,
+            operand=value.words,
+            cause=self.causes.cause(value, at, found.kind, replicas.axes),
         )
 
     def is_async(self, found: _Found, computation: str) -> bool:

@@ -61,6 +61,7 @@ def _bits(kind: str) -> int:
 HEAD = re.compile(r"\s*(?:ROOT )?(%?([\w.\-]+)) = ")
 
 _COMPUTATION = re.compile(r"(?:ENTRY )?%?([\w.\-]+) (?:\(.*)?\{$", re.M)
+_DEFINED = re.compile(r"^ *(?:ROOT )?%([\w.\-]+) = ", re.M)
 _CALLED = re.compile(r"=%([\w.\-]+)")
 _BRANCHES = re.compile(r"_computations=\{([^}]*)\}")  # branch_ of a conditional, called_ of others
 _OPERAND = re.compile(r"%([\w.\-]+)(?:#(\d+))?")
@@ -148,9 +149,25 @@ class Module:
 
     def definition(self, name: str, position: int) -> str:
         """The line that defines `name` in the computation around a position, or `""`."""
+        start = self.find(name, position)
+        return self.line_at(start) if start is not None else ""
+
+    def find(self, name: str, position: int) -> int | None:
+        """Where the line starts that defines `name` in the computation around a position."""
         begin, end = self.span_at(position)
-        at = self.text.find(f"%{name} = ", begin, end)
-        return self.line_at(self.line_start(at)) if at >= 0 else ""
+        return next((s for s in self._defined.get(name, ()) if begin <= s < end), None)
+
+    @cached_property
+    def _defined(self) -> dict[str, list[int]]:
+        """Name to the positions of the lines that define it, one a computation."""
+        found: dict[str, list[int]] = defaultdict(list)
+        for match in _DEFINED.finditer(self.text):
+            found[match[1]].append(match.start())
+        return found
+
+    def is_entry(self, position: int) -> bool:
+        """Whether the computation around a position is the program itself."""
+        return self.text.startswith("ENTRY ", self.span_at(position)[0])
 
     def root(self, computation: str) -> str:
         """The line of a computation's result, or `""`."""

@@ -159,6 +159,9 @@ class InstructionSource(NamedTuple):
     stack: tuple[str, ...]
 
 
+NO_SOURCE = InstructionSource("", "", ())
+
+
 def instruction_source(
     module: Module, sources: Sources, start: int, kind: str, computation: str
 ) -> InstructionSource:
@@ -167,13 +170,13 @@ def instruction_source(
     Where the compiler gives none, that of the nearest instruction which has one: the call of its
     fusion; for a sum the instruction that made its operand; else the one that reads its result.
     """
-    own = _read(module, sources, start)
+    own = read_source(module, sources, start)
     if own.source and "/" in own.op:
         return own
     at = [start]
     at += [c.start for c in module.calls.get(computation, []) if c.attribute == "calls"][:2]
     for _ in range(_MAX_STEPS):
-        for near in (_read(module, sources, start) for start in at):
+        for near in (read_source(module, sources, start) for start in at):
             if near.source:
                 op = own.op if "/" in own.op else near.op
                 return own._replace(op=op) if own.source else near._replace(op=op)
@@ -181,7 +184,12 @@ def instruction_source(
     return own
 
 
-def _read(module: Module, sources: Sources, start: int) -> InstructionSource:
+def read_source(module: Module, sources: Sources, start: int) -> InstructionSource:
+    """The name and line in the metadata of the instruction at `start`, where it has any.
+
+    >>> read_source(Module('  %a = f32[] add(%b, %c), metadata={op_name="f/add"}'), Sources(""), 0)
+    InstructionSource(op='f/add', source='', stack=())
+    """
     line = module.line_at(start)
     op = _OP_NAME.search(line)
     stack = sources.stack_of(line)

@@ -11,7 +11,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, joined, shown, suggestion
 from shardviz.core.program.matching import Match, elements, match
-from shardviz.core.program.report import Collective
+from shardviz.core.program.report import UNKNOWN, Collective, Member
 
 # Where the collectives of a stage come from.
 _SAYS = {
@@ -341,8 +341,9 @@ def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tupl
     """The collectives of a later stage, with what is known only of the earlier one.
 
     Whether a gather rematerialises can be seen in the partitioner's text, and in the final one not
-    always. What a collective became inherits the cause, the value of the plan that it is for, and
-    its operation and source line where the compiler lost them.
+    always. What a collective became inherits its operand and its cause, the value of the plan that
+    it is for, and its operation and source line where the compiler lost them. Of a combined one
+    each member inherits from the collective that it was.
 
     Args:
         before, after: the collectives of two stages, such as `partitioned` and `compiled`.
@@ -357,24 +358,76 @@ def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tupl
             old = [before[i] for i in found.before]
             if found.kind != "split":  # every step of what was split is for the same
                 old = [c for c in old if c.kind == after[j].kind]
-            result[j] = _with(after[j], old)
+            result[j] = _with(after[j], old, found.kind)
     return tuple(result)
 
 
-def _with(new: Collective, old: Sequence[Collective]) -> Collective:
-    explained = [c for c in old if c.rematerialises] or [c for c in old if c.cause]
-    cause = new.cause or (explained[0].cause if explained else "")
-    values = {c.value for c in old if c.value}
+def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
+    if new.members or (kind == "combined" and len(old) > 1 and new.operand == UNKNOWN):
+        new = _with_members(new, old)
+    elif len(old) == 1 and _is_certain(new, old[0]):
+        first = old[0]
+        new = replace(new, operand=first.operand, cause=first.cause, members=first.members)
+    remade = [c for c in old if c.rematerialises]
+    if remade and not new.rematerialises:
+        new = replace(new, rematerialises=True, cause=remade[0].cause or new.cause)
+    values = {c.value for c in old if c.value and _same_place(c, new)}
     located = [c for c in old if c.source] if not new.source else []
     if located:
         op = new.op if "/" in new.op else located[0].op
         new = replace(new, op=op, source=located[0].source, stack=located[0].stack)
+    return replace(new, value=new.value or (values.pop() if len(values) == 1 else ""))
+
+
+def _same_place(one: Collective | Member, other: Collective | Member) -> bool:
+    """Whether two come from one operation and line, as far as both are known."""
+    ops = one.op == other.op or not (one.op and other.op)
+    return ops and (one.source == other.source or not (one.source and other.source))
+
+
+def _is_certain(new: Collective | Member, old: Collective) -> bool:
+    """Whether one surely is what another became, so that they have one operand."""
+    if not old.operand or old.operand == UNKNOWN:
+        return False
+    if new.operand in ("", UNKNOWN):
+        return _same_place(new, old)
+    arguments = {c.operand for c in (new, old) if "argument " in c.operand}
+    return new.operand == old.operand or (_same_place(new, old) and len(arguments) < 2)
+
+
+def _with_members(new: Collective, old: Sequence[Collective]) -> Collective:
+    """A combined collective whose members have the places and causes of what they were."""
+    free, members = list(old), []
+    known = new.members or tuple(_as_member(c) for c in old)
+    for member in known:
+        fits = [c for c in free if _amount(c) == _amount(member)]
+        sure = [c for c in fits if c.operand == member.operand and _same_place(c, member)]
+        sure = sure or [c for c in fits if _is_certain(member, c)]
+        if len({(c.op, c.source, c.operand) for c in sure}) == 1:
+            free.remove(sure[0])
+            member = replace(
+                _as_member(sure[0]), bytes_per_device=member.bytes_per_device, shape=member.shape
+            )
+        members.append(member)
+    first = max(members, key=lambda m: m.bytes_per_device)
     return replace(
         new,
-        cause=cause,
-        value=new.value or (values.pop() if len(values) == 1 else ""),
-        rematerialises=new.rematerialises or any(c.rematerialises for c in old),
+        op=first.op,
+        source=first.source,
+        stack=first.stack,
+        operand=first.operand,
+        cause=first.cause,
+        members=tuple(sorted(members, key=lambda m: -m.bytes_per_device)),
     )
+
+
+def _amount(one: Collective | Member) -> int:
+    """How many numbers it is about, since a compiler may send them in another type."""
+    return elements(one) or one.bytes_per_device
+
+
+def _as_member(c: Collective) -> Member:
+    return Member(c.op, c.source, c.bytes_per_device, c.shape, c.operand, c.stack, c.cause)
 
 
 def _collectives(given: Any) -> tuple[Collective, ...]:

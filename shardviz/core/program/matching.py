@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
-from shardviz.core.program.report import Collective
+from shardviz.core.program.report import Collective, Member
 
 _PART = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
 _SUMS = ("all-reduce", "reduce-scatter")
@@ -45,6 +45,7 @@ def match(before: Sequence[Collective], after: Sequence[Collective]) -> list[Mat
     sides = _Sides(before, after)
     if any(c.between_slices for c in after):
         sides.sliced()
+    sides.pair(lambda c: (_what(c), c.trips, c.op, c.source, c.operand, c.members), "kept")
     sides.pair(lambda c: (_what(c), c.trips, c.op, c.source), "kept")
     sides.unrolled()
     sides.pair(lambda c: (_what(c), c.op, c.source), "kept")
@@ -95,12 +96,24 @@ def sizes_of_parts(c: Collective) -> list[int]:
     return [c.bytes_per_device * n // total for n in counts] if total else [c.bytes_per_device]
 
 
-def elements(c: Collective) -> int:
+def _parts_of(c: Collective) -> list[tuple[int, Member | None]]:
+    """The bytes of each array that a combined collective is about, and the array."""
+    if c.members:
+        return [(m.bytes_per_device, m) for m in c.members]
+    return [(size, None) for size in sizes_of_parts(c)]
+
+
+def _unlike(c: Collective, member: Member) -> int:
+    """In how many ways a collective differs from a member that it may have become."""
+    return (c.operand != member.operand) + ((c.op, c.source) != (member.op, member.source))
+
+
+def elements(c: Collective | Member) -> int:
     """How many numbers its result has on each device; 0 where its shape is unknown."""
     return sum(math.prod(int(d) for d in dims.split(",") if d) for dims in _dims(c))
 
 
-def _dims(c: Collective) -> list[str]:
+def _dims(c: Collective | Member) -> list[str]:
     return [dims.replace("<=", "").replace(" ", "") for _, dims in _PART.findall(c.shape)]
 
 
@@ -217,10 +230,11 @@ class _Sides:
         free.sort(key=lambda i: self.before[i].in_loop != combined.in_loop)
         combined_elements = elements(combined) or 1
         chosen: list[int] = []
-        for size in sizes_of_parts(combined):
+        for size, member in _parts_of(combined):
             count = size * combined_elements // max(1, combined.bytes_per_device)
             fits = [i for i in free if self.before[i].bytes_per_device == size]
             fits = fits or [i for i in free if elements(self.before[i]) == count]
+            fits.sort(key=lambda i, m=member: m is not None and _unlike(self.before[i], m))
             if fits:
                 chosen.append(fits[0])
                 free.remove(fits[0])

@@ -22,6 +22,58 @@ COLLECTIVE_KINDS = (
 )
 
 
+#: What the operand of a collective is called where the compiler does not name it.
+UNKNOWN = "unknown"
+
+
+def phase_of(op: str) -> str:
+    """`"forward"` or `"backward"`, from the name that jax gives an operation; else `""`.
+
+    >>> phase_of("jit(f)/transpose(jvp())/dot_general"), phase_of("x")
+    ('backward', '')
+    """
+    if "/" not in op:
+        return ""
+    return "backward" if "transpose(" in op else "forward"
+
+
+@dataclass(frozen=True)
+class Member:
+    """One of the arrays that a combined collective is about.
+
+    Attributes:
+        op, source, stack: where it comes from, as of a Collective.
+        bytes_per_device: the bytes of its part of the result (of its operand, for a
+            reduce-scatter).
+        shape: type and shape of its part of the result.
+        operand: what it is: `dot_general (mlp.py:31)`, or `unknown`.
+        cause: why it is there, in one sentence; `""` where that is not known.
+
+    >>> Member("jit(f)/transpose(jvp())/dot_general", "mlp.py:31", 4096).phase
+    'backward'
+    """
+
+    op: str
+    source: str
+    bytes_per_device: int
+    shape: str = ""
+    operand: str = UNKNOWN
+    stack: tuple[str, ...] = ()
+    cause: str = ""
+
+    @property
+    def phase(self) -> str:
+        """`"forward"`, `"backward"`, or `""` where its op does not say."""
+        return phase_of(self.op)
+
+    @property
+    def words(self) -> str:
+        """Bytes, operand and line: `4 KiB of argument w_in (mlp.py:31)`."""
+        line = f" ({self.source})" if self.source and self.source not in self.operand else ""
+        what = self.op.rpartition("/")[2] if self.operand == UNKNOWN and self.op else self.operand
+        return f"{bytes_text(self.bytes_per_device)} of {what}{line}"
+
+
 @dataclass(frozen=True, repr=False)
 class Collective:
     """One collective of a compiled program.
@@ -31,7 +83,8 @@ class Collective:
         mesh_axes: the mesh axes it runs over; `()` where the groups match no set of axes.
         bytes_per_device: the bytes of its result on each device (of its operand, for a
             reduce-scatter); not the bytes that links carry.
-        op: where it comes from, as jax names it: `jit(f)/dot_general`.
+        op: where it comes from, as jax names it: `jit(f)/dot_general`; of a combined one, that of
+            its largest member.
         source: file and line, `block.py:31`, or `""` where the compiler kept none.
         groups: the replica groups, as tuples of flat mesh positions; `()` where unknown.
         is_async: whether other work can run meanwhile: it is a start and a done, and not a pair
@@ -48,6 +101,9 @@ class Collective:
             found no better way than to make the full array on every device and split it again.
         between_slices: whether it is the part of a collective that goes from slice to slice over
             the data-center network, which TPU's compiler writes as a send and a receive.
+        operand: what it sums or moves: `argument w_in`, `dot_general (block.py:31)`, or `unknown`;
+            of a combined one, the operand of its largest member. `""` in an estimate.
+        members: of a combined collective its arrays, the largest first; else `()`.
 
     >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> found
@@ -73,13 +129,13 @@ class Collective:
     cause: str = ""
     rematerialises: bool = False
     between_slices: bool = False
+    operand: str = ""
+    members: tuple[Member, ...] = ()
 
     @property
     def phase(self) -> str:
         """`"forward"`, `"backward"`, or `""` where its op does not say."""
-        if "/" not in self.op:
-            return ""
-        return "backward" if "transpose(" in self.op else "forward"
+        return phase_of(self.op)
 
     @property
     def sent_bytes(self) -> int | None:
@@ -120,7 +176,8 @@ class Collective:
         """
         over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
         where = f" for {self.value}" if self.value else ""
-        line = f" ({self.source})" if self.source else ""
+        more = f" and {len(self.members) - 1:,} more" if self.members else ""
+        line = f" ({self.source}{more})" if self.source else ""
         return f"{self.kind} of {self.amount}{over}{where}{line}"
 
     @property
@@ -131,7 +188,8 @@ class Collective:
 
     def without_source(self) -> Collective:
         """The same collective without source lines, for code that is on other lines by now."""
-        return replace(self, source="", stack=())
+        members = tuple(replace(m, source="", stack=()) for m in self.members)
+        return replace(self, source="", stack=(), members=members)
 
     def __repr__(self) -> str:
         over = f" over {', '.join(self.mesh_axes)}" if self.mesh_axes else ""
