@@ -31,7 +31,9 @@ class Entry:
     Attributes:
         axis_names, axis_sizes: the mesh.
         collectives: what the package read from XLA's text after partitioning.
+        compiled: what it read from the final text, with what it knew of the one before.
         partitioned, propagated: the modules after partitioning and before, as XLA serialises them.
+        final: the final module, so too.
         settled: opcode, dtype, shape and Shardy's sharding of every value straight after Shardy's
             propagation, before it inserts reshards; from Shardy's own dump.
         plan: what the package says before anything is compiled.
@@ -49,6 +51,8 @@ class Entry:
     compile_s: float
     partition_s: float | None
     reason: str
+    compiled: tuple[Collective, ...] = ()
+    final: bytes = b""
 
 
 # Beside the text, which the package reads, the same modules as protocol buffers.
@@ -68,6 +72,7 @@ def entry(case: Any, mesh: str) -> Entry:
     from shardviz.core.backend.shardy.build_plan import plan_program
     from shardviz.core.backend.targets import choose, device_mesh
     from shardviz.core.hlo.collectives import read_collectives
+    from shardviz.core.program.comparison import inherited
 
     program = case.program(mesh)
     axes = program.mesh.axis_names, program.mesh.axis_sizes
@@ -77,9 +82,11 @@ def entry(case: Any, mesh: str) -> Entry:
         partitioned = _proto(folder, "after_spmd-partitioning")
         propagated = _proto(folder, "after_shardy-xla")
         settled = _settled(folder, lowered.stage.compiler_ir("stablehlo").context)
+    found = read_collectives(dumped.partitioned_text or "", *axes)
+    (final,) = dumped.compiled.runtime_executable().hlo_modules()
     return Entry(
         *axes,
-        read_collectives(dumped.partitioned_text or "", *axes),
+        found,
         partitioned,
         propagated,
         settled,
@@ -87,6 +94,8 @@ def entry(case: Any, mesh: str) -> Entry:
         dumped.seconds,
         dumped.partition_s,
         dumped.reason,
+        inherited(found, read_collectives(dumped.compiled.as_text(), *axes)),
+        final.as_serialized_hlo_module_proto(),
     )
 
 

@@ -1,0 +1,83 @@
+"""What a collective is said to be about is an operand of it, as XLA's serialised module has it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from tests.stages.causes import Graph, collectives_of, operands_of, wrong_members, wrong_operands
+from tests.stages.programs import CASES
+
+BLOCK = ("gallery: transformer block, gradient", "data=4, model=2")
+GATHERS = ("gated MLP under fsdp, gradient", "data=4, model=2")
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_every_collective_names_its_own_operand(case, dumped):
+    for mesh in case.meshes:
+        entry = dumped[case.name, mesh]
+        before = Graph(entry.partitioned)
+        assert wrong_operands(entry.collectives, before) == [], mesh
+        assert wrong_members(entry, before, Graph(entry.final)) == [], mesh
+        assert all(c.operand and c.cause.endswith(".") for c in entry.compiled)
+
+
+def test_there_are_enough_of_them(dumped):
+    found = [c for entry in dumped.values() for c in entry.collectives]
+    assert len(found) >= 500
+    assert len({c.operand.partition(" (")[0] for c in found}) >= 25
+    assert sum(bool(c.members) for entry in dumped.values() for c in entry.compiled) >= 30
+    assert sum(c.operand == "unknown" for c in found) <= len(found) // 50
+
+
+def test_most_operands_can_have_one_name_only(dumped):
+    found = []
+    for entry in dumped.values():
+        graph = Graph(entry.partitioned)
+        for node in collectives_of(graph):
+            names = operands_of(graph, node, graph.reads(node)[0])
+            found.append({re.sub("^a slice of ", "", name) for name in names})
+    assert sum(len(names) == 1 for names in found) > 0.95 * len(found)
+
+
+def test_a_wrong_operand_is_found(dumped):
+    entry = dumped[GATHERS]
+    graph = Graph(entry.partitioned)
+    gathers = [c for c in entry.collectives if c.kind == "all-gather"]
+    assert {c.operand for c in gathers} >= {"argument w_gate", "argument w_up"}
+    for c in gathers:
+        for operand in {d.operand for d in gathers} - {c.operand}:
+            assert len(wrong_operands([replace(c, operand=operand)], graph)) == 1
+        assert wrong_operands([replace(c, name="all-gather.99")], graph)
+
+
+def test_a_wrong_member_is_found(dumped):
+    entry = dumped[BLOCK]
+    graphs = Graph(entry.partitioned), Graph(entry.final)
+    largest = max(entry.compiled, key=lambda c: c.bytes_per_device)
+    first, *rest = largest.members
+    planted = {
+        "another line": (replace(first, source="functions.py:65"), *rest),
+        "another operand": (replace(first, operand=rest[-1].operand), *rest),
+        "one twice": (first, first, *rest[1:]),
+        "one too few": (first, *rest[:-1]),
+        "the smallest first": (rest[-1], *rest[:-1], first),
+    }
+    for name, members in planted.items():
+        wrong = replace(entry, compiled=(replace(largest, members=members),))
+        assert wrong_members(wrong, *graphs), name
+
+
+def test_a_gradients_sum_is_that_of_its_weights_and_not_of_its_loss(dumped):
+    largest = max(dumped[BLOCK].compiled, key=lambda c: c.bytes_per_device)
+    assert largest.kind == "all-reduce"
+    assert largest.mesh_axes == ("data",)
+    assert largest.phase == "backward"
+    assert largest.source != "functions.py:65"
+    loss = largest.members[-1]
+    assert (loss.bytes_per_device, loss.phase, loss.op[-10:]) == (4, "forward", "reduce_sum")
+    sizes = [m.bytes_per_device for m in largest.members]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sum(sizes) == largest.bytes_per_device
