@@ -177,7 +177,15 @@ def agree() -> int:
     same = {
         key: _counted(e.plan.collectives) == _counted(e.collectives) for key, e in entries.items()
     }
+    noted = {
+        key: any("The estimate differs here" in op.note for op in e.plan.ops)
+        for key, e in entries.items()
+    }
     print(f"  the estimate equals the partitioner's answer: {_rate(same.values())}")
+    print(
+        f"  it is wrong and has no note: {_rate(not s and not noted[k] for k, s in same.items())}"
+    )
+    print(f"  it is right and has a note: {_rate(s and noted[k] for k, s in same.items())}")
     for what, count in (("kind and axes", _kinds), ("bytes sent per device", _sent)):
         alike = [count(e.plan.collectives) == count(e.collectives) for e in entries.values()]
         print(f"  by {what}: {_rate(alike)}")
@@ -189,7 +197,8 @@ def agree() -> int:
         meshes = [mesh for case, mesh in entries if case == name and not same[case, mesh]]
         if meshes:
             entry = entries[name, meshes[-1]]
-            print(f"    {name} ({len(meshes)} of 3 meshes), {meshes[-1]}:")
+            words = "" if noted[name, meshes[-1]] else ", without a note"
+            print(f"    {name} ({len(meshes)} of 3 meshes{words}), {meshes[-1]}:")
             print(f"      estimate     {_described(entry.plan.collectives)}")
             print(f"      partitioner  {_described(entry.collectives)}")
     return 0

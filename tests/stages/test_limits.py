@@ -10,18 +10,11 @@ import pytest
 
 from shardviz.core.backend.shardy.estimate_limits import LIMITS
 
-# Misses of which nothing is known by the kind of operation: layouts that conflict.
-UNSAID = {
-    "MLP under fsdp and tensor parallelism, gradient",
-    "MLP, sequence parallel, gradient",
-    "concatenate, split differently",
-    "constraints on the way",
-    "gallery: matmul, outer dimensions want one axis",
-    "gated MLP under fsdp, gradient",
-    "matmul, inner dimensions split differently",
-    "reduce-scatter",
-} | ({"Fourier transform"} if jax.__version_info__ < (0, 11) else set())
-NOTE = re.compile(r"The estimate differs here.*?, split over (.*?);.*?: expect an? ([a-z-]+)\.")
+# Misses without a note: on one of its meshes XLA gathers both operands of the product.
+UNSAID = {("matmul, inner dimensions split differently", "data=4, model=2")}
+# Until jax 0.11 XLA gathers the rows of a Fourier transform.
+NEWER = {"rows of fft"} if jax.__version_info__ >= (0, 11) else set()
+NOTE = re.compile(r"The estimate differs here.*? split over ([^;]*);.*?: expect an? ([a-z-]+)\.")
 
 
 def counted(collectives):
@@ -49,12 +42,46 @@ def test_a_value_says_that_the_estimate_misses_only_where_it_does(dumped):
 
 
 def test_every_other_miss_is_known(dumped):
-    missed = {name for (name, _), entry in dumped.items() if misses(entry)}
-    said = {name for (name, _), entry in dumped.items() if noted(entry)}
+    missed = {key for key, entry in dumped.items() if misses(entry)}
+    said = {key for key, entry in dumped.items() if noted(entry)}
     assert missed - said == UNSAID
+    assert len(missed - said) <= 0.05 * len(dumped)
 
 
-@pytest.mark.parametrize("name", LIMITS)
+@pytest.mark.parametrize("name", sorted({*LIMITS} - NEWER))
 def test_every_limit_was_seen(name, dumped):
     what = f" for {LIMITS[name].what} along "
     assert any(what in op.note for entry in dumped.values() for op in noted(entry))
+
+
+CONFLICTS = {
+    "MLP under fsdp and tensor parallelism, gradient": (
+        "data=2, fsdp=2, model=4",
+        "Shardy plans an all-to-all and an all-reduce for dot_general, since the inner dimension of"
+        " w_in is split over fsdp; XLA's partitioner gathers w_in instead: expect an all-gather.",
+    ),
+    "gallery: matmul, outer dimensions want one axis": (
+        "data=4, model=4",
+        "Shardy plans to move an operand of dot_general, which has two dimensions that are split"
+        " over data; XLA's partitioner splits one of them over model instead, which has the same"
+        " size: expect a collective-permute.",
+    ),
+    "reduce-scatter": (
+        "data=4, model=2",
+        "Shardy plans an all-reduce of dot_general, whose result is split over model; XLA's"
+        " partitioner splits it over data while it is summed: expect a collective-permute.",
+    ),
+    "concatenate, split differently": (
+        "data=4, model=2",
+        "Shardy plans to move the values of a concatenation that are not split alike, split over"
+        " data × model; XLA's partitioner moves them in another order of steps: expect a"
+        " collective-permute.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CONFLICTS)
+def test_where_a_product_wants_one_axis_twice_the_note_says_what_xla_does(name, dumped):
+    mesh, words = CONFLICTS[name]
+    notes = [op.note for op in noted(dumped[name, mesh])]
+    assert any(f"The estimate differs here: {words}" in note for note in notes), notes

@@ -19,6 +19,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
+from shardviz.core.backend.shardy.estimate_limits import note_conflicts
 from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.targets import mesh_to_lower_on
@@ -124,6 +125,7 @@ class _PlanRun:
         if "Explicit" in mesh.axis_types:
             ops = note_types(ops, traced.stage.jaxpr)
         collectives = read_estimate(pipeline.planned_module_on(copy), ops, mesh, attributes)
+        ops = note_conflicts(ops, collectives, mesh)
         notes = self._notes(ops, lowered.note)
         self.plan = replace(self.plan, ops=ops, collectives=tuple(collectives), notes=notes)
 
