@@ -17,6 +17,7 @@ import numpy as np
 
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, parse_axes
+from shardviz.core.backend.shardy.estimate_limits import AGAIN
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlacedOperation, PlannedModule
 from shardviz.core.format import joined
 from shardviz.core.hlo.replica_groups import axes_of_pairs
@@ -108,6 +109,7 @@ class _EstimateReader:
         self.mesh, self.attributes = mesh, attributes
         self.module = PlannedModule(planned, ops, attributes)
         self.values = self.module.values
+        self._gathered: set[Any] = set()
 
     def collectives(self) -> Iterator[Collective]:
         for placed in self.module.operations:
@@ -122,13 +124,25 @@ class _EstimateReader:
     def _inserted(self, placed: PlacedOperation) -> Iterator[Collective]:
         """The collectives of one of Shardy's operations."""
         start = self.module.start(placed.op)
+        again = f" {AGAIN}" if self._is_again(placed, start) else ""
         for axes, after in self._parts(placed, start):
             mesh_axes = parents(axes, self.mesh)
             if placed.name in ("sdy.all_reduce", "sdy.reduce_scatter"):
                 value, location, cause = self._cause_of_reduction(placed, start, mesh_axes)
             else:
                 value, location, cause = self._cause_of_move(placed, start, mesh_axes)
+                cause += again
             yield self._collective(placed, axes, [after], value, location, cause)
+
+    def _is_again(self, placed: PlacedOperation, start: Any) -> bool:
+        """Whether a value was gathered in the same way before."""
+        if placed.name != "sdy.all_gather":
+            return False
+        before, after = (self.module.spec(v) for v in (placed.op.operands[0], placed.op.results[0]))
+        key = (start, before, after, placed.caller)
+        known = key in self._gathered
+        self._gathered.add(key)
+        return known
 
     def _parts(self, placed: PlacedOperation, start: Any) -> list[tuple[tuple[str, ...], Spec]]:
         """The collectives that XLA makes of one of Shardy's operations: axes, and spec after each.

@@ -109,6 +109,8 @@ LIMITS: Mapping[str, Limit] = {
     "fft": Limit("a Fourier transform", "all-to-alls", "all-gather", _GATHERS),
     "reduce": Limit("a reduction of pairs", _KEYED, "all-gather", "gathers each device's pick"),
 }
+#: How the cause of a gather ends that equals one before.
+AGAIN = "It was gathered so before."
 # Until then XLA makes the Fourier transform of a matrix on every device.
 _FFT_OF_ROWS = jax.__version_info__ < (0, 11)
 _NONE: Mapping[int, Window] = {}
@@ -256,12 +258,28 @@ def note_conflicts(
 def _conflict(
     op: PlannedOp, values: Mapping[str, PlannedOp], own: Sequence[Collective], mesh: MeshSpec
 ) -> str:
-    if op.opcode not in ("dot_general", "concatenate") or op.factors is None or op.manual:
-        return ""
-    if op.opcode == "concatenate":
+    again = next((c for c in own if c.cause.endswith(AGAIN)), None)
+    if op.opcode == "concatenate" and not op.manual:
         return _concatenated(own)
+    if op.opcode != "dot_general" or op.factors is None or op.manual:
+        return _gathered_again(op, again) if again else ""
     product = _Product(op, [values.get(name) for name in op.operands], own, mesh)
-    return product.of_equal_axes() or product.gathered() or product.scattered()
+    return (
+        product.of_equal_axes()
+        or (_gathered_again(op, again) if again else "")
+        or product.gathered()
+        or product.sliced()
+        or product.scattered()
+    )
+
+
+def _gathered_again(op: PlannedOp, again: Collective) -> str:
+    """The note where Shardy gathers a value a second time."""
+    return (
+        f"The estimate differs here: Shardy plans an all-gather for {op.name} that it has planned"
+        f" before, of a value split over {' × '.join(again.mesh_axes)}; XLA's partitioner gathers"
+        " it once for both: expect an all-gather."
+    )
 
 
 def _concatenated(own: Sequence[Collective]) -> str:
@@ -301,20 +319,23 @@ class _Product:
     def _over(self, kind: str) -> set[str]:
         return {axis for c in self.own if c.kind == kind for axis in c.mesh_axes}
 
-    def of_equal_axes(self) -> str:
-        """The note where an axis splits two factors and another axis of its size splits none.
+    def _can_replace(self, axis: str) -> list[str]:
+        """The other axes that are as large, or of which a part is."""
+        sizes, size = self.mesh.shape, self.mesh.shape.get(axis, 1)
+        return [a for a, n in sizes.items() if a != axis and size > 1 and n % size == 0]
 
-        XLA's partitioner matches tilings by the number of their tiles.
+    def of_equal_axes(self) -> str:
+        """The note where an axis splits two factors and another axis, which splits none, can
+        stand in for it: XLA's partitioner matches tilings by the number of their tiles.
         """
         for axis, factors in self.split.items():
-            others = [a for a in self.mesh.axis_names if a not in self.split]
-            alike = [a for a in others if self.mesh.shape.get(axis) == self.mesh.shape[a] > 1]
+            alike = [a for a in self._can_replace(axis) if a not in self.split]
             if len(factors) > 1 and alike:
                 return (
                     f"The estimate differs here: Shardy plans to move an operand of {self.op.name},"
                     f" which has two dimensions that are split over {axis}; XLA's partitioner"
-                    f" splits one of them over {alike[0]} instead, which has the same size: expect"
-                    " a collective-permute."
+                    f" splits one of them over {alike[0]} instead, as many ways: expect a"
+                    " collective-permute."
                 )
         return ""
 
@@ -332,11 +353,32 @@ class _Product:
                 )
         return ""
 
+    def sliced(self) -> str:
+        """The note where a part of an operand is gathered, since the rest is not needed."""
+        rule, gathered = self.op.factors, self._over("all-gather")
+        by_factor: dict[str, set[str]] = defaultdict(set)
+        for axis, factors in self.split.items():
+            for factor in factors:
+                by_factor[factor].add(axis)
+        for names, axes in zip(rule.results[0] if rule else (), self.op.spec.dims, strict=False):
+            by_factor[names[0] if names else ""].update(axes)
+        for value, tensor in zip(self.operands, rule.operands if rule else (), strict=False):
+            own = value.spec.axes if value is not None else ()
+            over = [axis for axis in own if axis in gathered]
+            needed = {axis for names in tensor if names for axis in by_factor[names[0]]}
+            if value is not None and over and needed - {*own}:
+                return (
+                    f"The estimate differs here: Shardy plans to take a part of {value.name} and to"
+                    f" gather that for {self.op.name}, split over {over[0]}; XLA's partitioner"
+                    f" gathers all of {value.name}: expect an all-gather."
+                )
+        return ""
+
     def scattered(self) -> str:
         """The note where the result is split over an axis that it is summed over."""
         rule, result, sums = self.op.factors, self.op.spec, self._over("all-reduce")
-        free = [a for a, n in self.mesh.shape.items() if n > 1 and a not in result.axes]
         for axis, factors in self.split.items():
+            free = [a for a in self._can_replace(axis) if a not in result.axes]
             summed = rule is not None and set(factors) <= set(rule.reduction)
             if summed and free and axis in sums and axis in result.axes:
                 return (
