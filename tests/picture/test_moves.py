@@ -10,10 +10,10 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
-from shardviz.core.program.report import Collective, Failure, Memory, Report
+from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
 from shardviz.core.program.stages import Stages
 from shardviz.picture.plan import ValueRow
-from shardviz.picture.report import draw_collectives
+from shardviz.picture.report import draw_collectives, draw_report
 from shardviz.picture.show import draw, to_text
 from shardviz.picture.text_fit import wrapped
 from tests.picture.values import MESH, PROGRAM, REFUSED
@@ -152,3 +152,19 @@ def test_a_report_says_what_lies_in_the_host_s_memory_and_its_own_notes():
     for said in (to_text(found), " ".join(labels(draw(found)))):
         assert "and in the host's memory, per device: arguments 2 MiB" in said
         assert note in said
+
+
+def test_a_combined_collective_lists_its_largest_arrays():
+    sizes = [1 << (20 - i) for i in range(14)]
+    members = tuple(
+        Member(f"jit(f)/transpose(jvp())/layer_{i}/dot_general", f"f.py:{i}", n, operand=f"dot_{i}")
+        for i, n in enumerate(sizes)
+    )
+    one = Collective("all-reduce", ("data",), sum(sizes), members[0].op, "f.py:0", members=members)
+    words = to_text(Report("f", "cpu", collectives=(one,)), 200)
+    assert "and 13 more\n" in words
+    named = "1 MiB of dot_0 (f.py:0), 512 KiB of dot_1 (f.py:1), 256 KiB of dot_2 (f.py:2)"
+    assert f"    {named} and 11 more" in words
+    assert one.words == "all-reduce of 2 MiB over data (f.py:0 and 13 more)"
+    picture = draw_report(Report("f", "cpu", collectives=(one,)))
+    assert any("and 13 more" in label.text for panel in picture.panels for label in panel[2].labels)
