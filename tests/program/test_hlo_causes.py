@@ -150,19 +150,11 @@ def test_members_inherit_what_they_were_by_their_bytes():
 
 
 def test_members_of_one_size_from_two_lines_stay_unknown():
-    first, second = (
-        one(64, "dot_general (f.py:3)", "f.py:3"),
-        one(64, "dot_general (f.py:4)", "f.py:4"),
-    )
     (found,) = inherited([FIRST, SECOND], [combined(member(64), member(64))])
     assert {(m.operand, m.source) for m in found.members} == {(UNKNOWN, "")}
 
 
 def test_members_of_one_size_are_found_by_their_operand():
-    first, second = (
-        one(64, "dot_general (f.py:3)", "f.py:3"),
-        one(64, "dot_general (f.py:4)", "f.py:4"),
-    )
     members = (member(64, SECOND.operand), member(64, FIRST.operand))
     (found,) = inherited([FIRST, SECOND], [combined(*members)])
     assert [m.source for m in found.members] == ["f.py:4", "f.py:3"]

@@ -235,7 +235,7 @@ STAGES_OF = Stages(PROGRAM, PLAN)
 def test_from_what_was_requested_on_every_collective_is_new_and_has_its_cause():
     gather = one("all-gather", cause="dot_general needs it whole.")
     made = PlannedOp("dot_general", "op", spec=Spec.of("data"))
-    plan = PLAN.replace(ops=(*PLAN.ops, made, PlannedOp("sum", "op")), collectives=(gather,))
+    plan = replace(PLAN, ops=(*PLAN.ops, made, PlannedOp("sum", "op")), collectives=(gather,))
     found = Stages(PROGRAM, plan).between("requested", "propagated")
     assert found.short == "1 added"
     assert found.lines[1:] == (

@@ -67,7 +67,7 @@ def test_every_collective_is_in_exactly_one_row():
 
 
 def test_rows_are_sorted_by_bytes_and_equal_collectives_have_one_each():
-    twin = StageResults(PLAN.replace(collectives=(LOOP,) * 4), 0, None)
+    twin = StageResults(dataclasses.replace(PLAN, collectives=(LOOP,) * 4), 0, None)
     assert Counter(k for r in stages_view(twin)["rows"] for k in r["cells"][0]) == Counter(range(4))
     shares = [row["share"] for row in stages_view(RESULTS)["rows"]]
     assert shares == sorted(shares, reverse=True)
@@ -94,7 +94,7 @@ def test_the_cause_of_the_estimate_is_not_that_of_the_partitioners_collective():
     cause = "Argument w_in is split over data along dimension 0."
     gathered = dataclasses.replace(moved, value="", cause=cause, operand="argument w_in")
     report = Report("f", "cpu", partitioned=(gathered,), collectives=())
-    plan = PLAN.replace(collectives=(moved,))
+    plan = dataclasses.replace(PLAN, collectives=(moved,))
     (row,) = stages_view(StageResults(plan, 0, report))["collectives"][1]
     assert row["causes"] == [cause]
 
@@ -150,7 +150,7 @@ def test_the_reason_why_the_partitioner_waits_is_on_its_stage():
 
 
 def test_the_view_is_json_and_stays_small_for_thousands_of_collectives():
-    many = PLAN.replace(collectives=SUMS * 1000)
+    many = dataclasses.replace(PLAN, collectives=SUMS * 1000)
     report = REPORT.replace(partitioned=SUMS * 1000, collectives=SUMS * 1000)
     view = stages_view(StageResults(many, 0, report, 0))
     assert view["left_out"] == [2700, 2700, 2700]
