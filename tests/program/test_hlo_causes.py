@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gzip
 from pathlib import Path
 
@@ -165,3 +166,12 @@ def test_another_collectives_operand_is_not_inherited():
     made = one(64, "argument w_in", "f.py:3")
     (found,) = inherited([planned], [made])
     assert (found.operand, found.cause) == ("argument w_in", made.cause)
+
+
+def test_without_lines_no_line_is_left():
+    cause = "x (f.py:3) is split, and the constraint at my-file.py:12 asks for it."
+    c = dataclasses.replace(FIRST, cause=cause, members=(member(64, "dot (cell:3)", "cell:3"),))
+    bare = c.without_source()
+    assert (bare.source, bare.operand) == ("", "dot_general")
+    assert bare.cause == "x is split, and the constraint asks for it."
+    assert (bare.members[0].source, bare.members[0].operand) == ("", "dot")

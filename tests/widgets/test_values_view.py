@@ -170,7 +170,7 @@ def test_a_diagnosis_has_its_choices_and_their_price():
 
 
 def test_many_notes_are_limited_and_counted():
-    view = values_view(layers(1).replace(notes=tuple(f"Note {n}." for n in range(50))))
+    view = values_view(dataclasses.replace(layers(1), notes=tuple(f"Note {n}." for n in range(50))))
     assert (len(view["notes"]), view["moreNotes"]) == (20, 30)
 
 

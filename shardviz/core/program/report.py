@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,6 +25,7 @@ COLLECTIVE_KINDS = (
 
 #: What the operand of a collective is called where the compiler does not name it.
 UNKNOWN = "unknown"
+_LINES = re.compile(r" \([^()]*:\d+\)| at [^ ]+:\d+")  # in an operand or a cause
 
 
 def phase_of(op: str) -> str:
@@ -65,6 +67,11 @@ class Member:
     def phase(self) -> str:
         """`"forward"`, `"backward"`, or `""` where its op does not say."""
         return phase_of(self.op)
+
+    def without_source(self) -> Member:
+        """The same member without source lines."""
+        operand, cause = _LINES.sub("", self.operand), _LINES.sub("", self.cause)
+        return replace(self, source="", stack=(), operand=operand, cause=cause)
 
     @property
     def words(self) -> str:
@@ -187,9 +194,19 @@ class Collective:
         return bytes_text(self.bytes_per_device) + (f" × {often}" if self.trips != 1 else "")
 
     def without_source(self) -> Collective:
-        """The same collective without source lines, for code that is on other lines by now."""
-        members = tuple(replace(m, source="", stack=()) for m in self.members)
-        return replace(self, source="", stack=(), members=members)
+        """The same collective without source lines, for code that is on other lines by now.
+
+        >>> Collective("all-reduce", (), 4, source="f.py:3", operand="dot (f.py:3)").without_source()
+        Collective(all-reduce, 4 B)
+        """
+        return replace(
+            self,
+            source="",
+            stack=(),
+            operand=_LINES.sub("", self.operand),
+            cause=_LINES.sub("", self.cause),
+            members=tuple(m.without_source() for m in self.members),
+        )
 
     def __repr__(self) -> str:
         over = f" over {', '.join(self.mesh_axes)}" if self.mesh_axes else ""
