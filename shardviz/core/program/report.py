@@ -196,7 +196,8 @@ class Collective:
     def without_source(self) -> Collective:
         """The same collective without source lines, for code that is on other lines by now.
 
-        >>> Collective("all-reduce", (), 4, source="f.py:3", operand="dot (f.py:3)").without_source()
+        >>> found = Collective("all-reduce", (), 4, source="f.py:3", operand="dot (f.py:3)")
+        >>> found.without_source()
         Collective(all-reduce, 4 B)
         """
         return replace(
