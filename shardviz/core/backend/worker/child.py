@@ -41,7 +41,6 @@ from shardviz.core.backend.worker.export import (
 )
 from shardviz.core.backend.worker.messages import Answer, Stage
 from shardviz.core.errors import ProgramError, TargetError
-from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Report
@@ -323,7 +322,6 @@ def _program(exported: ExportedProgram, folder: str) -> Program:
         out_specs=exported.out_specs or None,
         options=options,
         name=exported.name,
-        context=MeshContext(current=exported.mesh),  # by which it knows on how many devices it is
     )
 
 
