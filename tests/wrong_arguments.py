@@ -196,7 +196,12 @@ EXPLORER = sv.explore(MESH)
 FINE: dict[str, tuple[str, ...]] = {
     "text(thing)": ("jax array", "jax matrix of bools"),
     "plot(thing)": ("jax array", "jax matrix of bools"),
-    "program(array)": ("array",),
+    # Whatever is no array is a static argument, and functions take anything.
+    "program(array)": (
+        *("array", "iterator", "range", "text", "bytes", "set", "object"),
+        *("list of such a range", "list of nan", "nan", "infinity", "decimal", "complex"),
+        *("hostile list", "hostile dict"),
+    ),
     "array(logical)": ("numpy text",),
     "compile(options)": ("dict",),
     "program(name)": ("text",),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from shardviz.api.conversion import as_mesh, reads_arguments
 from shardviz.core.errors import ProgramError, import_optional
@@ -28,46 +28,84 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _checks_keywords(function: Callable[P, T]) -> Callable[P, T]:
-    """The function, refusing unknown keywords with a sentence that lists the known ones."""
+class _Step(NamedTuple):
+    """A function with those keywords of a call that are its own."""
+
+    fn: Any
+    keywords: dict[str, Any]
+
+
+def _shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
+    """The public function, with the keywords that the user's function takes kept for that.
+
+    A keyword that the user's function names is its own. Of the others, those of the public function
+    are its own, and the rest belong to a user's function with `**keywords`; without that they are
+    refused with a sentence that lists the known ones.
+    """
     parameters = inspect.signature(function).parameters.values()
-    known = [p.name for p in parameters if p.kind is not p.VAR_POSITIONAL]
+    known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
     @functools.wraps(function)
-    def checked(*args: P.args, **keywords: P.kwargs) -> T:
-        for name in keywords:
-            if name not in known:
+    def sharing(*args: P.args, **keywords: P.kwargs) -> T:
+        first = args[0] if args else keywords.pop(known[0], None)
+        named, any_other = _step_parameters(getattr(first, "fn", first))
+        theirs: dict[str, Any] = {}
+        for name in list(keywords):
+            if name in named or (name not in known and any_other):
+                theirs[name] = keywords.pop(name)
+            elif name not in known:
                 raise ProgramError(
-                    f"sv.{function.__name__} takes no {name}=.{suggestion(name, known)} It takes"
-                    f" {joined(f'{k}=' for k in known)}; the arguments of the function come"
-                    " one by one after it."
+                    f"sv.{function.__name__} takes no {name}=, and neither does the function."
+                    f"{suggestion(name, [*known, *named])} sv.{function.__name__} takes"
+                    f" {joined(f'{k}=' for k in known)}; the function takes"
+                    f" {joined(f'{k}=' for k in named) or 'no keywords'}."
                 )
-        return function(*args, **keywords)
+        step: Any = _Step(first, theirs)
+        return function(step, *args[1:], **keywords)  # type: ignore[call-arg]
 
-    return checked
+    return sharing
+
+
+def _step_parameters(fn: Any) -> tuple[list[str], bool]:
+    """The keywords that a function names, and whether it takes any other."""
+    if not callable(fn):
+        return [], False
+    try:
+        parameters = inspect.signature(fn).parameters.values()
+    except (TypeError, ValueError):  # some builtins have none
+        return [], False
+    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
 
 
 @reads_arguments
-@_checks_keywords
+@_shares_keywords
 def program(
     fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",
     in_specs: Any = None, out_specs: Any = None, donate: Any = (), name: str = "",
+    **keywords: Any,
 ) -> Program:  # fmt: skip
     """A function with the arrays it takes, and how they are to be split.
 
     Args:
-        fn: the function, as you would give it to `jax.jit`, or `jax.jit` of it: then its shardings
-            and donation hold where the arguments below do not say otherwise.
-        *arrays: one argument each: ArraySpecs, `jax.ShapeDtypeStruct`s (with or without a
-            sharding), arrays, or pytrees of these. Flax's metadata of a parameter
+        fn: the function, as you would give it to `jax.jit`, or `jax.jit` of it: then its static
+            arguments count, and its shardings and donation where the arguments below do not say
+            otherwise. Methods, partials, `nnx.jit` and `eqx.filter_jit` are traced as you call
+            them.
+        *arrays: its arguments, as you would call it: arrays, `jax.ShapeDtypeStruct`s (with or
+            without a sharding), ArraySpecs, numbers, or pytrees of these. What is no array, such as
+            text, None or a function, is static. Flax's metadata of a parameter
             (`nn.with_partitioning`, `nnx` metadata) counts as logical axes.
-        mesh: the mesh; may be left out where an array's sharding has one.
+        mesh: the mesh; may be left out where an array's sharding has one, or `jax.set_mesh`. Its
+            axis types count: `sv.mesh` makes Auto axes, `jax.make_mesh` Explicit ones.
         rules: axis rules, for arrays with logical names.
         dialect: who reads the rules.
         in_specs, out_specs: PartitionSpecs, or pytree prefixes of them as `jax.jit` takes them,
             where arrays and rules do not say. None for an output leaves it to the compiler.
         donate: positions of arguments whose memory the program may reuse.
         name: what to call it; the function's name by default.
+        **keywords: further arguments of the function, by name. Where it has a parameter that is
+            called as one of those above (`mesh`, `name` …), that keyword is the function's.
 
     Raises:
         ShardvizError: where the parts do not fit together.
@@ -77,12 +115,14 @@ def program(
     >>> [a.name for a in matmul.arrays]
     ['x', 'w']
     """
+    step, theirs = fn if isinstance(fn, _Step) else (fn, {})
     grid = None if mesh is None else as_mesh(mesh)
     table = None if rules is None else Rules.of(rules)
     building = import_optional("shardviz.core.backend.build_program", "sv.program", "jax")
     return building.build_program(
-        fn, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name
-    )
+        step, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name,
+        {**keywords, **theirs},
+    )  # fmt: skip
 
 
 def plan(program: Program) -> Plan:
@@ -167,14 +207,18 @@ def stages(program: Program, target: Any = None) -> Stages:
     return Stages(program, planned, report)
 
 
-def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> Report:
+def run(
+    program: Program, *values: Any, target: Any = None, repeat: int = 1, **keywords: Any
+) -> Report:
     """Compiles and runs a program, and compares what was predicted with what happened.
 
     Args:
         program: what `sv.program` made.
-        *values: the arguments; by default made-up ones, small and always the same.
+        *values: the arguments, as for the function or without its static ones; by default made-up
+            ones, small and always the same.
         target: `None` for what is attached (or simulated), or text such as `"cpu:8"`.
         repeat: how often to run it.
+        **keywords: further arguments of the function, by name.
 
     Raises:
         ShardvizError: where jax is not installed. A program that fails is a Report with an error.
@@ -184,17 +228,20 @@ def run(program: Program, *values: Any, target: Any = None, repeat: int = 1) -> 
     True
     """
     runner = import_optional("shardviz.core.backend.worker.run", "sv.run", "jax")
+    if isinstance(program, Program) and (keywords or (values and hasattr(program.fn, "arguments"))):
+        calls = import_optional("shardviz.core.backend.calls", "sv.run", "jax")
+        values = calls.values_of(program.fn, values, keywords)
     return runner.run_program(program, *values, target=target, repeat=repeat, cache=cache)
 
 
-def effects(thing: Any, *args: Any) -> Effects:
+def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
     """The effects of a program, and on how many devices it may run, before it runs.
 
     The function is traced and lowered, as jax would; nothing is compiled and no callback is called.
 
     Args:
         thing: what `sv.program` made, or a function.
-        *args: for a function, the arrays it takes, or their shapes and types.
+        *args, **keywords: for a function, what it takes, as in `sv.program`.
 
     Raises:
         ShardvizError: for what is neither, or where jax is not installed. What jax refuses is in
@@ -207,7 +254,7 @@ def effects(thing: Any, *args: Any) -> Effects:
     '1 device'
     """
     prediction = import_optional("shardviz.core.backend.effects.predict", "sv.effects", "jax")
-    return prediction.predict(thing, *args)
+    return prediction.predict(thing, *args, **keywords)
 
 
 def observed_order(program: Program, *values: Any, target: Any = None) -> Observed:

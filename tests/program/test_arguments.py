@@ -99,9 +99,7 @@ def test_numpy_arrays_get_the_type_that_jit_would_give_them():
     assert [a.dtype for a in arrays] == ["float32", "int32"]
 
 
-@pytest.mark.parametrize(
-    "leaf", [3, 2.5, "text", pytest.param(object(), id="object"), True], ids=repr
-)
+@pytest.mark.parametrize("leaf", ["text", pytest.param(object(), id="object")], ids=repr)
 def test_leaves_that_are_no_arrays_are_refused(leaf):
     with pytest.raises(ProgramError, match=r"^p.lr is no array: "):
         program_arrays(({"lr": leaf},), lambda p: 0)

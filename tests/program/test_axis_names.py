@@ -11,7 +11,7 @@ import pytest
 from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.axis_names import can_compile, check_axis_names, check_lowered_names
+from shardviz.core.backend.bridge import can_compile, check_axis_names, check_lowered_names
 from shardviz.core.errors import ProgramError
 from tests.program.helpers import in_new_python
 
@@ -80,7 +80,7 @@ def test_every_mesh_of_a_lowered_program_is_looked_at(place, eight_devices):
 ENTRIES = """
     import jax, jax.numpy as jnp, numpy as np
     import shardviz as sv
-    from shardviz.core.backend.axis_names import can_compile
+    from shardviz.core.backend.bridge import can_compile
     name = {name!r}
     mesh, rules = sv.mesh([(name, 4), ("model", 2)]), [("batch", name)]
     x = sv.array("x", (8, 8), "batch embed")

@@ -14,9 +14,15 @@ def made():
 
 
 WRONG = {
-    "a slip": ("rule", r"sv.program takes no rule=. Did you mean 'rules'\? It takes fn=, mesh=,"),
-    "jax's own": ("in_shardings", "takes no in_shardings="),
-    "something else": ("foo", r"takes no foo=. Known: 'fn', 'mesh', .* It takes fn=, mesh="),
+    "a slip": (
+        "rule",
+        r"sv.program takes no rule=, and neither does the function. Did you mean 'rules'\?",
+    ),
+    "jax's own": ("in_shardings", "takes no in_shardings=, and neither does the function"),
+    "something else": (
+        "foo",
+        r"Known: 'fn', 'mesh', .* sv.program takes fn=, mesh=, .*; the function takes x=.",
+    ),
 }
 
 

@@ -308,7 +308,7 @@ def test_a_pallas_kernel_is_lowered_for_tpus(eight_devices):
         return jax.shard_map(doubled, in_specs=split, out_specs=split, check_vma=False)(x)
 
     made = plan(fn, x=((32, 256), "data, model"))
-    assert made.notes[0] == "It is lowered for TPUs: a Pallas kernel has no form for CPUs."
+    assert made.notes[1] == "It is lowered for TPUs: a Pallas kernel has no form for CPUs."
     assert made.op("pallas_call").note.startswith("It is a Pallas kernel.")
 
 

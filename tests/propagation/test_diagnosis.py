@@ -18,6 +18,7 @@ from shardviz.core.backend.shardy.explicit_choices import price
 from shardviz.core.backend.tracing import trace
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.program.plan_values import Diagnosis
@@ -272,7 +273,8 @@ def program(fn: Callable[..., Any], *arrays: Any, mesh: Any = EXPLICIT) -> Progr
         ArraySpec(name, shape, None, dtype[0] if dtype else "float32", Spec.parse(spec))
         for name, (shape, spec, *dtype) in zip(names, arrays, strict=False)
     ]
-    return build_program(fn, specs, mesh, None, Dialect.LINEN, None, None, (), "")
+    made = build_program(fn, specs, mesh, None, Dialect.LINEN, None, None, (), "")
+    return made.replace(context=MeshContext(abstract=mesh))  # as under jax.set_mesh
 
 
 def diagnosed(made: Program) -> Diagnosis | None:

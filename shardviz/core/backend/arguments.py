@@ -34,6 +34,7 @@ def program_arrays(
     rules: Rules | None = None,
     *,
     dialect: Dialect = Dialect.LINEN,
+    names: Sequence[str] | None = None,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
     """The arrays in the arguments of a function, the tree they form, and the mesh they are on.
 
@@ -48,6 +49,7 @@ def program_arrays(
         mesh: the mesh that was given; None for that of the arrays.
         rules: the rules that were given.
         dialect: who reads the rules.
+        names: what the arguments are called; None for the names of the function's parameters.
 
     Raises:
         ProgramError: for a leaf that is no array, and for arrays on different meshes.
@@ -60,12 +62,12 @@ def program_arrays(
     """
     check_depth(args)
     leaves, tree = leaves_with_paths(tuple(args))
-    parameters = parameter_names(fn, len(args))
+    parameters: Sequence[str] = parameter_names(fn, len(args)) if names is None else names
     own = Counter(leaf.name for _, leaf, _ in leaves if isinstance(leaf, ArraySpec))
     taken = {name for name, times in own.items() if times == 1}
     arrays, on = [], None
     for path, leaf, box in leaves:
-        name = unique(path_name(parameters[path[0].idx], path[1:]), taken)
+        name = unique(path_name(str(parameters[path[0].idx]), path[1:]), taken)
         if not isinstance(leaf, ArraySpec):
             array = _array(name, leaf)
         else:
@@ -198,8 +200,19 @@ def _step(key: Any) -> str:
     return str(key)
 
 
+def is_array(leaf: Any) -> bool:
+    """Whether jax takes it as an array: it has a shape and a type of elements.
+
+    >>> is_array(np.zeros(3)), is_array("train"), is_array(np.float32)
+    (True, False, False)
+    """
+    return hasattr(leaf, "shape") and hasattr(leaf, "dtype") and not isinstance(leaf, type)
+
+
 def _array(name: str, leaf: Any) -> ArraySpec:
-    if not (hasattr(leaf, "shape") and hasattr(leaf, "dtype")):
+    if isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype"):
+        return _number(name, leaf)
+    if not is_array(leaf):
         raise ProgramError(
             f"{name} is no array: {shown(leaf)}. Give an array, a jax.ShapeDtypeStruct or"
             " sv.array(...); put numbers and flags into the function with functools.partial."
@@ -209,6 +222,17 @@ def _array(name: str, leaf: Any) -> ArraySpec:
         # What jit does with numpy's 64-bit types where jax is set to 32 bits.
         array = array.replace(dtype=dtype_name(jax.dtypes.canonicalize_dtype(leaf.dtype)))
     return array
+
+
+def _number(name: str, value: Any) -> ArraySpec:
+    """A Python number as jax.jit takes it: an array without dimensions, of a weak type."""
+    try:
+        made = jax.typeof(value)
+    except (OverflowError, ValueError):  # Python writes no more than 4,300 digits
+        raise ProgramError(
+            f"{name} is {shown(value, 30)}, which does not fit into jax's integers of 32 bits."
+        ) from None
+    return ArraySpec(name, (), None, dtype_name(made.dtype), weak_type=bool(made.weak_type))
 
 
 def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:

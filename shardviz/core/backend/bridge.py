@@ -3,16 +3,27 @@
 `adopt` takes a Mesh, AbstractMesh, PartitionSpec, NamedSharding, ShapeDtypeStruct or Array;
 `to_jax` gives jax's object for a value of ours. Neither starts a backend, but for a mesh of
 devices that a real Mesh held, whose devices have to be looked up.
+
+jaxlib cannot compile for every name of a mesh axis, and such names are refused here before it
+tries. Tracing, lowering and planning carry any name. Compiling writes the meshes of a module into
+attributes of text and reads them back. In jaxlib 0.10 a letter beyond ASCII and most backslashes
+end the process there. In 0.12 a single quote or a backslash lose the shardings over that axis, and
+both together end the process. The names cannot be replaced on the way, since the function itself
+says them (`jax.lax.psum(x, "é")`).
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any
 
 import jax
 import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
+from jaxlib.mlir.dialects import sdy
+from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.devices import mesh_of
 from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
@@ -26,6 +37,11 @@ from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Rule, Rules
 from shardviz.core.program.program import Program
 
+# Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11, which was not,
+# both are expected.
+_VERSION = tuple(int(n) for n in re.findall(r"\d+", jaxlib_version)[:2])
+_NOT_CARRIED = (r"\\",) + (r"[^\x00-\x7f]",) * (_VERSION < (0, 12)) + ("'",) * (_VERSION > (0, 10))
+_FORBIDDEN = re.compile("|".join(_NOT_CARRIED))
 _KEYS = {"fry": "threefry2x32", "rbg": "rbg", "urbg": "unsafe_rbg"}
 
 
@@ -103,7 +119,8 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     sharding = getattr(thing, "sharding", None)
     spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
     kind = foreign_memory(sharding)
-    return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind)
+    weak = bool(getattr(thing, "weak_type", False))
+    return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind, weak)
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
@@ -272,7 +289,8 @@ def _mesh_to_jax(mesh: MeshSpec) -> Mesh | AbstractMesh:
 
 
 def _array_to_jax(array: ArraySpec, sharding: NamedSharding | None = None) -> jax.ShapeDtypeStruct:
-    return jax.ShapeDtypeStruct(array.shape, jax_dtype(array.dtype), sharding=sharding)
+    dtype, weak = jax_dtype(array.dtype), array.weak_type
+    return jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak)
 
 
 def _layout_to_jax(layout: Layout) -> NamedSharding:
@@ -330,3 +348,51 @@ _CONVERT: dict[type, Any] = {
 
 def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or ["no reason given"])[0]
+
+
+def can_compile(name: str) -> bool:
+    """Whether this jaxlib can compile for a mesh axis of that name.
+
+    >>> can_compile("data"), can_compile("a\\\\b")
+    (True, False)
+    """
+    return _FORBIDDEN.search(name) is None
+
+
+def check_axis_names(names: Iterable[str]) -> None:
+    """Refuses names of mesh axes that this jaxlib cannot compile.
+
+    Raises:
+        ProgramError: with the name.
+
+    >>> check_axis_names(["data", "model"])
+    """
+    for name in names:
+        if not can_compile(name):
+            raise ProgramError(
+                f"jaxlib {jaxlib_version} cannot compile for a mesh axis named {shown(name)}: it"
+                " ends the process, or loses the sharding. Layouts, rules and plans take such a"
+                " name; to compile or run, name the axis in ASCII letters and digits."
+            )
+
+
+def check_lowered_names(lowered: Any) -> None:
+    """The same for every mesh of a lowered program, those in the user's function included.
+
+    Args:
+        lowered: what `lower` of a function under `jax.jit` gave.
+
+    Raises:
+        ProgramError: with the name.
+
+    >>> import jax
+    >>> check_lowered_names(jax.jit(abs).lower(1.0))
+    """
+    check_axis_names(_axis_names(lowered.compiler_ir("stablehlo")))
+
+
+def _axis_names(module: Any) -> Iterator[str]:
+    for operation in module.body.operations if module is not None else ():
+        if operation.operation.name == "sdy.mesh":
+            for axis in sdy.MeshAttr(operation.attributes["mesh"]).axes:
+                yield sdy.MeshAxisAttr(axis).name

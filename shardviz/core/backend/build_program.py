@@ -1,125 +1,29 @@
-"""build_program(): a Program from a function, also a jitted one, and its arguments.
-
-jax has no public way to read what `jax.jit` was given. jax 0.10 to 0.12 keep it in `_jit_info`,
-which is read here only.
-"""
+"""build_program(): a Program from a function and the call that it gets."""
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
-
-import jax
 
 from shardviz.core.backend.arguments import (
     SpecContext,
     mesh_of_shardings,
     other_mesh_note,
     out_trees,
-    parameter_names,
     program_arrays,
     with_in_specs,
     with_jit_specs,
     without_rules_note,
 )
+from shardviz.core.backend.bridge import adopt_mesh
+from shardviz.core.backend.calls import BoundCall, Call, read_call
+from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program, function_name
-
-_INFO = "_jit_info"
-_UNREADABLE = (
-    "The function is under jax.jit already, and this jax does not say what jax.jit was given:"
-    " shardings and donation there are not seen. Give in_specs, out_specs and donate to sv.program."
-)
-
-
-@dataclass(frozen=True)
-class Jitted:
-    """A function and the options that `jax.jit` was given with it.
-
-    Attributes:
-        fn: the function under `jax.jit`, or the function itself where there is none.
-        in_shardings: a pytree prefix of the arguments, or None.
-        out_shardings: a pytree prefix of the results, or None.
-        donate: the positions of donated arguments.
-        options: compiler options.
-        note: what could not be seen, in one sentence; or `""`.
-    """
-
-    fn: Callable[..., Any]
-    in_shardings: Any = None
-    out_shardings: Any = None
-    donate: tuple[int, ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict)
-    note: str = ""
-
-
-def unjitted(fn: Callable[..., Any]) -> Jitted:
-    """The function under `jax.jit`, and what it was jitted with.
-
-    Raises:
-        ProgramError: for a program that jax compiled already, which is no function any more.
-
-    >>> found = unjitted(jax.jit(abs, donate_argnums=0))
-    >>> found.fn is abs, found.donate
-    (True, (0,))
-    """
-    if isinstance(fn, (jax.stages.Compiled, jax.stages.Lowered, jax.stages.Traced)):
-        kind = type(fn).__name__
-        raise ProgramError(
-            f"A program needs a function that jax can trace; got a jax.stages.{kind}, which is"
-            f" {kind.lower()} for its own arguments already. Give the function itself, or jax.jit"
-            " of it."
-        )
-    if isinstance(fn, functools.partial):
-        return _through_partial(fn)
-    under = getattr(fn, "__wrapped__", None)
-    if not (callable(under) and hasattr(fn, "lower") and hasattr(fn, "trace")):
-        return Jitted(fn)
-    info = getattr(fn, _INFO, None)
-    if info is None:
-        return Jitted(fn, note=_UNREADABLE)
-    try:
-        return Jitted(
-            under,
-            _tree(info.in_shardings_treedef, info.in_shardings_leaves),
-            _tree(info.out_shardings_treedef, info.out_shardings_leaves),
-            tuple(info.donate_argnums),
-            dict(info.compiler_options_kvs),
-        )
-    except AttributeError:  # private to jax, and it may change
-        return Jitted(fn, note=_UNREADABLE)
-
-
-def _through_partial(fn: functools.partial) -> Jitted:
-    """The function and options of a partial of a jitted function."""
-    found, bound = unjitted(fn.func), len(fn.args)
-    if found.fn is fn.func:
-        return Jitted(fn, note=found.note)
-    shardings = found.in_shardings
-    return Jitted(
-        functools.partial(found.fn, *fn.args, **fn.keywords),
-        tuple(shardings[bound:]) if isinstance(shardings, (tuple, list)) else shardings,
-        found.out_shardings,
-        tuple(d - bound for d in found.donate if d >= bound),
-        found.options,
-    )
-
-
-def _tree(treedef: Any, leaves: Any) -> Any:
-    """The tree of shardings as it was given; None where there was none."""
-    kept = [leaf if isinstance(leaf, jax.sharding.Sharding) else _spec(leaf) for leaf in leaves]
-    return None if all(leaf is None for leaf in kept) else treedef.unflatten(kept)
-
-
-def _spec(leaf: Any) -> Any:
-    """A PartitionSpec as it is; None for what jax writes where nothing was said."""
-    return leaf if isinstance(leaf, jax.sharding.PartitionSpec) else None
 
 
 def build_program(
@@ -132,6 +36,7 @@ def build_program(
     out_specs: Any,
     donate: Any,
     name: str,
+    keywords: Mapping[str, Any] | None = None,
 ) -> Program:
     """A Program from a function and its arguments in any of the forms that `sv.program` takes.
 
@@ -141,12 +46,15 @@ def build_program(
     Raises:
         ProgramError: where the parts do not fit together.
     """
-    jitted = unjitted(fn)
-    if not callable(fn):
-        raise ProgramError(f"A program needs a function to run; got {shown(fn)}.")
-    arrays, tree, found = program_arrays(args, jitted.fn, mesh, rules, dialect=dialect)
+    call = read_call(fn, args, keywords or {})
+    jitted, context = call.jitted, mesh_context()
+    arrays, tree, found = program_arrays(
+        call.arguments, call.fn, mesh, rules, dialect=dialect, names=call.names
+    )
     jit_mesh = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
-    mesh = next((m for m in (mesh, found, jit_mesh) if m is not None), None)
+    passed = [m if isinstance(m, MeshSpec) else adopt_mesh(m) for m in call.meshes]
+    known = (mesh, found, jit_mesh, context.mesh, *passed)
+    mesh = next((m for m in known if m is not None), None)
     if mesh is None:
         raise ProgramError(
             "A program needs a mesh; got none, and no array's sharding brings one. Give"
@@ -154,20 +62,26 @@ def build_program(
         )
     notes = [jitted.note] if jitted.note else []
     notes += other_mesh_note(jit_mesh, mesh)
-    notes += [] if rules is not None else without_rules_note(arrays, args)
-    parameters = parameter_names(jitted.fn, len(args))
+    notes += [] if rules is not None else without_rules_note(arrays, call.arguments)
     if in_specs is not None:
-        arrays = with_in_specs(arrays, in_specs, tree, parameters, mesh)
+        specs = _for_arguments(in_specs, call)
+        arrays = with_in_specs(arrays, specs, tree, call.names, mesh)
     if jitted.in_shardings is not None:
-        context = SpecContext(mesh, rules, dialect)
-        arrays, more = with_jit_specs(arrays, jitted.in_shardings, tree, parameters, context)
+        shardings = jitted.in_shardings
+        if isinstance(shardings, (tuple, list)):
+            extra = len(call.arguments) - call.positional
+            shardings = (*shardings, *(None,) * extra)
+        arrays, more = with_jit_specs(
+            arrays, shardings, tree, call.names, SpecContext(mesh, rules, dialect)
+        )
         notes += more
     outs, more = out_trees(out_specs, jitted.out_shardings, mesh)
     notes += more
-    positions, more = _donation(_donated(donate, len(args)), jitted.donate)
+    given = [call.positions[d] for d in _donated(donate, len(args))]
+    positions, more = _donation(tuple(p for p in given if p is not None), call.donate)
     options = {**jitted.options, **({"donate": positions} if positions else {})}
     return Program(
-        jitted.fn,
+        call.fn,
         arrays,
         mesh,
         rules,
@@ -177,7 +91,24 @@ def build_program(
         options,
         function_name(fn) if isinstance(name, str) and not name else name,
         tuple(notes + more),
+        None if context.in_force == "none" else context,
     )
+
+
+def _for_arguments(in_specs: Any, call: Call) -> Any:
+    """`in_specs` for the arguments with arrays, from those for the arguments that were given."""
+    if not isinstance(call.fn, BoundCall) or not isinstance(in_specs, (tuple, list)):
+        return in_specs
+    specs = tuple(in_specs)
+    taken = [p for p in call.positions if p is not None]
+    if len(specs) == len(call.positions):
+        specs = tuple(s for s, p in zip(specs, call.positions, strict=True) if p is not None)
+    if len(specs) != len(taken):
+        return in_specs
+    found = [None] * len(call.arguments)
+    for position, spec in zip(taken, specs, strict=True):
+        found[position] = spec
+    return tuple(found)
 
 
 def _donation(given: tuple[int, ...], jitted: tuple[int, ...]) -> tuple[tuple[int, ...], list[str]]:

@@ -16,7 +16,7 @@ from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.jaxprs import has_callbacks
 from shardviz.core.backend.partitioner import ONE_DEVICE, compile_with_dump
-from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, in_context, trace
+from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hlo.collectives import read_collectives
@@ -118,7 +118,7 @@ def lower(
     """
     traced = program if isinstance(program, Traced) else trace(program, _required(mesh))
     begun = time.perf_counter()
-    with in_context(traced.mesh):
+    with traced.context():
         kinds = {} if platforms is None else {"lowering_platforms": tuple(platforms)}
         stage = traced.stage.lower(**kinds)
     if change is not None:

@@ -36,6 +36,7 @@ from shardviz.core.backend.jaxprs import (
     single_device_effects,
 )
 from shardviz.core.backend.layout_checks import output_layouts, shards_check, spec_checks
+from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
@@ -88,7 +89,8 @@ class Execution:
     def follow(self, steps: Callable[[], Any]) -> None:
         """Runs the steps; whatever they raise becomes the error of the report."""
         try:
-            steps()
+            with separate_caches():  # also of what makes, places and compares values
+                steps()
         except Cancelled as when:
             self.note(error=Failure("cancelled", f"Cancelled {when}."))
         except Failed as failed:
@@ -132,7 +134,7 @@ class Execution:
         self.ids = dict(zip(self.devices, names, strict=True))
         self.enter("trace")
         traced = self.traced()
-        self.note(effects=traced.effects)
+        self.note_traced(traced)
         self.refuse_effects(traced)
         self.enter("lower")
         lowered = self.lowered(traced)
@@ -140,6 +142,10 @@ class Execution:
         executable = self._executable(lowered, cache)
         self.note_executable(lowered, executable)
         return lowered, executable
+
+    def note_traced(self, traced: Traced) -> None:
+        """Adds what tracing found out to the report."""
+        self.note(effects=traced.effects, notes=(*self.report.notes, *traced.notes))
 
     def traced(self) -> Traced:
         """The program, traced on the mesh."""

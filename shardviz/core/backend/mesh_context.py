@@ -6,16 +6,21 @@ meshes of one shape, and only compiled again.
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import re
+import sys
 import threading
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from shardviz.core.backend.axis_names import check_axis_names
-from shardviz.core.backend.bridge import adopt_mesh, to_jax
+from shardviz.core.backend.bridge import adopt_mesh, check_axis_names, to_jax
+from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import failure
 from shardviz.core.backend.jax_events import jax_cache_events
 from shardviz.core.errors import ProgramError, ShardvizError
@@ -87,6 +92,234 @@ def _jax_mesh_module() -> Any:
     except ImportError:
         return None
     return mesh
+
+
+# No mesh at all: every operation then takes the mesh of its operands.
+NO_MESH = AbstractMesh((), ())
+
+
+@contextlib.contextmanager
+def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
+    """Traces and lowers with this mesh in context, in place of what `jax.set_mesh` set.
+
+    >>> with in_context(AbstractMesh((4,), ("data",))):
+    ...     jax.sharding.get_abstract_mesh().axis_names
+    ('data',)
+    """
+    # Functions may name mesh axes without a mesh: with_sharding_constraint(x, P("data")).
+    if isinstance(mesh, Mesh):
+        with jax.set_mesh(mesh):
+            yield
+    else:
+        # A mesh that was set before lowers for its own devices, and refuses one of another size.
+        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
+            yield
+
+
+def context_of(recorded: MeshContext | None) -> MeshContext:
+    """The context to trace in: that of this call, or what was in force when the program was made.
+
+    Args:
+        recorded: the context that the program was made in; None for none.
+    """
+    here = mesh_context()
+    return here if recorded is None or here.in_force != "none" else recorded
+
+
+def is_set(context: MeshContext) -> bool:
+    """Whether `jax.set_mesh` or `use_abstract_mesh` has set a mesh.
+
+    >>> is_set(MeshContext())
+    False
+    """
+    return context.in_force in ("set_mesh", "abstract mesh")
+
+
+@contextlib.contextmanager
+def as_in(context: MeshContext, mesh: Mesh | AbstractMesh, own: MeshSpec) -> Iterator[None]:
+    """Traces and lowers as in the user's context, on the mesh of a program.
+
+    Args:
+        context: the user's context.
+        mesh: the jax mesh that the program is traced on; it takes the place of the user's.
+        own: the mesh of the program.
+    """
+    if is_set(context):
+        with in_context(mesh):
+            yield
+    elif context.in_force == "none" or _is_entered(context, own):
+        yield
+    else:
+        devices = mesh if isinstance(mesh, Mesh) else mesh_of_names(own)
+        with contextlib.ExitStack() as entered:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", DeprecationWarning)  # the user wrote it
+                entered.enter_context(devices)
+            yield
+
+
+def _is_entered(context: MeshContext, own: MeshSpec) -> bool:
+    """Whether this thread is inside `with mesh:` of a mesh with the axes of the program's."""
+    innermost = context.legacy[-1]
+    return _axes(innermost) == _axes(own) and _legacy([])[-1:] == (innermost,)
+
+
+def _axes(mesh: MeshSpec) -> tuple[Any, ...]:
+    return mesh.axis_names, mesh.axis_sizes
+
+
+def other_mesh_note(context: MeshContext, own: MeshSpec) -> str:
+    """A note where a mesh is in force with other axes than the program's, or `""`.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> other_mesh_note(MeshContext(current=make_mesh(x=2)), make_mesh(data=4))
+    'jax.set_mesh has the mesh x=2 here; the program is traced with its own, data=4, in its place.'
+    """
+    there = context.mesh
+    if there is None or (*_axes(there), there.axis_types) == (*_axes(own), own.axis_types):
+        return ""
+    what = {"with mesh": "`with mesh:`", "abstract mesh": "jax.sharding.use_abstract_mesh"}
+    first, second = (
+        (there, own)
+        if _axes(there) != _axes(own)
+        else (f"{there} with {there.axis_types[0]} axes", f"with {own.axis_types[0]} axes")
+    )
+    return (
+        f"{what.get(context.in_force, 'jax.set_mesh')} has the mesh {first} here; the program is"
+        f" traced with its own, {second}, in its place."
+    )
+
+
+_WANTS_MESH = re.compile(
+    r"non-empty mesh|mesh cannot be empty|in mesh: \(\)|mesh context|context mesh|set_mesh",
+    re.IGNORECASE,
+)
+
+
+def wants_mesh(error: BaseException) -> bool:
+    """Whether a function was refused because no mesh is in context, by jax or by a library.
+
+    >>> wants_mesh(ValueError("The context mesh cannot be empty. Use `jax.set_mesh(mesh)`"))
+    True
+    """
+    return not isinstance(error, ShardvizError) and bool(_WANTS_MESH.search(str(error)))
+
+
+@contextlib.contextmanager
+def apart() -> Iterator[None]:
+    """Within, jax traces, lowers and compiles so that no later call of the user's finds it.
+
+    >>> body = jax.shard_map(lambda x: x, in_specs=jax.P("x"), out_specs=jax.P("x"))
+    >>> with apart(), in_context(AbstractMesh((2,), ("x",))):
+    ...     traced = jax.jit(body).trace(jax.ShapeDtypeStruct((8,), "float32"))
+    >>> with in_context(AbstractMesh((4,), ("x",))):  # jax itself has bound it to the first mesh
+    ...     jax.eval_shape(body, jax.ShapeDtypeStruct((8,), "float32")).shape
+    (8,)
+    """
+    with separate_caches(), _unbound_shard_maps():
+        yield
+
+
+_SHARD_MAP, _CHECKS = "jax._src.shard_map", "_shmap_checks"
+_binding = threading.Lock()  # held while the hook comes and goes, never while jax traces
+_bound: dict[int, list[tuple[Any, Any]]] = {}  # by thread: variables and their first values
+
+
+@contextlib.contextmanager
+def _unbound_shard_maps() -> Iterator[None]:
+    """Takes back that jax binds a `shard_map` without a mesh to the first mesh that it meets.
+
+    It does so in a variable of the function itself, which outlives every cache: calls in another
+    context are then refused. The private `_shmap_checks` is called with None before that happens.
+    """
+    module, thread = sys.modules.get(_SHARD_MAP), threading.get_ident()
+    if not hasattr(module, _CHECKS) or thread in _bound:
+        yield
+        return
+    with _binding:
+        if not _bound:
+            setattr(module, _CHECKS, _noting(getattr(module, _CHECKS)))
+        _bound[thread] = []
+    try:
+        yield
+    finally:
+        with _binding:
+            found = _bound.pop(thread)
+            if not _bound:
+                setattr(module, _CHECKS, getattr(module, _CHECKS).__wrapped__)
+        for cell, value in found:
+            cell.cell_contents = value
+
+
+def _noting(checks: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(checks)
+    def noting(mesh: Any, *args: Any, **kwargs: Any) -> Any:
+        if mesh is None and (found := _bound.get(threading.get_ident())) is not None:
+            found.extend(_cells(sys._getframe(1)))
+        return checks(mesh, *args, **kwargs)
+
+    return noting
+
+
+def _cells(frame: Any) -> list[tuple[Any, Any]]:
+    """The variables that a frame of `shard_map` shares with its function, and their values."""
+    around = frame.f_back
+    while around is not None and around.f_code.co_filename.endswith("traceback_util.py"):
+        fn = around.f_locals.get("fun")  # jax's wrapper that filters tracebacks
+        if getattr(fn, "__code__", None) is frame.f_code:
+            names = zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
+            return [(c, c.cell_contents) for name, c in names if name in ("mesh", "axis_names")]
+        around = around.f_back
+    return []
+
+
+_OWN_CACHES = "shardviz"
+
+
+@contextlib.contextmanager
+def separate_caches() -> Iterator[None]:
+    """Within, jax's caches are apart from those that the user's calls find.
+
+    jax keeps the trace of every jitted function that it meets, by the function, its arguments and
+    the settings in force. A `shard_map` in it may be bound to the mesh that was in sight. One of
+    these settings is nothing but such a key: the meshes that `with mesh:` has entered.
+
+    >>> twice = jax.jit(lambda x: 2 * x)
+    >>> with separate_caches():
+    ...     traced = twice.trace(1.0)
+    >>> with jax_cache_events() as events:
+    ...     result = twice(1.0)
+    >>> events.traces
+    1
+    """
+    key: Any = getattr(_jax_config_module(), "mesh_context_manager", None)
+    if not (hasattr(key, "swap_local") and isinstance(getattr(key, "value", None), tuple)):
+        with _public_key()(_OWN_CACHES):
+            yield
+        return
+    if _OWN_CACHES in key.value:
+        yield
+        return
+    before = key.swap_local((*key.value, _OWN_CACHES))
+    try:
+        yield
+    finally:
+        key.set_local(before)
+
+
+@functools.cache
+def _public_key() -> Any:
+    # Public, but making one makes jax compile everything again once.
+    return jax.make_user_context(None)
+
+
+def _jax_config_module() -> Any:
+    """The private module of JAX whose keys of caches are read here."""
+    try:
+        from jax._src import config
+    except ImportError:
+        return None
+    return config
 
 
 _STAGES = ("trace", "lower", "compile")

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 
-from shardviz.core.backend.axis_names import check_lowered_names
+from shardviz.core.backend.bridge import check_lowered_names
 from shardviz.core.backend.folders import dump_root, make_folder, remove_folder
 from shardviz.core.format import bytes_text
 

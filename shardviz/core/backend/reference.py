@@ -45,7 +45,7 @@ def checks(
     """
     if not results:
         return ()
-    if reason := _why_not_comparable(program, lowered, devices):
+    if reason := _why_not_comparable(program, lowered, devices) or _elsewhere(inputs):
         return (Check(_TITLE, None, reason),)
     single = unsharded(program)
     try:
@@ -92,6 +92,16 @@ def _why_not_comparable(program: Program, lowered: Lowered, devices: Sequence[An
     return _too_big(Memory(arguments=size), devices)
 
 
+def _elsewhere(inputs: Inputs) -> str | None:
+    leaves = [v for v in inputs.leaves or () if isinstance(v, jax.Array)]
+    if all(leaf.is_fully_addressable for leaf in leaves):
+        return None
+    return (
+        "Not compared: the values are spread over several processes, and no process has all of"
+        " them. Without values, sv.run makes some up that each process has."
+    )
+
+
 def _compared(
     compile_on: Callable[[Mesh], Executable],
     program: Program,
@@ -101,7 +111,7 @@ def _compared(
     inputs: Inputs,
     results: Sequence[jax.Array],
 ) -> tuple[Check, ...]:
-    mesh = mesh_of(devices[:1], program.mesh)
+    mesh = mesh_of(_first_here(devices), program.mesh)
     make = functools.partial(compile_on, mesh)
     # Kept with the executable: the same text is the same function.
     single = executable.reference(make) if lowered.cacheable else make()
@@ -126,6 +136,12 @@ def _compared(
         for i, output in enumerate(lowered.traced.outputs)
     )
     return tuple(map(_undecided, found)) if lowered.manual else found
+
+
+def _first_here(devices: Sequence[Any]) -> list[Any]:
+    """The first of the devices that belongs to this process; each process compares by itself."""
+    here = [d for d in devices if d.process_index == jax.process_index()]
+    return (here or list(devices))[:1]
 
 
 def _undecided(check: Check) -> Check:

@@ -19,8 +19,9 @@ import inspect
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -29,9 +30,20 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shardviz.core.backend.arguments import as_spec, leaves_with_paths, path_name, spread, unique
 from shardviz.core.backend.bridge import jax_dtype
-from shardviz.core.backend.failures import source_of
+from shardviz.core.backend.calls import BoundCall
+from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.jaxprs import device_meshes_in, effect_names, mesh_of_value, meshes_in
-from shardviz.core.errors import ProgramError
+from shardviz.core.backend.mesh_context import (
+    NO_MESH,
+    apart,
+    as_in,
+    context_of,
+    in_context,
+    is_set,
+    other_mesh_note,
+    wants_mesh,
+)
+from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.layout import lay_out
@@ -98,28 +110,6 @@ def transposed(order: list[int], other: list[int]) -> str:
 def _shown(ids: list[int]) -> str:
     more = f", … {len(ids) - MAX_SHOWN:,} more" if len(ids) > MAX_SHOWN else ""
     return ", ".join(map(str, ids[:MAX_SHOWN])) + more
-
-
-# No mesh at all: every operation then takes the mesh of its operands.
-NO_MESH = AbstractMesh((), ())
-
-
-@contextlib.contextmanager
-def in_context(mesh: Mesh | AbstractMesh) -> Iterator[None]:
-    """Traces and lowers with this mesh in context, in place of what `jax.set_mesh` set.
-
-    >>> with in_context(AbstractMesh((4,), ("data",))):
-    ...     jax.sharding.get_abstract_mesh().axis_names
-    ('data',)
-    """
-    # Functions may name mesh axes without a mesh: with_sharding_constraint(x, P("data")).
-    if isinstance(mesh, Mesh):
-        with jax.set_mesh(mesh):
-            yield
-    else:
-        # A mesh that was set before lowers for its own devices, and refuses one of another size.
-        with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
-            yield
 
 
 @dataclass
@@ -269,6 +259,8 @@ class Traced:
         out_tree: how the leaves form what the function returns.
         seconds: how long it took.
         out_specs: one Spec a leaf of the result, or None where the compiler chooses.
+        notes: what the user should know about how it was traced.
+        around: enters the context that it was traced in.
     """
 
     program: Program
@@ -279,19 +271,104 @@ class Traced:
     out_tree: Any
     seconds: float
     out_specs: tuple[Spec | None, ...] = ()
+    notes: tuple[str, ...] = ()
+    around: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
+
+    @contextlib.contextmanager
+    def context(self) -> Iterator[None]:
+        """The context to lower it in; nothing of it is left in jax's caches.
+
+        It is the one that it was traced in. Without devices jax asks for a mesh in context, too.
+        """
+        around = self.around
+        if isinstance(self.mesh, AbstractMesh):
+            around = functools.partial(in_context, self.mesh)
+        with apart(), around():
+            yield
 
 
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
-    """Traces a program on a jax mesh, which is also the mesh in context while it is traced.
+    """Traces a program on a jax mesh, in the context that the user's own call would have.
+
+    Where jax refuses it because no mesh is in context, it is traced with that mesh in context, and
+    a note says so. So does one where Python reads a number in the arguments while it is traced, as
+    in `if train:`: it is static then.
 
     Raises:
         ProgramError: for an array that cannot be laid out, output specs that do not fit, or a mesh
             inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
+    read: Exception
+    try:
+        return _in_users_context(program, mesh)
+    except _READS_NUMBERS as error:
+        read = error
+    for kinds in (bool, int), (bool, int, float, complex):
+        fixed = None
+        if isinstance(program.fn, BoundCall):
+            fixed = program.fn.with_static_numbers(kinds)
+        if fixed is None:
+            continue
+        fn, names = fixed
+        with contextlib.suppress(*_READS_NUMBERS):
+            traced = _in_users_context(program.replace(fn=fn), mesh)
+            note = (
+                f"{listed(names, 'and')} {'is' if len(names) == 1 else 'are'} static here, since"
+                f" Python reads a number while it traces; jax.jit needs static_argnames={names!r}."
+            )
+            return replace(traced, program=program, notes=(note, *traced.notes))
+    raise read
+
+
+# What jax raises where Python asks a traced number for its value.
+_READS_NUMBERS = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
+
+
+def _in_users_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
+    context = context_of(program.context)
+    note = other_mesh_note(context, program.mesh)
+    if is_set(context):
+        return _with_mesh(program, mesh, note)
+    around = functools.partial(as_in, context, mesh, program.mesh)
     conflict = MeshConflict(mesh.abstract_mesh)
     try:
-        return _traced(program, mesh, mesh, conflict)
+        traced = _traced(program, mesh, around, conflict, note)
+        if not _asks_when_lowered(traced):
+            return traced
+        without: Exception = ValueError("Please enter your `jit` into a mesh context.")
+    except (ShardvizError, *_READS_NUMBERS):
+        raise
+    except Exception as error:  # noqa: BLE001  a user's function may raise anything
+        without = error
+    words = in_words(without)
+    note = f"Traced with the program's mesh in context, as under jax.set_mesh: without it, {words}"
+    try:
+        # jax does not always say that it wants one, as for what Explicit axes allow.
+        return _with_mesh(program, mesh, note)
+    except Exception as error:
+        if wants_mesh(without) or isinstance(error, ShardvizError):
+            raise
+        raise without from None
+
+
+def _asks_when_lowered(traced: Traced) -> bool:
+    """Whether jax asks for a mesh in context later: for Explicit axes and no argument in use."""
+    jaxpr = traced.stage.jaxpr.jaxpr
+    if not any("Explicit" in str(getattr(v.aval, "sharding", "")) for v in jaxpr.outvars):
+        return False
+    used = {id(v) for v in jaxpr.outvars}
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(v) in used for v in equation.outvars):
+            used |= {id(v) for v in equation.invars}
+    return not any(id(v) in used for v in jaxpr.invars)
+
+
+def _with_mesh(program: Program, mesh: Mesh | AbstractMesh, note: str) -> Traced:
+    """A program traced with its mesh in context."""
+    conflict = MeshConflict(mesh.abstract_mesh)
+    try:
+        return _traced(program, mesh, functools.partial(in_context, mesh), conflict, note)
     except ValueError:
         refuse_other_axes(conflict, program.mesh)
         if conflict.named is None:
@@ -301,26 +378,28 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     again = own if isinstance(mesh, AbstractMesh) else mesh
     conflict = MeshConflict(own)
     try:
-        return _traced(program, again, own, conflict)
+        return _traced(program, again, functools.partial(in_context, own), conflict, note)
     except ValueError:
         if conflict.named is None:
             raise
-    return _traced(program, again, NO_MESH, conflict)  # it names several, as jax allows without one
+    # It names several, as jax allows without one.
+    return _traced(program, again, functools.partial(in_context, NO_MESH), conflict, note)
 
 
 def _traced(
     program: Program,
     mesh: Mesh | AbstractMesh,
-    context: Mesh | AbstractMesh,
+    around: Callable[[], AbstractContextManager[None]],
     conflict: MeshConflict,
+    note: str,
 ) -> Traced:
-    """A program traced on a mesh, in the context of one."""
+    """A program traced on a mesh, in a context."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = _Results(program)
     flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
-    with in_context(context):
+    with apart(), around():
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
         specs = results.specs()
         if any(spec is not None for spec in specs):
@@ -335,7 +414,10 @@ def _traced(
     )
     seconds = time.perf_counter() - begun
     effects = effect_names(stage)
-    return Traced(program, mesh, stage, effects, outputs, results.tree, seconds, specs)
+    notes = tuple(filter(None, (note, results.note)))
+    return Traced(
+        program, mesh, stage, effects, outputs, results.tree, seconds, specs, notes, around
+    )
 
 
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
@@ -354,7 +436,8 @@ def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.Sh
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
         sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
-        structs.append(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding))
+        weak = array.weak_type
+        structs.append(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak))
     return structs
 
 
@@ -364,13 +447,17 @@ def placed_spec(spec: Spec) -> Spec:
 
 
 def donated_leaves(program: Program) -> tuple[int, ...]:
-    """The positions, among the leaves, of arguments whose memory may be reused."""
+    """The positions, among the leaves, of arguments whose memory may be reused.
+
+    That of a `jax.Ref` always is: its last value takes the place of its first.
+    """
     donate = tuple(program.options.get("donate", ()))
-    if program.tree is None or not donate:
-        return donate
-    sizes = [child.num_leaves for child in program.tree.children()]
-    starts = [sum(sizes[:i]) for i in range(len(sizes))]
-    return tuple(starts[a] + i for a in donate for i in range(sizes[a]))
+    refs = program.fn.refs if isinstance(program.fn, BoundCall) else ()
+    if program.tree is not None and donate:
+        sizes = [child.num_leaves for child in program.tree.children()]
+        starts = [sum(sizes[:i]) for i in range(len(sizes))]
+        donate = tuple(starts[a] + i for a in donate for i in range(sizes[a]))
+    return tuple(sorted({*donate, *refs})) if refs else donate
 
 
 class _Results:
@@ -381,17 +468,27 @@ class _Results:
         self.tree: Any = None
         self.names: list[str] = []
         self.shapes: list[tuple[int, ...]] = []
+        self.note = ""
+        self._own: Any = None
 
-    def take(self, result: Any) -> tuple[Any, ...]:
-        """The leaves of what the function returned."""
-        paths, self.tree = leaves_with_paths(result)
+    def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The leaves of what the function returned, then those of arguments that it changed."""
+        paths, self._own = leaves_with_paths(result)
+        self.tree = self._own
         taken: set[str] = set()
         self.names = []
         for path, _, _ in paths:
             taken.add(name := unique(path_name("output", path), taken))
             self.names.append(name)
-        self.shapes = [getattr(leaf, "shape", ()) for _, leaf, _ in paths]
-        return tuple(leaf for _, leaf, _ in paths)
+        leaves = [leaf for _, leaf, _ in paths]
+        if changed:
+            leaves += changed.values()
+            self.names += [unique(f"{name} (changed)", taken) for name in changed]
+            self.tree = jax.tree.structure((result, dict.fromkeys(changed, 0)))
+            if isinstance(self.program.fn, BoundCall):
+                self.note = self.program.fn.change_note(list(changed))
+        self.shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
+        return tuple(leaves)
 
     def specs(self) -> tuple[Spec | None, ...]:
         """One Spec a leaf, from the program's `out_specs`, checked against it.
@@ -399,8 +496,10 @@ class _Results:
         Raises:
             ProgramError: for specs that are no prefix of the results, or do not fit one of them.
         """
-        full = self.tree.unflatten(range(len(self.names)))
-        given = spread(self.program.out_specs, full, "out_specs", self.names)
+        own = self._own.num_leaves
+        full = self._own.unflatten(range(own))
+        given = spread(self.program.out_specs, full, "out_specs", self.names[:own])
+        given += [None] * (len(self.names) - own)
         specs = [as_spec(spec) for spec in given]
         for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
             try:
@@ -418,9 +517,12 @@ def _flat(program: Program, results: _Results) -> Callable[..., Any]:
     fn, tree = program.fn, program.tree
 
     def flat(*leaves: Any) -> tuple[Any, ...]:
-        return results.take(fn(*(leaves if tree is None else tree.unflatten(leaves))))
+        arguments = leaves if tree is None else tree.unflatten(leaves)
+        if isinstance(fn, BoundCall):
+            return results.take(*fn.call(arguments))
+        return results.take(fn(*arguments), {})
 
-    functools.update_wrapper(flat, fn, updated=())
+    functools.update_wrapper(flat, fn.fn if isinstance(fn, BoundCall) else fn, updated=())
     # jax names arguments in its messages, and operations of the compiler after arguments.
     only = inspect.Parameter.POSITIONAL_ONLY
     parameters = [inspect.Parameter(name, only) for name in flat_names(program)]

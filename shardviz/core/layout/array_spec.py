@@ -48,6 +48,8 @@ class ArraySpec(Displayed):
         spec: a PartitionSpec of its own, which wins over any rules; or None.
         memory_kind: which memory of a device holds it, as jax names it (`"pinned_host"`); None for
             the device's own.
+        weak_type: whether jax may change its type to that of the arrays it meets, as of a Python
+            number.
 
     Raises:
         LayoutError: for a shape or dtype that no array has.
@@ -63,6 +65,7 @@ class ArraySpec(Displayed):
     dtype: str = "float32"
     spec: Spec | None = None
     memory_kind: str | None = None
+    weak_type: bool = False
 
     def __post_init__(self) -> None:
         put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
@@ -117,6 +120,7 @@ class ArraySpec(Displayed):
         names = f", {format_names(self.logical)!r}" if self.logical is not None else ""
         spec = f", spec={self.spec}" if self.spec is not None else ""
         kind = f", memory_kind={self.memory_kind!r}" if self.memory_kind is not None else ""
+        kind += ", weak_type=True" if self.weak_type else ""
         return f"ArraySpec({self.name!r}, {self.shape}{names}, dtype={self.dtype!r}{spec}{kind})"
 
 

@@ -233,6 +233,7 @@ class MeshSpec(Displayed):
         put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
         put("axis_names", names)
         put("axis_sizes", sizes)
+        put("_typed", bool(self.axis_types))
         put("axis_types", checked_types(self.axis_types, names))
         put("_plain", self.device_ids is None)
         put("_one_host", self.process_indices is None)
@@ -250,6 +251,11 @@ class MeshSpec(Displayed):
         ids.flags.writeable = False
         object.__setattr__(self, "device_ids", ids)
         return ids
+
+    @property
+    def has_chosen_types(self) -> bool:
+        """Whether the types of the axes were chosen, and are not those by default."""
+        return self._typed  # type: ignore[attr-defined]
 
     @cached_property
     def size(self) -> int:

@@ -13,6 +13,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown, suggestion
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.resolution import Request, requests
 from shardviz.core.layout.rules import Dialect, Rules
 
@@ -47,6 +48,8 @@ class Program(Displayed):
         options: compiler options, by name; `donate` holds the positions of donated arguments.
         name: the name shown for it.
         notes: what the user should know about how it was made; plans and reports begin with them.
+        context: which mesh was in force where it was made, as by `jax.set_mesh`; None for none. It
+            is traced as there, unless a mesh is in force where it is planned, compiled or run.
 
     Raises:
         ProgramError: if the parts do not fit together.
@@ -62,6 +65,7 @@ class Program(Displayed):
     options: Mapping[str, Any] = field(default_factory=dict)
     name: str = ""
     notes: tuple[str, ...] = ()
+    context: MeshContext | None = None
 
     def __post_init__(self) -> None:
         put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
@@ -81,6 +85,9 @@ class Program(Displayed):
     def replace(self, **changes: Any) -> Program:
         """A copy with some parts changed, checked again.
 
+        On a mesh whose axis types are not said, axes keep the types that they have here, and new
+        ones get the type that all axes have here: `sv.mesh` alone makes Auto axes.
+
         >>> from shardviz.core.layout.mesh import make_mesh
         >>> program = Program(abs, (ArraySpec("x", (8,)),), make_mesh(data=4))
         >>> program.replace(mesh=make_mesh(data=8)).mesh.size
@@ -93,6 +100,8 @@ class Program(Displayed):
         for name in changes:
             if name not in known:
                 raise ProgramError(f"A program has no part {shown(name)}.{suggestion(name, known)}")
+        if isinstance(mesh := changes.get("mesh"), MeshSpec) and not mesh.has_chosen_types:
+            changes["mesh"] = _typed_alike(mesh, self.mesh)
         return replace(self, **changes)
 
     @cached_property
@@ -107,6 +116,15 @@ class Program(Displayed):
 
     def __repr__(self) -> str:
         return f"Program({self.name}: {plural(len(self.arrays), 'array')} on {self.mesh})"
+
+
+def _typed_alike(mesh: MeshSpec, old: MeshSpec) -> MeshSpec:
+    """A mesh with the axis types of another one."""
+    kinds = set(old.axis_types)
+    other = kinds.pop() if len(kinds) == 1 else "Auto"
+    known = dict(zip(old.axis_names, old.axis_types, strict=True))
+    types = tuple(known.get(name, other) for name in mesh.axis_names)
+    return mesh if types == mesh.axis_types else replace(mesh, axis_types=types)
 
 
 def differences(old: Program, new: Program) -> tuple[str, ...]:

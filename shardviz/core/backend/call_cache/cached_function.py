@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from shardviz.core.backend.axis_names import check_lowered_names
+from shardviz.core.backend.bridge import check_lowered_names
 from shardviz.core.backend.call_cache.signature import (
     ArrayImpl,
     Contexts,

@@ -15,6 +15,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.backend.arguments import program_arrays
 from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.build_program import build_program
+from shardviz.core.backend.calls import BoundCall, read_call
 from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.jaxprs import (
     JaxprOperation,
@@ -32,15 +33,16 @@ from shardviz.core.backend.jaxprs import (
     single_device_effects,
     without_sets,
 )
+from shardviz.core.backend.mesh_context import apart
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import mesh_to_lower_on
-from shardviz.core.backend.tracing import in_context, trace
+from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.program.effects import Effects, EffectToken, EffectUse, HostCall, Refusal
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, function_name
 
 _MAIN = re.compile(r"func\.func public @main\((.*)\{$", re.MULTILINE)
 _TOKEN = re.compile(r"!stablehlo\.token|tensor<0xi1>")
@@ -99,12 +101,12 @@ _RETURNING = ("pure_callback", "io_callback")
 _REFS = ("RefEffect", "ReadEffect", "WriteEffect", "AccumEffect", "InternalMutableArrayEffect")
 
 
-def predict(thing: Any, *args: Any) -> Effects:
+def predict(thing: Any, *args: Any, **keywords: Any) -> Effects:
     """The effects of a program or function, and on how many devices it may run.
 
     Args:
         thing: a Program, or a function.
-        *args: for a function, what it takes: arrays, `ShapeDtypeStruct`s, ArraySpecs, or pytrees.
+        *args, **keywords: for a function, what it takes, as in `sv.program`.
 
     Raises:
         ProgramError: for what is neither, and for arguments that are no arrays.
@@ -118,10 +120,10 @@ def predict(thing: Any, *args: Any) -> Effects:
     (True, False)
     """
     if isinstance(thing, Program):
-        if args:
+        if args or keywords:
             raise ProgramError(
                 "A program brings its arguments; got"
-                f" {len(args)} more. Give sv.effects the program only."
+                f" {len(args) + len(keywords)} more. Give sv.effects the program only."
             )
         return _of_program(thing)
     if not callable(thing):
@@ -129,12 +131,12 @@ def predict(thing: Any, *args: Any) -> Effects:
             f"Effects are those of a program or a function; got {shown(thing)}. Give what"
             " sv.program made, or a function and what it takes."
         )
-    arrays, tree, mesh = program_arrays(args, thing)
-    if mesh is not None:
-        return _of_program(
-            build_program(thing, args, mesh, None, Dialect.LINEN, None, None, (), "")
-        )
-    return _of_function(thing, arrays, tree)
+    call = read_call(thing, args, keywords)
+    arrays, tree, mesh = program_arrays(call.arguments, call.fn, names=call.names)
+    if mesh is None:
+        return _of_function(call.fn, arrays, tree)
+    program = build_program(thing, args, mesh, None, Dialect.LINEN, None, None, (), "", keywords)
+    return _of_program(program)
 
 
 def _of_program(program: Program) -> Effects:
@@ -151,18 +153,18 @@ def _of_program(program: Program) -> Effects:
     count = program.mesh.size
     refused = refusal_on(single_device_effects(traced.stage.jaxpr.effects), count)
     if refused is None and isinstance(mesh, Mesh):
-        return _with_tokens(known, lambda: _lower(traced.stage, mesh), count, host_results)
+        return _with_tokens(known, lambda: _lower(traced), count, host_results)
     # jax cannot lower it on this mesh. Lowered for one device, it has the same tokens.
     single = unsharded(program)
     with contextlib.suppress(Exception):  # a function may be made for many devices only
         one = _mesh_to_trace_on(single)
-        stage = trace(single, one).stage
-        return _with_tokens(known, lambda: _lower(stage, one), 1, host_results)
+        alone = trace(single, one)
+        return _with_tokens(known, lambda: _lower(alone), 1, host_results)
     return known
 
 
 def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any) -> Effects:
-    known = Effects(getattr(fn, "__name__", "program"))
+    known = Effects(function_name(fn.fn if isinstance(fn, BoundCall) else fn))
 
     @functools.wraps(fn)  # a new one every time: jax keeps what it traced by function
     def fresh(*args: Any) -> Any:
@@ -171,14 +173,16 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
     structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
     args = structs if tree is None else tree.unflatten(structs)
     try:
-        stage = jax.jit(fresh).trace(*args)
+        with apart():
+            stage = jax.jit(fresh).trace(*args)
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         return replace(known, refused=Refusal("trace", in_our_words(error)))
     known = replace(_read(known, stage.jaxpr), fixed=named_device_count(stage.jaxpr))
     count = known.fixed or 1
     if refusal_on(single_device_effects(stage.jaxpr.effects), count):
         return known
-    return _with_tokens(known, stage.lower, count)
+    with apart():
+        return _with_tokens(known, stage.lower, count)
 
 
 def _read(known: Effects, jaxpr: Any) -> Effects:
@@ -242,9 +246,9 @@ def _with_tokens(
     return replace(known, tokens=read_tokens(text), lowered_for=count, host_only=host_only)
 
 
-def _lower(stage: Any, mesh: Mesh | AbstractMesh) -> Any:
-    with in_context(mesh):
-        return stage.lower(lowering_platforms=("cpu",))
+def _lower(traced: Traced) -> Any:
+    with traced.context():
+        return traced.stage.lower(lowering_platforms=("cpu",))
 
 
 def _mesh_to_trace_on(program: Program) -> Mesh | AbstractMesh:

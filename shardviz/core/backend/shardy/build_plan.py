@@ -15,6 +15,7 @@ from typing import Any
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
+from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
@@ -25,7 +26,6 @@ from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import (
     Traced,
-    in_context,
     placed_spec,
     refuse_other_meshes,
     trace,
@@ -67,7 +67,8 @@ def plan_program(program: Program) -> Plan:
         )
     run = _PlanRun(program)
     try:
-        run.run()
+        with separate_caches():
+            run.run()
     except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
         run.fail(error)
     return run.plan
@@ -96,7 +97,8 @@ class _PlanRun:
         self.stage = "trace"
         traced = trace(self.program, self.mesh)
         refuse_other_meshes(traced.stage.jaxpr, self.program.mesh)
-        self.plan = replace(self.plan, trace_s=traced.seconds)
+        notes = (*self.program.notes, *traced.notes)
+        self.plan = replace(self.plan, trace_s=traced.seconds, notes=notes)
         if words := self._refusal(traced):
             self.stage = "program"
             raise ProgramError(words)
@@ -147,7 +149,7 @@ class _PlanRun:
         return (*arguments, *used.values(), *(op for op in ops if op.kind != "argument"))
 
     def _notes(self, ops: Sequence[PlannedOp], note: str) -> tuple[str, ...]:
-        mesh, notes = self.program.mesh, [*self.program.notes, *filter(None, [note])]
+        mesh, notes = self.program.mesh, [*self.plan.notes, *filter(None, [note])]
         single = [a for a, n in zip(mesh.axis_names, mesh.axis_sizes, strict=True) if n == 1]
         if single:
             many = len(single) > 1
@@ -231,7 +233,7 @@ def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
 
 
 def _module(traced: Traced, platform: str) -> Any:
-    with in_context(traced.mesh):
+    with traced.context():
         return traced.stage.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
 
 

@@ -131,7 +131,7 @@ class WorkerClient:
         execution = self.execution
         execution.enter("trace")
         self.traced = trace_for_export(execution.program)
-        execution.note(effects=self.traced.effects)
+        execution.note_traced(self.traced)
         execution.refuse_effects(self.traced)
         execution.enter("lower")
         begun, topology = time.perf_counter(), self.target.topology

@@ -1,0 +1,274 @@
+"""What a call becomes in a program: refs, states, static arguments, donation and values."""
+
+from __future__ import annotations
+
+import functools
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import shardviz as sv
+from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.jax_events import jax_cache_events
+from shardviz.core.backend.numeric_checks import values_check
+from shardviz.core.backend.reference import _first_here
+from shardviz.core.backend.tracing import donated_leaves, trace
+from shardviz.gallery import programs
+from tests.program.ways import x
+
+
+def adds_up(total, x):
+    total[...] = total[...] + x.sum(0)
+    return x * 2
+
+
+def test_a_ref_is_the_program_that_jax_lowers():
+    total = jax.new_ref(jnp.zeros(4))
+    program = sv.program(adds_up, total, x(), mesh="data=2", in_specs=(None, "data"))
+    traced = trace(program, abstract_mesh(program.mesh))
+    with traced.context():
+        ours = traced.stage.lower(lowering_platforms=("cpu",))
+    theirs = jax.jit(adds_up).lower(total, x())
+    assert donated_leaves(program) == (0,)
+    for part in ("stablehlo.reduce", "stablehlo.add", "stablehlo.multiply"):
+        assert ours.as_text().count(part) == theirs.as_text().count(part) > 0
+    assert [c.kind for c in sv.plan(program).collectives] == ["all-reduce"]
+    aliased = theirs.compile().memory_analysis().alias_size_in_bytes
+    assert sv.compile(program, "attached").memory.aliased == aliased == 16
+
+
+REFS = {
+    "by keyword": lambda ref: ((x(),), {"total": ref}),
+    "by position": lambda ref: ((ref, x()), {}),
+}
+
+
+@pytest.mark.parametrize("how", REFS.values(), ids=REFS)
+def test_a_ref_runs_and_its_last_value_is_a_result(how):
+    def step(*args, **kwargs):
+        return (lambda total, x: adds_up(total, x))(*args, **kwargs)
+
+    named = lambda x, total: adds_up(total, x)  # noqa: E731
+    ref = jax.new_ref(jnp.zeros(4))
+    args, kwargs = how(ref)
+    program = sv.program(named if kwargs else adds_up, *args, mesh="data=2", **kwargs)
+    report = sv.run(program, target="attached")
+    assert report.error is None
+    result, changed = report.outputs
+    assert result.shape == (8, 4)
+    assert list(changed) == ["total"]
+    assert np.array_equal(ref[...], np.zeros(4))  # the user's own is as it was
+
+
+def test_refs_in_a_tree():
+    refs = {"a": jax.new_ref(jnp.zeros(4)), "b": jax.new_ref(jnp.ones(4)), "w": jnp.ones(4)}
+
+    def step(refs, x):
+        refs["b"][...] = refs["a"][...] + refs["w"]
+        return x.sum()
+
+    program = sv.program(step, refs, x(), mesh="data=2")
+    assert sv.plan(program).error is None
+    assert donated_leaves(program) == (0, 1)
+    _, changed = sv.run(program, target="attached").outputs
+    assert len(changed) == 2
+
+
+def test_the_state_of_nnx_jit_is_part_of_the_program():
+    nnx = pytest.importorskip("flax.nnx")
+    optax = pytest.importorskip("optax")
+    model = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
+    opt = nnx.Optimizer(model, optax.sgd(0.1), wrt=nnx.Param)
+
+    def step(model, opt, x):
+        loss, gradient = nnx.value_and_grad(lambda m: (m(x) ** 2).mean())(model)
+        opt.update(model, gradient)
+        return loss
+
+    jitted = nnx.jit(step)
+    specs = (None, None, "data")
+    program = sv.program(jitted, model, opt, x(), mesh="data=2", in_specs=specs)
+    before = jax.tree.map(np.asarray, nnx.state(model))
+    plan, report = sv.plan(program), sv.compile(program, "attached")
+    assert plan.error is report.error is None
+    assert (
+        {c.kind for c in plan.collectives} == {c.kind for c in report.collectives} == {"all-reduce"}
+    )
+    assert "model.kernel (changed)" in report.out_layouts
+    assert jax.tree.all(jax.tree.map(np.array_equal, before, nnx.state(model)))
+    plain = sv.program(step, model, opt, x(), mesh="data=2", in_specs=specs)
+    assert sv.plan(plain).notes == (
+        "step changes 'model' and 'opt' in place. That counts as results here, as under nnx.jit;"
+        " jax.jit would drop it.",
+    )
+    lost = sv.program(jax.jit(step), model, opt, x(), mesh="data=2", in_specs=specs)
+    assert len(sv.plan(lost).collectives) < len(plan.collectives)  # as under jax.jit
+    mesh = jax.make_mesh((2,), ("data",), (jax.sharding.AxisType.Auto,), devices=jax.devices()[:2])
+    theirs = jitted.lower(*_replicated((model, opt), mesh), _split(x(), mesh)).compile()
+    memory = theirs.memory_analysis()
+    assert report.memory.arguments == memory.argument_size_in_bytes
+    assert report.memory.outputs == memory.output_size_in_bytes
+    assert report.memory.temporaries == memory.temp_size_in_bytes
+
+
+def _replicated(tree: Any, mesh: Any) -> Any:
+    sharding = jax.sharding.NamedSharding(mesh, jax.P())
+    return jax.tree.map(lambda leaf: jax.device_put(leaf, sharding), tree)
+
+
+def _split(value: Any, mesh: Any) -> Any:
+    return jax.device_put(value, jax.sharding.NamedSharding(mesh, jax.P("data")))
+
+
+DONATED = {
+    "by position": (jax.jit(lambda a, b: a + b, donate_argnums=1), (x(), x()), {}, (1,)),
+    "by name": (jax.jit(lambda a, b: a + b, donate_argnames="b"), (x(),), {"b": x()}, (1,)),
+    "behind a static one": (
+        jax.jit(lambda n, a: a * n, static_argnums=0, donate_argnums=1), (3, x()), {}, (0,),
+    ),
+    "of a partial": (
+        functools.partial(jax.jit(lambda a, b: a + b, donate_argnums=(0, 1)), x()), (x(),), {},
+        (0, 1),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "args", "kwargs", "expected"), DONATED.values(), ids=DONATED)
+def test_donation_of_jax_jit_is_kept(fn, args, kwargs, expected):
+    program = sv.program(fn, *args, mesh="data=2", **kwargs)
+    assert program.options["donate"] == expected
+    assert donated_leaves(program) == expected
+
+
+def test_sv_donates_the_arguments_as_the_user_counts_them():
+    program = sv.program(lambda mode, a: a * 2, "train", x(), mesh="data=2", donate=1)
+    assert donated_leaves(program) == (0,)
+
+
+SPECS = {
+    "one each": ("data", None, "data"),
+    "one each, statics too": ("data", None, None, "data"),
+}
+
+
+@pytest.mark.parametrize("specs", SPECS.values(), ids=SPECS)
+def test_specs_count_arguments_with_or_without_static_ones(specs):
+    fn = lambda a, b, mode, c: a + b + c  # noqa: E731
+    program = sv.program(fn, x(), x(), "train", x(), mesh="data=2", in_specs=specs)
+    assert [str(a.spec) for a in program.arrays] == ["P('data')", "None", "P('data')"]
+
+
+def test_values_are_given_as_in_the_call_or_without_what_is_static():
+    def step(x, mode, w):
+        return x @ w if mode == "train" else x
+
+    program = sv.program(step, x(), "train", w=x(4, 4), mesh="data=2")
+    expected = x() @ x(4, 4)
+    for args, kwargs in (((x(), "train"), {"w": x(4, 4)}), ((x(), x(4, 4)), {})):
+        report = sv.run(program, *args, target="attached", **kwargs)
+        assert np.allclose(report.outputs, expected)
+    with pytest.raises(sv.ShardvizError, match="mode is static: the program was made with 'train'"):
+        sv.run(program, x(), "test", w=x(4, 4), target="attached")
+    with pytest.raises(sv.ShardvizError, match="'mode', 'w' and 'x', and the values are 'v' and"):
+        sv.run(program, x(), v=x(4, 4), target="attached")
+
+
+def powers(x, n, train=True, scale=1.0):
+    for _ in range(n):
+        x = x * x
+    return x * scale if train else x
+
+
+def test_numbers_that_python_reads_are_static_and_it_is_said():
+    program = sv.program(powers, x(), 3, scale=2.0, mesh="data=2")
+    traced = trace(program, abstract_mesh(program.mesh))
+    primitives = [e.primitive for e in traced.stage.jaxpr.eqns if e.primitive.name == "mul"]
+    assert len(primitives) == 4
+    assert traced.notes == (
+        "'n' is static here, since Python reads a number while it traces; jax.jit needs"
+        " static_argnames=['n'].",
+    )
+    branches = sv.program(lambda x, limit: x if limit > 1 else -x, x(), 0.5, mesh="data=2")
+    assert "'limit' is static here" in sv.plan(branches).notes[0]
+    assert sv.run(program, target="attached").error is None
+    jitted = sv.program(jax.jit(powers), x(), 3, mesh="data=2")
+    assert "TracerIntegerConversionError" in str(sv.plan(jitted).error)
+
+
+def test_the_code_of_a_bound_call_says_what_to_put_there():
+    program = sv.program(powers, x(), 3, train=True, mesh="data=2")
+    assert "powers(x, n, train)" in program.fn.__name__
+    assert program.name == "powers"
+
+
+AXES = {
+    "the same axes": ("data=4", ("Explicit",)),
+    "another axis": ("data=4, model=2", ("Explicit", "Explicit")),
+    "types that are said": (sv.mesh("data=4", axis_types="Auto"), ("Auto",)),
+}
+
+
+@pytest.mark.parametrize(("mesh", "types"), AXES.values(), ids=AXES)
+def test_another_mesh_keeps_explicit_axes(mesh, types):
+    explicit = sv.mesh("data=2", axis_types="Explicit")
+    program = sv.program(lambda x: x.sum(), x(), mesh=explicit, in_specs="data")
+    other = mesh if not isinstance(mesh, str) else sv.mesh(mesh)
+    assert program.replace(mesh=other).mesh.axis_types == types
+    assert sv.plan(program.replace(mesh=other)).error is None
+
+
+def test_each_process_compares_on_a_device_of_its_own(monkeypatch):
+    devices = [SimpleNamespace(id=i, process_index=i // 2) for i in range(4)]
+    assert _first_here(devices)[0].id == 0
+    monkeypatch.setattr(jax, "process_index", lambda: 1)
+    assert _first_here(devices)[0].id == 2
+
+
+def test_each_process_compares_the_shards_that_it_has():
+    values = np.arange(4, dtype=np.float32)
+    shard = SimpleNamespace(index=(slice(None, None),), data=values + 1, replica_id=1)
+    here = SimpleNamespace(
+        shape=(4,), dtype=values.dtype, addressable_shards=[shard], sharding=None
+    )
+    check = values_check("output", here, jnp.asarray(values), [values.dtype], "cpu")  # type: ignore[arg-type]
+    assert check.ok is False
+
+
+def test_a_vmapped_solver_is_planned():
+    diffrax = pytest.importorskip("diffrax")
+
+    def solve(y0):
+        term = diffrax.ODETerm(lambda t, y, args: -y)
+        return diffrax.diffeqsolve(term, diffrax.Tsit5(), t0=0, t1=1, dt0=0.1, y0=y0).ys
+
+    plan = sv.plan(sv.program(jax.vmap(solve), sv.array("y", (8, 4), spec="data"), mesh="data=2"))
+    assert plan.error is None
+
+
+@pytest.mark.parametrize("name", programs.names())
+def test_a_program_of_the_gallery_leaves_no_trace(name):
+    program = programs.get(name)
+    values = [jnp.ones(a.shape, a.dtype) for a in program.arrays]
+    fns = [jax.jit(lambda *a: program.fn(*a)) for _ in range(3)]
+    fns[0].lower(*values)  # what jax itself jits is traced once
+    with jax_cache_events() as alone:
+        fns[1].lower(*values)
+    made = program.replace(fn=fns[2])
+    assert sv.plan(made).error is None
+    with jax_cache_events() as with_us:
+        fns[2].lower(*values)
+    assert with_us.traces == alone.traces
+    assert with_us.lowerings == alone.lowerings == 1
+
+
+def test_effects_of_a_function_take_what_it_takes():
+    def log(x, text, *, n):
+        jax.debug.print(text, x=x * n)
+
+    found = sv.effects(log, x(), "{x}", n=2)
+    assert (found.program, len(found.uses)) == ("log", 1)
+    assert found == sv.effects(log, x(), text="{x}", n=2)
