@@ -205,8 +205,12 @@ class _WorkerExecution(Execution):
         return replace(traced, outputs=tuple(replace(o, name=name) for o, name in named))
 
     def lowered(self, traced: Traced) -> Lowered:
-        """The program, as the kernel lowered it, with its callbacks."""
-        return self._lowered(traced, self.exported.module)
+        """The program, as the kernel lowered it, with its callbacks.
+
+        Only the kernel knows which lines are those of the call and not of the program.
+        """
+        lowered = self._lowered(traced, self.exported.module)
+        return replace(lowered, sources=self.exported.sources)
 
     def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
         """The unsharded function, as the kernel lowered it, with its own callbacks."""
