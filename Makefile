@@ -30,7 +30,7 @@ PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test check format bench images clean
+.PHONY: lab test check format bench images lessons clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
@@ -59,6 +59,10 @@ bench: $(COMPILERS)
 # The screenshots in docs/images.
 images: $(STAMP)
 	$(BIN)/python -m tests.browser.images
+
+# The outputs that are stored in the lessons.
+lessons: $(COMPILERS)
+	$(BIN)/python -m tests.notebooks.outputs
 
 clean:
 	rm -rf $(VENV)

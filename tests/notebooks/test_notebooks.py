@@ -1,4 +1,4 @@
-"""The lessons as documents: short cells, prose beside code, claims that are checked, no outputs.
+"""The lessons as documents: short cells, prose beside code, checked claims, stored outputs.
 
 That they run is tested by `pytest --nbval-lax notebooks`.
 """
@@ -8,6 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
+
+from tests.notebooks.outputs import MOST_BYTES, stale
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 NAMES = [n.stem for n in NOTEBOOKS]
@@ -48,11 +50,40 @@ def test_the_lessons_are_there_and_numbered():
     assert len({name[:3] for name in NAMES}) == len(NAMES)
 
 
-def test_outputs_are_stripped_and_the_kernel_is_anybodys(notebook):
+def test_outputs_are_stored_and_the_kernel_is_anybodys(notebook):
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
+    assert stale(notebook) == [], "run `make lessons`"
     for cell in cells(notebook, "code"):
-        assert cell["outputs"] == []
         assert cell["execution_count"] is None
+        for output in cell["outputs"]:
+            assert output["output_type"] in ("stream", "execute_result", "display_data")
+            assert set(output.get("data", {})) <= {"text/plain", "image/png"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_every_figure_is_in_the_file_and_the_file_is_small(path):
+    assert path.stat().st_size <= MOST_BYTES
+    for cell in cells(json.loads(path.read_text()), "code"):
+        last = source(cell).rstrip().splitlines()[-1]
+        if last.startswith(("sv.plot(", "sv.explore(")) and not last.endswith(";"):
+            stored = [o for o in cell["outputs"] if "image/png" in o.get("data", {})]
+            assert stored, f"{cell['id']} shows a figure that is not stored"
+
+
+def test_a_stale_output_is_found(notebook):
+    first, *_, last = cells(notebook, "code")
+    last["source"] = [*last["source"], " "]
+    assert stale(notebook) == [last["id"]]
+    first["source"] = ["import shardviz"]
+    assert len(stale(notebook)) == len(cells(notebook, "code"))  # they run after it
+    notebook["metadata"].pop("shardviz")
+    assert stale(notebook)[0] == first["id"]
+
+
+def test_a_cell_that_was_removed_is_found(notebook):
+    *_, last = cells(notebook, "code")
+    notebook["cells"].remove(last)
+    assert stale(notebook)
 
 
 def test_cells_have_names_that_stay(notebook):

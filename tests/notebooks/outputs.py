@@ -1,0 +1,110 @@
+"""The outputs that are stored in the lessons, so that every figure shows where no kernel runs.
+
+`python -m tests.notebooks.outputs [NAME ...]` (`make lessons`) executes the lessons and stores text
+and PNG of every cell, and of what code they are. What only a kernel can show is left out: a front
+end would try it first and show an error. `stale` says which outputs are of other code.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "notebooks"
+MOST_BYTES = 1 << 20  # of a notebook
+_STORED = ("text/plain", "image/png")
+_KEY = "shardviz"
+
+
+def code_hash(cell: dict[str, Any]) -> str:
+    """What stands for the code of a cell."""
+    return hashlib.sha256("".join(cell["source"]).encode()).hexdigest()[:16]
+
+
+def _code_cells(notebook: dict[str, Any]) -> list[dict[str, Any]]:
+    return [c for c in notebook["cells"] if c["cell_type"] == "code"]
+
+
+def stale(notebook: dict[str, Any]) -> list[str]:
+    """The cells whose stored output is missing or of other code, by name.
+
+    A cell runs after all before it: where one has changed, those after it are stale, too.
+    """
+    of = notebook["metadata"].get(_KEY, {}).get("outputs_of", [])
+    cells = _code_cells(notebook)
+    hashes = [code_hash(c) for c in cells]
+    same = 0
+    while same < min(len(of), len(hashes)) and of[same] == hashes[same]:
+        same += 1
+    if same == len(cells) == len(of):
+        return []
+    return [c["id"] for c in cells[same:]] or ["a cell that is there no longer"]
+
+
+def _stored(output: dict[str, Any]) -> dict[str, Any] | None:
+    """An output as it is stored; None for one that is not."""
+    kind = output["output_type"]
+    if kind == "stream":
+        return dict(output) if output["name"] == "stdout" else None
+    data = {mime: output["data"][mime] for mime in _STORED if mime in output["data"]}
+    if "image/png" in data:
+        data["image/png"] = _small(data["image/png"])
+    found = {**output, "data": data, "metadata": {}}
+    if "execution_count" in found:
+        found["execution_count"] = None
+    return found
+
+
+def _small(png: str) -> str:
+    """The same picture with at most 256 colours, a third of the bytes; both in base64."""
+    from PIL import Image
+
+    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    file = io.BytesIO()
+    few = picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few.save(file, "PNG", optimize=True)
+    return base64.b64encode(file.getvalue()).decode()
+
+
+def execute(path: Path) -> None:
+    """Executes a lesson and stores its outputs in the file.
+
+    Raises:
+        CellExecutionError: where a cell fails.
+    """
+    import nbclient
+    import nbformat
+
+    notebook: Any = nbformat.read(path, as_version=4)
+    where = {"metadata": {"path": FOLDER}}
+    nbclient.NotebookClient(notebook, timeout=300, resources=where).execute()
+    for cell in _code_cells(notebook):
+        kept = (_stored(output) for output in cell["outputs"])
+        cell["outputs"] = [nbformat.from_dict(o) for o in kept if o is not None]
+        cell["execution_count"] = None
+        cell["metadata"].pop("execution", None)
+    notebook["metadata"].pop("widgets", None)
+    notebook["metadata"]["language_info"] = {"name": "python"}
+    hashes = [code_hash(c) for c in _code_cells(notebook)]
+    notebook["metadata"][_KEY] = {"outputs_of": hashes}
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+
+
+def main(names: list[str]) -> None:
+    """Executes the lessons whose file names begin so; all without names."""
+    os.environ["PYTHONPATH"] = os.pathsep.join((str(ROOT), os.environ.get("PYTHONPATH", "")))
+    os.environ.setdefault("JAX_PLATFORMS", "cpu")
+    for path in sorted(FOLDER.glob("*.ipynb")):
+        if not names or path.name.startswith(tuple(names)):
+            execute(path)
+            print(f"{path.name}: {path.stat().st_size >> 10} KiB", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
