@@ -33,11 +33,9 @@ def test_hardly_a_value_was_left_out(dumped):
     assert sum(key.shape != () for key in missed) < 0.01 * compared
     assert {kind for f in found for kind in f.ours_only} <= {UNREAD, CONSTANT, "pad"}
     # What is not there in our words: how XLA broadcasts, the parts of functions like `erfc`, and
-    # the stacked weights of a scan, which XLA's loop carries and ours reads from outside.
+    # what a loop only passes on, such as the stacked weights of a scan: ours reads it from outside.
     theirs = {key.opcode for f in found for key in f.theirs_only}
     assert theirs <= {"broadcast", "iota", "compare", "is-finite", "while"}
-    carried = {key for f in found for key in f.theirs_only if key.opcode == "while"}
-    assert {key.shape for key in carried} <= {(4, 64, 128), (4, 128, 64)}
     assert sum(f.manual for f in found) > 0
     assert sum(f.by_shape.total() for f in found) < 0.1 * compared
 
