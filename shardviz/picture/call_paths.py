@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 
+from shardviz.core.program.folding import unwrapped
 from shardviz.core.program.plan_values import PlannedOp
 
 FEWEST_VALUES = 4  # a call with fewer values has no row of its own
@@ -17,12 +18,6 @@ NAMED_SHARE = 1 / 3  # of the operations must be in named scopes, or functions a
 BACKWARD, LOOP = "backward pass", "loop"
 Path = tuple[str, ...]
 
-_WRAPPED = re.compile(r"(\w+)\((.*)\)")
-_NUMBER = re.compile(r" \(\d+\)$")  # of a repeated call: `relu (2)`
-_WRAPPERS = frozenset(
-    ("jit", "pjit", "jvp", "transpose", "vmap", "checkpoint", "remat", "linearize", "partial_eval",
-     "custom_jvp", "custom_vjp", "shard_map")
-)  # fmt: skip
 _CONTROL = {"while": "", "body": LOOP, "cond": "loop condition", "closed_call": "",
             "rematted_computation": "computed again", "checkpoint": ""}  # fmt: skip
 _NAME = re.compile(r"[A-Za-z][\w.\-]*")
@@ -47,19 +42,6 @@ def call_paths(ops: Sequence[PlannedOp]) -> list[Path]:
         paths = [(BACKWARD, *p) if op.backward else p for op, p in zip(ops, paths, strict=True)]
     _inline(paths, 0, len(paths), 0)
     return paths
-
-
-def unwrapped(name: str) -> str:
-    """One part of a scope without what jax did to it; `""` where nothing else is left.
-
-    >>> unwrapped("transpose(jvp(mlp))"), unwrapped("jvp()"), unwrapped("jit(relu) (2)")
-    ('mlp', '', 'relu (2)')
-    """
-    number = _NUMBER.search(name)
-    bare = _NUMBER.sub("", name)
-    while (found := _WRAPPED.fullmatch(bare)) and found[1] in _WRAPPERS:
-        bare = found[2]
-    return bare + (number[0] if number and bare else "")
 
 
 def _scope(op: PlannedOp) -> Path:

@@ -9,6 +9,7 @@ import pytest
 from jax import lax
 
 from shardviz.core.backend.shardy import before_propagation, pipeline
+from shardviz.core.backend.shardy.before_propagation import operations_in
 
 X = np.ones((4, 4), np.float32)
 HALF = np.float32(0.5)
@@ -104,5 +105,5 @@ def test_loops_carry_only_what_they_change():
     pipeline.read_invariants_outside(module)
     assert module.verify()
     main = before_propagation.functions_of(module)["main"]
-    found = [op for op in pipeline._operations_in(main) if op.name == "stablehlo.while"]
+    found = [op for op in operations_in(main) if op.name == "stablehlo.while"]
     assert [len(op.operands) for op in found] == [2, 2]

@@ -5,10 +5,11 @@ from __future__ import annotations
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, Step
+from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, ShardingRule, Step
 from shardviz.core.program.report import Collective, Failure
 
 MESH = make_mesh(data=4, model=2)
+ROWS = ShardingRule(((("i",),),), ((("i",),),), {"i": 64})
 
 
 def layers(count: int, mesh: MeshSpec = MESH, names: tuple[str, str] = ("data", "model")) -> Plan:
@@ -60,7 +61,7 @@ def _value(
         name, "op", opcode, f"jit(f)/layer/{name}", f"block.py:{30 + layer}",
         (f"block.py:{30 + layer}", "train.py:9"), (64, 512), "float32",
         Spec.of(data, model) if wide else Spec.of(data, None), origins, number, tuple(steps),
-        rule="rows (64) from x" if opcode.startswith("dot") else "",
+        factors=ROWS if opcode.startswith("dot") else None,
         operands=(before, f"w_{layer}") if opcode.startswith("dot") else (before,),
         scope=("jit(f)", f"layer_{layer}"), region="loop body" if looped else "",
         trips=12 if looped else None, backward=backward, covered=not hidden,

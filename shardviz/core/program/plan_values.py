@@ -67,7 +67,6 @@ class ShardingRule:
         return tuple(n for n, t in enumerate(self.results) if any(factor in d for d in t))
 
 
-@lru_cache(maxsize=16384)
 def rule_in_words(rule: ShardingRule, operands: tuple[str, ...], reduces: str = "reduces") -> str:
     """A rule in words; `""` for a rule without factors.
 
@@ -182,6 +181,14 @@ class Step:
     origin: str
     to: tuple[str, ...]
 
+    @staticmethod
+    def trusted(number: int, axis: str, op: str, origin: str, to: tuple[str, ...]) -> Step:
+        """A step, made several times faster than by the class."""
+        made = object.__new__(Step)
+        fields = {"number": number, "axis": axis, "op": op, "origin": origin, "to": to}
+        object.__setattr__(made, "__dict__", fields)
+        return made
+
 
 @dataclass(frozen=True, repr=False)
 class PlannedOp:
@@ -204,8 +211,8 @@ class PlannedOp:
         step: the number of the propagation step that brought the last axis; None where no step
             did: the program requests its sharding, or it is replicated.
         steps: every step that crossed this operation.
-        rule: the operation's sharding rule in words; `""` where it has none.
-        factors: the same rule by its factors; None where it has none.
+        factors: the operation's sharding rule, by its factors; None where it has none.
+        reduces: what the operation does with the factors that it reduces: `"sums"`.
         operands: the names of the values it reads.
         scope: the functions around it, outermost first, as jax names them.
         region: what it is inside of: `""`, `"loop body"`, `"loop condition"`, `"branch"`,
@@ -234,7 +241,6 @@ class PlannedOp:
     origins: Mapping[str, Origin] = field(default_factory=dict)
     step: int | None = None
     steps: tuple[Step, ...] = ()
-    rule: str = ""
     factors: ShardingRule | None = None
     operands: tuple[str, ...] = ()
     scope: tuple[str, ...] = ()
@@ -245,6 +251,7 @@ class PlannedOp:
     note: str = ""
     calls: tuple[str, ...] = ()
     manual: bool = False
+    reduces: str = "reduces"
 
     @staticmethod
     def trusted(parts: Mapping[str, Any]) -> PlannedOp:
@@ -256,6 +263,14 @@ class PlannedOp:
         made = object.__new__(PlannedOp)
         object.__setattr__(made, "__dict__", {**_DEFAULTS, **parts})
         return made
+
+    @property
+    def rule(self) -> str:
+        """Its sharding rule in words; `""` where it has none."""
+        # Put into words when somebody asks: a large program has a rule for each of its values.
+        return "" if self.factors is None else rule_in_words(
+            self.factors, self.operands, self.reduces
+        )
 
     @property
     def short(self) -> str:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from jaxlib.mlir.dialects import sdy
 
@@ -210,6 +210,7 @@ _ONE_AXIS = re.compile(_AXIS)
 _MAP = re.compile(r"\{[^{}]*\}")
 _ORIGIN = re.compile(r'(?:"((?:[^"\\]|\\.)*)"|([\w.$]+)) = "([^"]*)"')
 _STEP = re.compile(r"\{step-(\d+) = \[(.*?)\]\}(?=, \{step|\]>)")
+_STEP_NUMBER = re.compile(r"(?<=\{)step-(\d+)(?= = \[)")
 _EDGE = re.compile(_AXIS + r" = (\w+)-(\d+) -> \[([^\]]*)\]")
 _END = re.compile(r"(operand|result)-(\d+)")
 _EDGES = re.compile(r"#sdy\.propagation_edges<.*?\]>")
@@ -236,8 +237,7 @@ _DTYPES = {
 }
 
 
-@dataclass(frozen=True)
-class Edge:
+class Edge(NamedTuple):
     """One step of the propagation across one operation, by numbers.
 
     Attributes:
@@ -283,6 +283,21 @@ def parse_edges(text: str) -> tuple[Edge, ...]:
     >>> parse_edges(text)[0].targets
     (('result', 0),)
     """
+    # But for the numbers of the steps, the texts of most operations are those of others.
+    parts = _STEP_NUMBER.split(text)
+    edges = _edges("step-0".join(parts[::2]))
+    if len(edges) != len(parts) // 2:  # a name of an axis looks like a number, or steps have parts
+        return _all_edges(text)
+    numbers = map(int, parts[1::2])
+    return tuple([Edge(n, *edge[1:]) for n, edge in zip(numbers, edges, strict=True)])
+
+
+@lru_cache(maxsize=4096)
+def _edges(text: str) -> tuple[Edge, ...]:
+    return _all_edges(text)
+
+
+def _all_edges(text: str) -> tuple[Edge, ...]:
     found = []
     for number, moves in _STEP.findall(text):
         for name, part, kind, index, ends in _EDGE.findall(moves):

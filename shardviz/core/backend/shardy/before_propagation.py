@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -123,7 +123,7 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
     *body, returned = [item.operation for item in block.operations]
     calls = []
     for op in body:
-        for inner in _with_inner(op):
+        for inner in (op, *operations_in(op)) if len(op.regions) else (op,):
             inner.location = ir.Location.callsite(inner.location, [around])
             if inner.name == CALL:
                 calls.append(inner)
@@ -135,17 +135,21 @@ def _inlined(call: Any, function: Any, number: int) -> list[Any]:
     return calls
 
 
-def _calls_in(op: Any) -> Iterator[Any]:
-    return (inner for inner in _with_inner(op) if inner.name == CALL)
+def _calls_in(op: Any) -> list[Any]:
+    return [inner for inner in operations_in(op) if inner.name == CALL]
 
 
-def _with_inner(op: Any) -> Iterator[Any]:
-    """An operation and those in its regions."""
-    yield op
-    for region in op.regions:
-        for block in region.blocks:
-            for item in block.operations:
-                yield from _with_inner(item.operation)
+def operations_in(op: Any, inner_first: bool = False) -> list[Any]:
+    """The operations in another in program order, each before or after those in it."""
+    found: list[Any] = []
+
+    def keep(inner: Any) -> ir.WalkResult:
+        found.append(inner)
+        return ir.WalkResult.ADVANCE
+
+    # jaxlib's own traversal takes a third of the time of one over regions and blocks.
+    op.walk(keep, ir.WalkOrder.POST_ORDER if inner_first else ir.WalkOrder.PRE_ORDER)
+    return found[:-1] if inner_first else found[1:]
 
 
 def _remove_dead_in(op: Any) -> None:
@@ -205,6 +209,14 @@ _COMPUTED: dict[str, Callable[..., Any]] = {
 _MOVES = frozenset(
     {"broadcast_in_dim", "reshape", "transpose", "slice", "reverse", "convert", "dynamic_slice"}
 )
+#: What XLA computes or moves, as MLIR names it.
+_FOLDED = frozenset(
+    f"stablehlo.{name}" for name in (*_COMPUTED, *_MOVES, "compare", "concatenate", "not")
+)
+#: The most frequent of those that no rule here is about.
+_NEVER_SIMPLER = frozenset(
+    f"stablehlo.{name}" for name in ("constant", "dot_general", "reduce", "return", "iota", "pad")
+)
 _ELEMENT = re.compile(r"u?i(\d+)|b?f\d\w*")
 _COMPARED = {
     "LT": np.less, "LE": np.less_equal, "GT": np.greater,
@@ -223,25 +235,27 @@ def simplify(module: Any) -> None:
     (False, True)
     """
     with module.context:
-        for op in list(_operations(module)):
+        for op in operations_in(module):
+            if (name := op.name) in _NEVER_SIMPLER:
+                continue
             if (number := _computed(op)) is not None:
                 with op.location:
                     _put_number(number, op)
-            elif op.name == "stablehlo.dynamic_slice":
+            elif name == "stablehlo.dynamic_slice":
                 _slice(op)
-            elif op.name == "stablehlo.gather":
+            elif name == "stablehlo.gather":
                 _slice_of_gather(op)
             elif (same := _unchanged(op)) is not None:
                 _put(same, op)
-            elif op.name == _TRANSPOSE and _moves_only_ones(op):
+            elif name == _TRANSPOSE and _moves_only_ones(op):
                 _reshape_once(op, "transpose")
-            elif op.name == _TRANSPOSE:
+            elif name == _TRANSPOSE:
                 _transpose_once(op)
-            elif op.name == _RESHAPE:
+            elif name == _RESHAPE:
                 _reshape_once(op)
-            elif op.name == _BROADCAST and _adds_only_ones(op):
+            elif name == _BROADCAST and _adds_only_ones(op):
                 _reshape_once(op, "broadcast_in_dim")
-            elif op.name == "stablehlo.slice":
+            elif name == "stablehlo.slice":
                 _slice_of_one(op)
 
 
@@ -337,14 +351,6 @@ def _slicing(starts: list[int], limits: list[int], strides: list[int]) -> dict[s
     return {name: ir.DenseI64ArrayAttr.get(values) for name, values in numbers.items()}
 
 
-def _operations(op: Any) -> Iterator[Any]:
-    for region in op.regions:
-        for block in region.blocks:
-            for item in block.operations:
-                yield item.operation
-                yield from _operations(item.operation)
-
-
 def _unchanged(op: Any) -> Any:
     """The operand that an operation returns as it is, or None."""
     name = op.name
@@ -409,13 +415,18 @@ def _slice_at(op: Any, positions: dict[int, Any]) -> None:
 
 def _computed(op: Any) -> Any:
     """The number that XLA computes for an operation on constants, or None."""
-    name = op.attributes[REPLACES].value if REPLACES in op.attributes else op.name.partition(".")[2]
-    constant = name == _BROADCAST.partition(".")[2] and not ir.ShapedType(op.operands[0].type).shape
-    known = name in _COMPUTED or name in _MOVES or name in ("compare", "concatenate", "not")
-    if constant or not known or len(op.results) != 1:
+    # Most operations are told apart by the first of these, which cost least.
+    if (name := op.name) not in _FOLDED:
         return None
-    operands = list(op.operands)[: 1 if name in _MOVES else None]
-    numbers = [_number(operand) for operand in operands]
+    if name == _BROADCAST and not ir.ShapedType(op.operands[0].type).shape:
+        return None  # how a constant is written
+    if (first := _number(op.operands[0])) is None:
+        return None
+    name = op.attributes[REPLACES].value if REPLACES in op.attributes else name.partition(".")[2]
+    if f"stablehlo.{name}" not in _FOLDED or len(op.results) != 1:
+        return None
+    others = [] if name in _MOVES else list(op.operands)[1:]
+    numbers = [first, *(_number(operand) for operand in others)]
     if None in numbers or (name == "concatenate" and len(set(numbers)) > 1):
         return None
     if name in _MOVES or name == "concatenate":

@@ -335,7 +335,7 @@ def _step(edge: Edge, op: str, ends: Mapping[tuple[str, int], str]) -> Step | No
     """An edge by names; None where it leads from a value to itself."""
     origin = ends.get(edge.source, "")
     to = tuple(dict.fromkeys([n for e in edge.targets if (n := ends.get(e, "")) and n != origin]))
-    return Step(edge.number, edge.axis, op, origin, to) if origin and to else None
+    return Step.trusted(edge.number, edge.axis, op, origin, to) if origin and to else None
 
 
 @lru_cache(maxsize=4096)

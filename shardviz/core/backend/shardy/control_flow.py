@@ -26,7 +26,7 @@ from shardviz.core.backend.shardy.builder import (
     all_axes,
     names_of_ends,
 )
-from shardviz.core.program.plan_values import parent_axis, rule_in_words
+from shardviz.core.program.plan_values import parent_axis
 
 T = TypeVar("T")
 _NUMBER = re.compile(r"dense<(-?\d+)>")
@@ -121,10 +121,9 @@ def read_constraint(plan: PlanBuilder, op: Any, context: BlockContext) -> None:
         plan.alias(op.results, operands)
         return
     rule = plan.attributes.rule(op)
-    words = rule_in_words(rule, operands) if rule else ""
     constrains = bool(key) and location.last_part != "shard_map" and not for_loop
     opcode = "sharding_constraint" if constrains else "reshard"
-    fields = {"opcode": opcode, "rule": words, "factors": rule, "operands": operands}
+    fields = {"opcode": opcode, "factors": rule, "operands": operands}
     (value,) = plan.add(op, context, specs, **fields)
     kind, name = "constraint", operands[0] or value.op.name
     if not constrains and not for_loop:  # Shardy asks so for what a shard_map takes

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -29,6 +29,7 @@ from shardviz.core.backend.shardy.attributes import defining_op, named_attribute
 from shardviz.core.backend.shardy.before_propagation import (
     REPLACES,
     inline_calls,
+    operations_in,
     remove_dead,
     simplify,
 )
@@ -49,9 +50,11 @@ _REPLACEMENTS = frozenset({"stablehlo.custom_call", "stablehlo.reshape", _ONE, _
 
 def rewrite_operations(module: Any) -> None:
     """Replaces, in place, the operations of a module that XLA would have rewritten."""
-    found: list[Any] = []
-    for item in module.body.operations:
-        _collect(item.operation, found)
+    found = []
+    for op in operations_in(module.operation):
+        known = op.name in (_COMPOSITE, _CONCATENATE)
+        if known or (op.name.startswith("chlo.") and op.name not in _LEFT):
+            found.append(op)
     for op in found:
         _replace(op)
 
@@ -62,16 +65,6 @@ def name_of(op: Any) -> str:
     if name in _REPLACEMENTS and REPLACES in op.attributes:
         return op.attributes[REPLACES].value
     return name.partition(".")[2]
-
-
-def _collect(op: Any, found: list[Any]) -> None:
-    known = op.name in (_COMPOSITE, _CONCATENATE)
-    if known or (op.name.startswith("chlo.") and op.name not in _LEFT):
-        found.append(op)
-    for region in op.regions:
-        for block in region.blocks:
-            for item in block.operations:
-                _collect(item.operation, found)
 
 
 def _replace(op: Any) -> None:
@@ -143,11 +136,11 @@ def read_invariants_outside(module: Any) -> None:
     >>> loop = jax.jit(lambda x, y: jax.lax.fori_loop(0, 3, lambda i, c: c + y, x)).lower(1.0, 2.0)
     >>> module = loop.compiler_ir("stablehlo").operation.clone()
     >>> inline_calls(module)
-    >>> next(op for op in _operations_in(module) if op.name == _LOOP).operands.__len__()
-    3
+    >>> [len(loop.operands) for loop in _loops_in(module)]
+    [3]
     >>> read_invariants_outside(module)
-    >>> next(op for op in _operations_in(module) if op.name == _LOOP).operands.__len__()
-    2
+    >>> [len(loop.operands) for loop in _loops_in(module)]
+    [2]
     """
     with module.context:
         # Inner loops first, since what one only passes through the loop around it may, too; again,
@@ -157,7 +150,7 @@ def read_invariants_outside(module: Any) -> None:
 
 
 def _loops_in(op: Any) -> list[Any]:
-    return [inner for inner in _operations_in(op) if inner.name == _LOOP]
+    return [inner for inner in operations_in(op, inner_first=True) if inner.name == _LOOP]
 
 
 def _reads_outside(loop: Any) -> bool:
@@ -220,7 +213,7 @@ def open_what_loops_read(op: Any) -> None:
 
 def _open(loop: Any) -> None:
     opened: dict[Any, Any] = {}
-    for inner in _operations_in(loop):
+    for inner in operations_in(loop):
         for number, value in enumerate(inner.operands):
             if value not in opened:
                 opened[value] = _opened(value, loop)
@@ -274,15 +267,6 @@ def _is_inside(value: Any, loop: Any) -> bool:
     while around is not None and around.operation != loop:
         around = around.operation.parent
     return around is not None
-
-
-def _operations_in(op: Any) -> Iterator[Any]:
-    """The operations in another, each after those in it."""
-    for region in op.regions:
-        for block in region.blocks:
-            for item in block.operations:
-                yield from _operations_in(item.operation)
-                yield item.operation
 
 
 # Some passes crash the process when run outside of XLA, so only passes on this list run.
@@ -387,7 +371,7 @@ def grouped(module: Any) -> bool:
 
     Of such a module `propagate` records no origins of axes, only steps.
     """
-    return any(_groups(item.operation) for item in module.body.operations)
+    return any(op.name == _GROUP for op in operations_in(module.operation))
 
 
 def planned_module(module: Any) -> Any:
@@ -437,11 +421,14 @@ def _run(module: Any, passes: Sequence[str]) -> Any:
         rewrite_operations(copy)
         simplify(copy)
         inline_calls(copy)
-        read_invariants_outside(copy)
+        loops = bool(_loops_in(copy))
+        if loops:
+            read_invariants_outside(copy)
         # After loops have let go of what they only passed through. Of some operations that nothing
         # reads Shardy cannot name the origins, and ends the process.
         remove_dead(copy)
-        open_what_loops_read(copy)
+        if loops:
+            open_what_loops_read(copy)
         _manager(passes).run(copy)
     return copy
 
@@ -508,15 +495,6 @@ def _pipeline() -> tuple[str, ...]:
 def _without(text: str, option: str) -> str:
     """A pass with an option off."""
     return text.replace(f"{option}=true", f"{option}=false")
-
-
-def _groups(op: Any) -> bool:
-    return op.name == _GROUP or any(
-        _groups(item.operation)
-        for region in op.regions
-        for block in region.blocks
-        for item in block.operations
-    )
 
 
 def _split(text: str) -> list[str]:

@@ -25,7 +25,7 @@ from shardviz.core.backend.shardy.builder import (
 from shardviz.core.backend.shardy.estimate_limits import LIMITS, limit_note, windows_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule, rule_in_words
+from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
 _SUMS = {"dot_general", "convolution", "dot"}
@@ -124,8 +124,9 @@ class PlanReader(PlanBuilder):
         rule = self.attributes.rule(op)
         operands = self.named(op.operands)
         opcode = pipeline.name_of(op)
-        words = rule_in_words(rule, operands, _reduces(op, opcode)) if rule else ""
-        fields: dict[str, Any] = {"opcode": opcode, "rule": words, "factors": rule}
+        fields: dict[str, Any] = {"opcode": opcode, "factors": rule}
+        if rule and rule.reduction:
+            fields["reduces"] = _reduces(op, opcode)
         if opcode == "custom_call":
             fields |= _custom_call(op.attributes["call_target_name"].value, rule)
         elif not rule and len(op.operands) and any(self.attributes.tensor(v) for v in op.results):
