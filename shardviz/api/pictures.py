@@ -35,21 +35,23 @@ def plot(thing: Any, **options: Any) -> Figure:
 
 
 @reads_arguments
-def text(thing: Any, width: int = 80) -> str:
+def text(thing: Any, width: int = 80, **options: Any) -> str:
     """The picture of any value, as text for terminals and screen readers.
 
     Args:
         thing: anything that shardviz returns, or jax's own mesh, spec, sharding or array.
         width: how many characters a line may have.
+        **options: `full=True` for all that a large plan, report or explanation holds, of which
+            the text otherwise shows the largest.
 
     Raises:
-        ShardvizError: where the value has no picture.
+        ShardvizError: where the value has no text, or none with that option.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> "model" in text(make_mesh(data=4, model=2))
     True
     """
-    return to_text(adopt(thing), width)
+    return to_text(adopt(thing), width, **options)
 
 
 @reads_arguments

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 
 from shardviz.core.format import bytes_text, plural
 from shardviz.core.program.explanation import Explanation
+from shardviz.core.program.folding import fold_collectives, fold_line, fold_values
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import Choice, Diagnosis, PlannedOp, Record
+from shardviz.core.program.plan_values import Choice, Diagnosis, PlannedOp, Record, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.picture.call_paths import BACKWARD, LOOP, call_paths
 from shardviz.picture.page import page, text_page
@@ -28,7 +29,7 @@ from shardviz.picture.spec_bars import (
 from shardviz.picture.tables import column_heads, lines_at
 from shardviz.picture.text_fit import and_more, broken, paragraphs, shortened, text_width, wrapped
 
-MOST_VALUES, MOST_TEXT_LINES = 40, 60
+MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS = 40, 60, 14
 PITCH, BARS_WIDE, GAP, INDENT = 17.0, 96.0, 16.0, 10.0
 WIDEST = (230.0, 150.0, BARS_WIDE, 190.0, 230.0, 130.0)  # points, per column
 HEADS = ("value", "type", "sharding", "axes from", "estimated", "line")
@@ -136,8 +137,15 @@ def _alt(plan: Plan, rows: Sequence[ValueRow], more: Sequence[str]) -> str:
     return f"Plan of {_head(plan)}. {', '.join([values or 'No values', *more])}."
 
 
-def plan_text(plan: Plan, width: int) -> str:
+def plan_text(plan: Plan, width: int, full: bool = False) -> str:
     """The values of a program, a line each, with their estimated collectives.
+
+    Of more than MOST_VALUES it shows the largest collectives and the largest values, with those of
+    its layers as one.
+
+    Args:
+        width: letters per line.
+        full: every value in a line of its own, however many there are.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -149,11 +157,40 @@ def plan_text(plan: Plan, width: int) -> str:
     """
     if plan.error:
         return paragraphs([_head(plan), *_refusal(plan)], width, MOST_TEXT_LINES)
-    lines = wrapped(_head(plan), width, "  ") + _table(value_rows(plan), width)
-    lines += and_more(len(plan.ops) - MOST_VALUES, "value")
+    lines = wrapped(_head(plan), width, "  ")
+    if full or len(plan.ops) <= MOST_VALUES:
+        lines += _table(value_rows(plan, len(plan.ops)), width)
+    else:
+        lines += _largest_collectives(plan) + _largest_values(plan)
     if plan.notes:
         lines.append(paragraphs(plan.notes, width, MOST_TEXT_LINES))
     return "\n".join(lines)
+
+
+def _largest_collectives(plan: Plan) -> list[str]:
+    """The estimated collectives, the largest first, a line for those of all layers."""
+    folds = fold_collectives(plan.collectives)
+    if not folds:
+        return []
+    left = sum(len(one.items) for one in folds[MOST_FOLDS:])
+    lines = [fold_line(one) for one in folds[:MOST_FOLDS]] + and_more(left, "collective")
+    return ["estimated collectives, the largest first:", *(f"  {line}" for line in lines)]
+
+
+def _largest_values(plan: Plan) -> list[str]:
+    """The values that take the most of each device, a line for those of all layers."""
+    sizes = {op.name: bytes_per_device(op, plan.mesh) for op in plan.ops}
+    folds = fold_values(plan.ops)
+    folds.sort(key=lambda one: -sizes[one.items[0].name] * len(one.items))
+    lines = []
+    for one in folds[:MOST_FOLDS]:
+        op = one.items[0]
+        name = f"{one.name}{', backward' if op.backward else ''}"
+        parts = (name, short_type(op.dtype, op.shape), str(op.spec), op.source)
+        size = bytes_text(sizes[op.name])
+        lines.append(f"  {one.count}{size} {' · '.join(part for part in parts if part)}")
+    left = sum(len(one.items) for one in folds[MOST_FOLDS:])
+    return ["values, the largest on each device first:", *lines, *and_more(left, "value")]
 
 
 def _table(rows: Sequence[ValueRow], width: int) -> list[str]:
@@ -314,7 +351,7 @@ def draw_explanation(explanation: Explanation, title: str | None = None) -> Pict
     for lane, axis in enumerate(axes):
         lane_labels, lane_nodes, right = _lane(explanation, axis, lane)
         labels, nodes, width = [*labels, *lane_labels], [*nodes, *lane_nodes], max(width, right)
-    lines = [line for text in explanation.lines for line in wrapped(text, LETTERS, "   ")]
+    lines = [line for text in explanation.summary for line in wrapped(text, LETTERS, "   ")]
     return page(
         rectangle_tiles(nodes),
         labels,
@@ -394,8 +431,9 @@ def axis_path(plan: Record, op: PlannedOp, axis: str) -> list[tuple[str, int | N
     return path
 
 
-def explanation_text(explanation: Explanation, width: int) -> str:
-    """The explanation of one value, a sentence per line."""
+def explanation_text(explanation: Explanation, width: int, full: bool = False) -> str:
+    """The explanation of one value, a sentence per line; with `full` every step."""
     op = explanation.op
     head = f"{op.name} {short_type(op.dtype, op.shape)} {op.spec}"
-    return paragraphs([head, *explanation.lines], width, MOST_TEXT_LINES)
+    lines = explanation.lines if full else explanation.summary
+    return paragraphs([head, *lines], width)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Sequence
 
 from shardviz.core.format import bytes_text, count_text, plural, seconds_text
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.resolution import Request
-from shardviz.core.program.report import Check, Collective, Report
+from shardviz.core.program.folding import Fold, fold, fold_collectives, fold_line, name_of_fold
+from shardviz.core.program.report import Check, Collective, Member, Report
 from shardviz.core.program.roofline import Bound, Roofline
 from shardviz.picture.page import side_by_side, text_page
 from shardviz.picture.picture import Label, Picture
@@ -15,9 +18,11 @@ from shardviz.picture.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, bars
 from shardviz.picture.text_fit import and_more, broken, paragraphs, wrapped
 
 MOST_ROWS, MOST_TIMES, MOST_MEMBERS = 40, 30, 3
+MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text of a report
 WIDE = 700.0  # points: longer sentences take several lines
 _MARKS = {True: "✓", False: "✗", None: "–"}
-_TONES = {True: "good", False: "bad", None: "muted"}
+_NUMBER = re.compile(r"\d+")
+_LINE_TONES = {"✓": "good", "✗": "bad"}
 _RESULTS = {True: "passed", False: "failed", None: "not checked"}
 
 
@@ -95,8 +100,13 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     )
 
 
-def report_text(report: Report, width: int) -> str:
-    """A report: what came of it, stages, memory and cost, collectives, checks; a line each."""
+def report_text(report: Report, width: int, full: bool = False) -> str:
+    """A report: what came of it, stages, memory and cost, collectives, checks; a line each.
+
+    Args:
+        width: letters per line.
+        full: every collective and check in a line of its own, however many there are.
+    """
     lines = [_head(report) + "; stale: the program was edited since" * report.stale]
     if report.error:
         lines.append(f"✗ {report.error}")
@@ -108,8 +118,8 @@ def report_text(report: Report, width: int) -> str:
     lines += [" · ".join(stages)] if stages else []
     lines += _notes(report)
     if report.collectives is not None:
-        lines += _collective_lines(report.collectives)
-    lines += [_check_line(c) for c in report.checks]
+        lines += _collective_lines(report.collectives, full)
+    lines += check_lines(report.checks, full)
     return paragraphs(lines, width)
 
 
@@ -148,18 +158,16 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
     """Collectives as bars of bytes per device, the largest first."""
     if not collectives:
         return text_page([("no collectives", "")], alt="No collectives.")
-    ordered = _largest_first(collectives)
-    rows = [
-        Bar(c.bytes_in_all, c.amount, (c.kind, " × ".join(c.mesh_axes) or "–", c.source, _ops(c)))
-        for c in ordered[:MOST_ROWS]
-    ]
-    rest = ordered[MOST_ROWS:]
+    folds = fold_collectives(collectives)
+    rows = [_fold_bar(one) for one in folds[:MOST_ROWS]]
+    rest = [c for one in folds[MOST_ROWS:] for c in one.items]
     if rest:
         total = sum(c.bytes_in_all for c in rest)
         rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
     shown = "; ".join(
-        f"{c.kind} over {', '.join(c.mesh_axes) or 'unnamed axes'}, {c.amount}"
-        for c in ordered[:MOST_ROWS]
+        f"{one.count}{c.kind} over {', '.join(c.mesh_axes) or 'unnamed axes'}, {c.amount}"
+        for one in folds[:MOST_ROWS]
+        for c in one.items[:1]
     )
     return bars(
         rows,
@@ -168,42 +176,82 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
     )
 
 
-def _collective_lines(collectives: tuple[Collective, ...]) -> list[str]:
+def _fold_bar(one: Fold[Collective]) -> Bar:
+    first, total = one.items[0], sum(c.bytes_in_all for c in one.items)
+    words = (first.kind, " × ".join(first.mesh_axes) or "–", first.source, name_of_fold(one))
+    return Bar(total, f"{one.count}{first.amount}", words)
+
+
+def _collective_lines(collectives: tuple[Collective, ...], full: bool) -> list[str]:
     if not collectives:
         return ["no collectives"]
+    folds = fold_collectives(collectives)
+    if full:
+        folds = [Fold(((c.op,),), 1, (c,)) for one in folds for c in one.items]
     lines = [f"{plural(len(collectives), 'collective')}:"]
-    for one in _largest_first(collectives):
-        over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
-        where = "".join(f" · {v}" for v in (one.source, _ops(one)) if v)
-        lines.append(f"  {one.amount} {one.kind}{over}{where}")
-        if one.members:
-            named = [m.words for m in one.members[:MOST_MEMBERS]]
-            left = len(one.members) - MOST_MEMBERS
-            lines.append(f"    {', '.join(named)}{f' and {left:,} more' if left > 0 else ''}")
+    most = len(folds) if full else MOST_FOLDS
+    for one in folds[:most]:
+        lines += [f"  {fold_line(one)}", *_member_lines(one.items[0], full)]
+    if rest := [c for one in folds[most:] for c in one.items]:
+        total = bytes_text(sum(c.bytes_in_all for c in rest))
+        lines.append(f"  {and_more(len(rest), 'collective')[0]}, {total} in all")
     return lines
 
 
-def _ops(one: Collective) -> str:
-    """Its operation; of a combined one that of the largest member, and how many others."""
-    return f"{one.op} and {len(one.members) - 1:,} more" if one.members else one.op
+def _member_lines(one: Collective, full: bool) -> list[str]:
+    """The largest arrays of a combined collective; arrays of its layers count as one."""
+    if not one.members:
+        return []
+    folds = fold(one.members, lambda m: m.words, lambda m: (m.bytes_per_device, *_lines_in(m)))
+    if full:
+        folds = [Fold(((m.words,),), 1, (m,)) for m in one.members]
+    most = len(folds) if full else MOST_MEMBERS
+    named = ", ".join(f"{f.count}{f.name}" for f in folds[:most])
+    left = sum(len(f.items) for f in folds[most:])
+    return [f"    {named}{f' and {left:,} more' if left else ''}"]
 
 
-def _largest_first(collectives: Sequence[Collective]) -> list[Collective]:
-    return sorted(collectives, key=lambda c: -c.bytes_in_all)
+def _lines_in(member: Member) -> list[str]:
+    return re.findall(r":\d+", member.words)
 
 
 def _checks(checks: tuple[Check, ...]) -> Picture:
-    # Where there are many, those that failed come first and some that passed are left out.
-    order = sorted(checks, key=lambda c: c.ok is not False) if len(checks) > MOST_ROWS else checks
-    texts = [(_check_line(c), _TONES[c.ok]) for c in order[:MOST_ROWS]]
-    if len(checks) > MOST_ROWS:
-        passed = sum(c.ok is True for c in order[MOST_ROWS:])
-        texts.append((f"and {len(checks) - MOST_ROWS:,} more, of which {passed:,} passed", "muted"))
+    texts = [(line, _LINE_TONES.get(line[0], "muted")) for line in check_lines(checks)]
     results = "; ".join(f"{c.name} {_RESULTS[c.ok]}" for c in checks)
     return text_page(
         [(line, tone) for text, tone in texts for line in broken(text, WIDE, 8.5, indent="    ")],
         alt=f"Checks: {results}.",
     )
+
+
+def check_lines(checks: Sequence[Check], full: bool = False) -> list[str]:
+    """Checks, a line each; of many, those that passed are counted: `✓ 234 of 234: 8 shards`.
+
+    Args:
+        full: a line for each, however many there are.
+
+    >>> many = [Check(f"w_{n}: indices", True, "All there.") for n in range(20)]
+    >>> check_lines([*many, Check("y: indices", False, "A shard is missing.")])
+    ['✗ y: indices: A shard is missing.', '✓ 20 of 21: indices']
+    """
+    if full or len(checks) <= MOST_CHECKS:
+        return [_check_line(c) for c in checks]
+    failed = [c for c in checks if c.ok is False]
+    lines = [_check_line(c) for c in failed[:MOST_CHECKS]]
+    lines += [f"{more} that failed" for more in and_more(len(failed) - MOST_CHECKS, "check")]
+    folds = fold([c for c in checks if c.ok is not False], _checked, lambda c: c.ok)
+    total = Counter(_NUMBER.sub("", _checked(c)) for c in checks)
+    for one in folds[:MOST_CHECKS]:
+        first, count = one.items[0], total[_NUMBER.sub("", _checked(one.items[0]))]
+        why = f": {first.detail}" if first.ok is None else ""
+        words = f"{_MARKS[first.ok]} {len(one.items):,} of {count:,}: {one.name}{why}"
+        lines.append(_check_line(first) if count == 1 else words)
+    return lines + and_more(sum(len(one.items) for one in folds[MOST_CHECKS:]), "check")
+
+
+def _checked(check: Check) -> str:
+    """What was checked, without the array that the name of a check begins with."""
+    return check.name.rpartition(": ")[2]
 
 
 def _check_line(check: Check) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import joined, shown, suggestion
@@ -70,6 +70,7 @@ from shardviz.picture.topology import (
     topology_text,
 )
 
+T = TypeVar("T")
 LEAST_WIDTH = 20  # letters
 
 
@@ -77,7 +78,8 @@ def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture
     """The blocks of an array (view `"array"`) or its devices (view `"devices"`)."""
     if not isinstance(view, str) or view not in ("array", "devices"):
         raise ShardvizError(f"A layout is seen as 'array' or 'devices'; got {shown(view)}.")
-    return _called(draw_layout_array if view == "array" else draw_layout_devices, layout, options)
+    drawer = draw_layout_array if view == "array" else draw_layout_devices
+    return _called(drawer, layout, options, "picture")
 
 
 def _same_picture(picture: Picture) -> Picture:
@@ -93,7 +95,7 @@ def _explained(value: Audit | Effects | Observed, width: int) -> str:
 
 
 Drawer = Callable[..., Picture]
-Writer = Callable[[Any, int], str]
+Writer = Callable[..., str]
 # Per type, what draws a value of it and what writes it.
 _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     MeshSpec: (draw_mesh, mesh_text),
@@ -138,29 +140,31 @@ def draw(value: Any, **options: Any) -> Picture:
     'host'
     """
     drawer = type(value)._draw_ if hasattr(value, "_draw_") else _shown(value, "picture of")[0]
-    return _called(drawer, value, options)
+    return _called(drawer, value, options, "picture")
 
 
-def _called(drawer: Drawer, value: Any, options: dict[str, Any]) -> Picture:
-    known = list(inspect.signature(drawer).parameters)[1:]
+def _called(show: Callable[..., T], value: Any, options: dict[str, Any], what: str) -> T:
+    known = list(inspect.signature(show).parameters)[1:]
     for name in options:
         if name not in known and "options" not in known:
             raise ShardvizError(
-                f"A picture of a {type(value).__name__} has no option {shown(name)}."
+                f"A {what} of a {type(value).__name__} has no option {shown(name)}."
                 f"{suggestion(name, known)}"
             )
-    return drawer(value, **options)
+    return show(value, **options)
 
 
-def to_text(value: Any, width: int = 80) -> str:
+def to_text(value: Any, width: int = 80, **options: Any) -> str:
     """A value as text, in lines of at most `width` letters where its words allow it.
 
     Args:
         value: anything that `draw` takes.
         width: letters per line, 20 or more.
+        options: what the text of that value understands: `full=True` for a plan, a report or an
+            explanation, for all that it holds.
 
     Raises:
-        ShardvizError: for a value without a text.
+        ShardvizError: for a value without a text, or an option that it does not have.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> print(to_text(make_mesh(data=2, model=4)))
@@ -173,8 +177,12 @@ def to_text(value: Any, width: int = 80) -> str:
     """
     letters = max(check_size(width, "The width of text", ShardvizError), LEAST_WIDTH)
     if hasattr(value, "_text_"):
-        return paragraphs([value._text_()], letters)
-    return _shown(value, "text for")[1](value, letters)
+        return _called(_own_text, value, {"width": letters, **options}, "text")
+    return _called(_shown(value, "text for")[1], value, {"width": letters, **options}, "text")
+
+
+def _own_text(value: Any, width: int) -> str:
+    return paragraphs([value._text_()], width)
 
 
 def _shown(value: Any, what: str) -> tuple[Drawer, Writer]:

@@ -70,8 +70,15 @@ def test_the_longest_bar_and_the_first_line_are_of_the_most_bytes_in_all():
 
 
 def test_the_rest_of_many_collectives_is_summed_with_its_turns():
-    picture = draw_collectives((*[ONCE] * 40, LOOPED.without_source(), *[UNKNOWN] * 2))
+    many = [dataclasses.replace(ONCE, bytes_per_device=4096 + n) for n in range(39)]
+    picture = draw_collectives((*many, LOOPED.without_source(), ONCE, *[UNKNOWN] * 2))
     assert "1.1 KiB" in labels(picture)  # 1,024 + 64 + 64 B beside the 40 largest
+
+
+def test_alike_collectives_are_one_row_with_the_bytes_of_all():
+    picture = draw_collectives((*[ONCE] * 3, LOOPED))
+    assert "3 × 1 KiB" in labels(picture)
+    assert picture.tiles.width.tolist() == [150.0, 150.0 * 2560 / 3072]
 
 
 def test_a_large_difference_begins_with_its_collectives():

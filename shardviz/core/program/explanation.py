@@ -17,6 +17,9 @@ from shardviz.core.program.plan_values import (
 )
 from shardviz.core.program.report import Collective
 
+#: How many lines the summary of an explanation has at most.
+MOST_SENTENCES = 12
+_ALIKE = ", which works element by element."
 _Arrivals = dict[tuple[str, str], Step]
 _CAME = {
     "argument": "which came from argument {}",
@@ -44,6 +47,7 @@ class Explanation(Displayed):
         op: the value.
         lines: the explanation, one sentence per step.
         steps: the steps that brought its axes, in the order in which they happened.
+        paths: per axis, which of the lines are its steps: the first, and how many.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
@@ -57,12 +61,51 @@ class Explanation(Displayed):
     op: PlannedOp
     lines: tuple[str, ...]
     steps: tuple[Step, ...] = ()
+    paths: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def summary(self) -> tuple[str, ...]:
+        """The explanation in at most MOST_SENTENCES lines.
+
+        Of many steps it has those that change something: the axis goes to another dimension, or
+        through an operation that does not work element by element; and the last one.
+        """
+        if len(self.lines) <= MOST_SENTENCES:
+            return self.lines
+        long = [path for path in self.paths if path[1] > 1]
+        others = len(self.lines) - sum(count for _, count in long)
+        # A path takes a line more, which counts the steps that are left out.
+        each = max(1, (MOST_SENTENCES - others) // max(1, len(long)) - 1)
+        kept = set(range(len(self.lines)))
+        counts: dict[int, str] = {}
+        for first, count in long:
+            left = list(range(first, first + count - 1))
+            turns = [n for n in left if not self.lines[n].endswith(_ALIKE)]
+            shown = turns if len(turns) < each else turns[: each - 1]
+            left = [n for n in left if n not in shown]
+            if len(left) > 1:
+                kept -= set(left)
+                counts[first + count - 1] = _left_out(left, turns)
+        lines = [
+            line
+            for n in sorted(kept)
+            for line in ([counts[n]] if n in counts else []) + [self.lines[n]]
+        ]
+        if (more := len(lines) - MOST_SENTENCES) > 0:
+            lines[MOST_SENTENCES - 1 :] = [f"and {more + 1:,} lines more, with full=True in sv.text"]
+        return tuple(lines)
 
     def __str__(self) -> str:
-        return "\n".join(self.lines)
+        return "\n".join(self.summary)
 
     def __repr__(self) -> str:
         return f"Explanation({self.op.name}: {len(self.lines)} lines)"
+
+
+def _left_out(left: list[int], turns: list[int]) -> str:
+    """What is said of the steps that are not shown."""
+    how = "" if set(left) & set(turns) else ", element by element"
+    return f"{len(left):,} steps before the last are left out{how}."
 
 
 def explain_value(plan: Record, op: PlannedOp) -> Explanation:
@@ -75,6 +118,7 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
     steps: dict[tuple[int, str], Step] = {}
     arrivals = _arrivals(plan)
     lines = [_first_sentence(op)]
+    paths: list[tuple[int, int]] = []
     if op.rule and op.kind == "op":
         lines.append(f"The rule of {op.name}: {op.rule}.")
     for number in range(len(op.shape)):
@@ -84,6 +128,7 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
         for axis in axes:
             path = _AxisPath(plan, op, axis, arrivals)
             lines += path.lines(f"{_dimension(op, number)} is split over {axis}")
+            paths.append((len(lines) - path.sentences, path.sentences))
             steps |= {(s.number, s.axis): s for s in path.steps}
     for axis in sorted(op.spec.unreduced):
         lines.append(f"It is not summed over {axis} yet: each device along it holds a part.")
@@ -91,7 +136,7 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
     lines += [_cost(c) for c in plan.collectives if c.value == op.name]
     if op.note:
         lines.append(op.note)
-    return Explanation(plan, op, tuple(lines), tuple(steps[n] for n in sorted(steps)))
+    return Explanation(plan, op, tuple(lines), tuple(steps[n] for n in sorted(steps)), tuple(paths))
 
 
 class _AxisPath:
@@ -100,6 +145,7 @@ class _AxisPath:
     def __init__(self, plan: Record, op: PlannedOp, axis: str, arrivals: _Arrivals) -> None:
         self.plan, self.op, self.axis = plan, op, axis
         self.steps: list[Step] = []
+        self.sentences = 0  # of the lines, how many are steps
         self.end = self.start = op.name
         if op.kind == "result" and op.operands and _arrival(arrivals, op.name, axis) is None:
             self.end = self.start = op.operands[0]
@@ -131,9 +177,9 @@ class _AxisPath:
                 " loop."
             )
         targets = [step.origin for step in self.steps[1:]] + [self.end]
-        return lines + [
-            _sentence(self.plan, s, t) for s, t in zip(self.steps, targets, strict=False)
-        ]
+        steps = [_sentence(self.plan, s, t) for s, t in zip(self.steps, targets, strict=False)]
+        self.sentences = len(steps)
+        return lines + steps
 
 
 def _arrivals(plan: Record) -> _Arrivals:
@@ -185,7 +231,7 @@ def _factor(plan: Record, op: PlannedOp, step: Step, target: str) -> str:
     if len({*rule.operands, *rule.results}) == 1 and not (
         rule.need_replication or rule.blocked_propagation
     ):
-        return ", which works element by element"
+        return _ALIKE.rstrip(".")
     same = f"dimension {first}" if first == last else f"dimension {first} there and {last} here"
     return f": {rule.formula}, where {name} is {same}"
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 
 T = TypeVar("T")
@@ -167,3 +168,53 @@ def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]
 def _sort_of(c: Collective) -> Hashable:
     same = (c.kind, c.mesh_axes, c.bytes_per_device, c.shape, c.trips, c.source, c.phase)
     return (*same, c.is_async, c.rematerialises, len(c.members))
+
+
+def fold_line(one: Fold[Collective]) -> str:
+    """Alike collectives in one line: `32 × 512 MiB all-reduce over model · mlp.py:3 · mlp/dot`.
+
+    >>> one, = fold_collectives([Collective("all-gather", ("x",), 64, f"f/h_{n}") for n in (0, 1)])
+    >>> fold_line(one)
+    '2 × 64 B all-gather over x · h_{0..1}'
+    """
+    first = one.items[0]
+    over = f" over {' × '.join(first.mesh_axes)}" if first.mesh_axes else ""
+    where = "".join(f" · {v}" for v in (first.source, name_of_fold(one)) if v)
+    return f"{one.count}{first.amount} {first.kind}{over}{where}"
+
+
+def name_of_fold(one: Fold[Collective]) -> str:
+    """Their operation; of combined ones that of the largest member, and how many others.
+
+    >>> one, = fold_collectives([Collective("all-gather", ("x",), 64, "jit(f)/layer_1/dot")])
+    >>> name_of_fold(one)
+    'jit(f)/layer_1/dot'
+    """
+    first = one.items[0]
+    name = first.op
+    if len(one.items) > 1:
+        name = f"{one.name}{', backward' if first.phase == 'backward' else ''}"
+    return f"{name} and {len(first.members) - 1:,} more" if first.members else name
+
+
+def fold_values(ops: Iterable[PlannedOp]) -> list[Fold[PlannedOp]]:
+    """The values of a plan: those of one operation, line, type and sharding in all layers as one.
+
+    >>> ops = [PlannedOp(f"blocks[{n}].w", "argument", shape=(8,)) for n in range(32)]
+    >>> [one.name for one in fold_values(ops)]
+    ['blocks[{0..31}].w']
+    """
+    return fold(ops, _name_of_value, _sort_of_value)
+
+
+def _name_of_value(op: PlannedOp) -> str:
+    if op.kind != "op":
+        return op.name
+    *scope, last = path_in_words(op.op).split("/")
+    # Where jax adds an operation for another, it has the other's name.
+    return "/".join([*scope, last if last in op.name else op.opcode])
+
+
+def _sort_of_value(op: PlannedOp) -> Hashable:
+    same = (op.kind, op.opcode, op.shape, op.dtype, op.spec, op.source, op.backward, op.trips)
+    return (*same, op.region, op.note)

@@ -427,3 +427,25 @@ def local_shape(shape: tuple[int, ...], spec: Spec, mesh: MeshSpec) -> tuple[int
     """
     parts = [group_size(axes, mesh) for axes in spec.dims] + [1] * len(shape)
     return tuple(-(-size // over) for size, over in zip(shape, parts, strict=False))
+
+
+def bytes_per_device(op: PlannedOp, mesh: MeshSpec) -> int:
+    """The bytes of a value's shard on each device, as XLA counts them: small types are packed.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> x = PlannedOp("x", "argument", shape=(8, 6), dtype="bfloat16", spec=Spec.parse("data"))
+    >>> bytes_per_device(x, make_mesh(data=4))
+    24
+    """
+    return array_bytes(local_shape(op.shape, op.spec, mesh), op.dtype)
+
+
+def array_bytes(shape: tuple[int, ...], dtype: str) -> int:
+    """Bytes of an array as XLA counts them: types below a byte are packed.
+
+    >>> array_bytes((3,), "int4"), array_bytes((2, 2), "bfloat16"), array_bytes((), "bool")
+    (2, 8, 1)
+    """
+    width = re.search(r"\d+", dtype)
+    bits = 8 if dtype == "bool" or width is None else int(width[0])
+    return -(-math.prod(shape) * bits // 8)

@@ -415,7 +415,7 @@ def _slice_at(op: Any, positions: dict[int, Any]) -> None:
 
 def _computed(op: Any) -> Any:
     """The number that XLA computes for an operation on constants, or None."""
-    # Most operations are told apart by the first of these, which cost least.
+    # What costs least is asked first: it decides for most operations.
     if (name := op.name) not in _FOLDED:
         return None
     if name == _BROADCAST and not ir.ShapedType(op.operands[0].type).shape:

@@ -23,7 +23,13 @@ from shardviz.core.format import joined
 from shardviz.core.hlo.replica_groups import axes_of_pairs
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.plan_values import PlannedOp, group_size, local_shape, parent_axis
+from shardviz.core.program.plan_values import (
+    PlannedOp,
+    array_bytes,
+    group_size,
+    local_shape,
+    parent_axis,
+)
 from shardviz.core.program.report import Collective
 
 # The collectives of `jax.lax` that users write inside of shard_map.
@@ -181,7 +187,7 @@ class _EstimateReader:
         for result, spec in zip(placed.op.results, specs, strict=True):
             shape, dtype = self.attributes.tensor(result) or ((), "")
             local = local_shape(shape, spec, self.mesh)
-            total += bytes_of(local, dtype) * (size if kind == "reduce-scatter" else 1)
+            total += array_bytes(local, dtype) * (size if kind == "reduce-scatter" else 1)
             shapes.append(shape_text(local, dtype))
         return Collective(
             kind=kind,
@@ -292,17 +298,6 @@ def parents(axes: Iterable[str], mesh: MeshSpec) -> tuple[str, ...]:
     """
     named = {parent_axis(axis) for axis in axes}
     return tuple(axis for axis in mesh.axis_names if axis in named)
-
-
-def bytes_of(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of an array as XLA counts them: types below a byte are packed.
-
-    >>> bytes_of((3,), "int4"), bytes_of((2, 2), "bfloat16"), bytes_of((), "bool")
-    (2, 8, 1)
-    """
-    width = re.search(r"\d+", dtype)
-    bits = 8 if dtype == "bool" or width is None else int(width[0])
-    return -(-math.prod(shape) * bits // 8)
 
 
 def shape_text(shape: tuple[int, ...], dtype: str) -> str:
