@@ -11,7 +11,7 @@ from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.folding import Fold, fold, fold_collectives, fold_line, name_of_fold
 from shardviz.core.program.report import Check, Collective, Member, Report
-from shardviz.core.program.roofline import Bound, Roofline
+from shardviz.core.program.roofline import Bound, Roofline, fit_words
 from shardviz.picture.page import side_by_side, text_page
 from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, bars
@@ -273,13 +273,14 @@ def _notes(report: Report) -> list[str]:
         temporaries=memory.host_temporaries or None,
     )
     if device:
-        capacity = f" of {bytes_text(memory.capacity)}" if memory.capacity is not None else ""
-        lines.append(f"memory per device: {device}{capacity}")
+        lines.append(f"memory per device: {device}")
     if host:
         lines.append(f"and in the host's memory, per device: {host}")
     cost = [
         f"{count_text(report.cost[k])} {k}" for k in ("flops", "bytes accessed") if k in report.cost
     ]
+    if words := fit_words(report):
+        lines.append(words)
     if cost:
         lines.append(f"cost: {', '.join(cost)}")
     if report.effects:

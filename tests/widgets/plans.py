@@ -5,7 +5,14 @@ from __future__ import annotations
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import Choice, Diagnosis, Origin, PlannedOp, ShardingRule, Step
+from shardviz.core.program.plan_values import (
+    Choice,
+    Diagnosis,
+    Origin,
+    PlannedOp,
+    ShardingRule,
+    Step,
+)
 from shardviz.core.program.report import Collective, Failure
 
 MESH = make_mesh(data=4, model=2)

@@ -27,7 +27,7 @@ from shardviz.core.backend.compile import (
     lower,
 )
 from shardviz.core.backend.devices import capacity_of, host_available, refusal
-from shardviz.core.backend.failures import failure
+from shardviz.core.backend.failures import failure, for_lack_of_memory
 from shardviz.core.backend.inputs import Inputs
 from shardviz.core.backend.jaxprs import (
     forget_failed_callbacks,
@@ -46,7 +46,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Failure, Report
-from shardviz.core.program.roofline import roofline
+from shardviz.core.program.roofline import largest_arrays, roofline
 
 
 class Cancelled(Exception):
@@ -94,9 +94,16 @@ class Execution:
         except Cancelled as when:
             self.note(error=Failure("cancelled", f"Cancelled {when}."))
         except Failed as failed:
-            self.note(error=failed.failure)
+            self.note(error=self._with_arrays(failed.failure))
         except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
-            self.note(error=failure(self.stage, error))
+            self.note(error=self._with_arrays(failure(self.stage, error)))
+
+    def _with_arrays(self, found: Failure) -> Failure:
+        """A failure; of one for lack of memory, with the largest arrays."""
+        if not for_lack_of_memory(found) or not self.report.in_layouts:  # a worker knows none
+            return found
+        arrays = largest_arrays(self.report)
+        return replace(found, message=f"{found.message.rstrip()} {arrays}")
 
     def enter(self, stage: str) -> None:
         """Begins a stage, unless the execution was cancelled."""

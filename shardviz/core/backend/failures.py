@@ -13,6 +13,14 @@ LIMIT = 600
 _TRACE = re.compile(r"Traceback \(most recent call last\):")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
+# What XLA says; what Python's MemoryError becomes; a run that was refused; a worker that was ended.
+_OF_MEMORY = (
+    "RESOURCE_EXHAUSTED",
+    "The memory of the machine",
+    " free. Nothing was placed",
+    "where memory runs out",
+    "memory was about to run out",
+)
 _OPENINGS = {
     "trace": "jax could not trace the function.",
     "lower": "jax could not lower the program.",
@@ -39,6 +47,15 @@ def failure(stage: str, error: BaseException) -> Failure:
     elif stage in _OURS and isinstance(error, OSError):
         opening = "The system refused what this needs, such as a file or a process."
     return Failure(stage, f"{opening} {in_words(error)}", source_of(error))
+
+
+def for_lack_of_memory(found: Failure) -> bool:
+    """Whether a failure says that memory ran out, or would have, of a device or of the machine.
+
+    >>> for_lack_of_memory(Failure("compile", "RESOURCE_EXHAUSTED: Ran out of memory in hbm."))
+    True
+    """
+    return any(words in found.message for words in _OF_MEMORY)
 
 
 def in_words(error: BaseException) -> str:

@@ -92,7 +92,9 @@ class Explanation(Displayed):
             for line in ([counts[n]] if n in counts else []) + [self.lines[n]]
         ]
         if (more := len(lines) - MOST_SENTENCES) > 0:
-            lines[MOST_SENTENCES - 1 :] = [f"and {more + 1:,} lines more, with full=True in sv.text"]
+            lines[MOST_SENTENCES - 1 :] = [
+                f"and {more + 1:,} lines more, with full=True in sv.text"
+            ]
         return tuple(lines)
 
     def __str__(self) -> str:

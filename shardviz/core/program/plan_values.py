@@ -268,8 +268,8 @@ class PlannedOp:
     def rule(self) -> str:
         """Its sharding rule in words; `""` where it has none."""
         # Put into words when somebody asks: a large program has a rule for each of its values.
-        return "" if self.factors is None else rule_in_words(
-            self.factors, self.operands, self.reduces
+        return (
+            "" if self.factors is None else rule_in_words(self.factors, self.operands, self.reduces)
         )
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,10 +16,14 @@ from shardviz.core.format import bytes_text, plural, shown
 from shardviz.core.hardware.chips import Chip
 from shardviz.core.hardware.interconnect import LinkUse, device_rows, groups_over, route
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.folding import Fold, fold
 from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, needed_bytes
+
+MOST_ARRAYS = 3  # that are named where a program does not fit
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,68 @@ def _time(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
+
+
+def fit_words(report: Report) -> str:
+    """Whether a compiled program fits into the memory of its devices, in one sentence.
+
+    Returns:
+        `""` where the compiler did not say what it takes, or the target what it has.
+
+    >>> fit_words(Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)))
+    'Fits: 3 GiB of 4 GiB per device.'
+    """
+    needed = needed_bytes(report.memory)
+    capacity = report.memory.capacity or getattr(report.roofline, "capacity", None)
+    if needed is None or not capacity:
+        return ""
+    chip = getattr(getattr(report.roofline, "chip", None), "title", "")
+    if needed <= capacity:
+        on = f" ({chip})" if chip else ""
+        return f"Fits: {bytes_text(needed)} of {bytes_text(capacity)} per device{on}."
+    has = f"{chip or 'each'} has {bytes_text(capacity)}"
+    words = f"Does not fit: {bytes_text(needed)} per device, {has}"
+    arrays = largest_arrays(report)
+    return f"{words}; {arrays[0].lower()}{arrays[1:]}" if arrays else f"{words}."
+
+
+def largest_arrays(report: Report) -> str:
+    """The arrays that take the most of each device, and how they are split, in one sentence.
+
+    Returns:
+        `""` where the layout of none is known.
+
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> w = lay_out((1024, 1024), Spec(), make_mesh(data=4))
+    >>> largest_arrays(Report("f", "cpu × 4", in_layouts={"a.0.w": w, "a.1.w": w}))
+    'The largest arrays: 2 × a.{0..1}.w, 4 MiB each per device, not split.'
+    """
+    layouts = {**report.in_layouts, **report.out_layouts}
+    folds = fold(layouts, str, lambda name: _sort_of_layout(layouts[name]))
+    sizes = [sum(layouts[name].bytes_per_device for name in one.items) for one in folds]
+    order = sorted(range(len(folds)), key=lambda n: -sizes[n])[:MOST_ARRAYS]
+    said = [
+        f"{folds[n].count}{folds[n].name}, {_size_and_split(folds[n], layouts)}"
+        for n in order
+        if sizes[n]
+    ]
+    return f"The largest arrays: {'; '.join(said)}." if said else ""
+
+
+def _sort_of_layout(layout: Layout) -> Hashable:
+    return layout.shape, layout.dtype, layout.shard_shape, str(layout.spec)
+
+
+def _size_and_split(one: Fold[str], layouts: Mapping[str, Layout]) -> str:
+    layout = layouts[one.items[0]]
+    size = f"{bytes_text(layout.bytes_per_device)}{' each' if one.count else ''} per device"
+    if layout.num_blocks == 1:
+        return f"{size}, not split"
+    axes = layout.spec.axes if layout.spec is not None else ()
+    over = f" over {' × '.join(dict.fromkeys(axes))}" if axes else ""
+    return f"{size}, split {layout.num_blocks:,} ways{over}"
 
 
 def roofline(
