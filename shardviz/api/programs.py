@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 from shardviz.api.conversion import as_mesh, reads_arguments
+from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
@@ -174,7 +175,8 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     changed = program if options is None else program.replace(
         options={**program.options, **options}
     )  # fmt: skip
-    return runner.compile_program(changed, target, cache=cache)
+    with StageClock(_name(program)) as clock:
+        return runner.compile_program(changed, target, cache=cache, progress=clock)
 
 
 def stages(program: Program, target: Any = None) -> Stages:
@@ -203,7 +205,8 @@ def stages(program: Program, target: Any = None) -> Stages:
 
     planned = plan(program)
     runner = import_optional("shardviz.core.backend.worker.run", "sv.stages", "jax")
-    report = runner.compile_program(program, target, cache=cache)
+    with StageClock(_name(program)) as clock:
+        report = runner.compile_program(program, target, cache=cache, progress=clock)
     return Stages(program, planned, report)
 
 
@@ -231,7 +234,14 @@ def run(
     if isinstance(program, Program) and (keywords or (values and hasattr(program.fn, "arguments"))):
         calls = import_optional("shardviz.core.backend.calls", "sv.run", "jax")
         values = calls.values_of(program.fn, values, keywords)
-    return runner.run_program(program, *values, target=target, repeat=repeat, cache=cache)
+    with StageClock(_name(program)) as clock:
+        return runner.run_program(
+            program, *values, target=target, repeat=repeat, cache=cache, progress=clock
+        )
+
+
+def _name(program: Any) -> str:
+    return program.name if isinstance(program, Program) else "program"
 
 
 def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:

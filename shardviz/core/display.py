@@ -1,12 +1,15 @@
-"""The base class of values that show themselves at the end of a notebook cell.
+"""How values and work show themselves: in a notebook cell, and as a clock on a terminal.
 
 `core` draws no pictures: `shardviz/__init__.py` sets the renderer when the package is imported.
 """
 
 from __future__ import annotations
 
+import sys
+import threading
+import time
 from collections.abc import Callable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TextIO
 
 
 class Displayed:
@@ -19,3 +22,71 @@ class Displayed:
         if Displayed.renderer is None:
             return {"text/plain": repr(self)}
         return Displayed.renderer(self)
+
+
+class StageClock:
+    """One line on a terminal that says what is done and for how long; gone when it is done.
+
+    Nothing is written where the stream is no terminal, such as a log or a notebook, nor in the
+    first seconds.
+
+    Args:
+        what: what is worked on, such as the name of a program.
+        stream: where to; by default the standard error.
+        after: how many seconds pass before anything is written.
+        every: seconds from one line to the next.
+
+    >>> with StageClock("step") as stage:
+    ...     stage("compile")
+    """
+
+    def __init__(
+        self, what: str, stream: TextIO | None = None, after: float = 2.0, every: float = 1.0
+    ) -> None:
+        self._what, self._stream = what, sys.stderr if stream is None else stream
+        self._after, self._every = after, every
+        self._stage, self._begun, self._written = "", 0.0, 0
+        self._done = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Callable[[str], None]:
+        self._begun = time.monotonic()
+        # A stream that was closed or replaced may have no isatty.
+        if getattr(self._stream, "isatty", bool)():
+            self._thread = threading.Thread(target=self._tick, name="shardviz-clock", daemon=True)
+            self._thread.start()
+        return self._enter
+
+    def __exit__(self, *error: object) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+            if self._written:
+                self._write("")
+
+    def _enter(self, stage: str) -> None:
+        self._stage = stage
+
+    def _tick(self) -> None:
+        left = self._after
+        while not self._done.wait(left):
+            self._write(clock_line(self._what, self._stage, time.monotonic() - self._begun))
+            left = self._every
+
+    def _write(self, line: str) -> None:
+        # Blanks, not an escape sequence, which some terminals print.
+        self._stream.write(f"\r{line:<{self._written}}" + "\r" * (not line))
+        self._stream.flush()
+        self._written = len(line)
+
+
+def clock_line(what: str, stage: str, seconds: float) -> str:
+    """What a StageClock writes, in at most 79 letters.
+
+    >>> clock_line("train_step", "compile", 83.4)
+    'train_step: compile, 1:23'
+    """
+    minutes, rest = divmod(int(seconds), 60)
+    end = f": {stage or 'begins'}, {minutes}:{rest:02}"
+    room = 79 - len(end)
+    return f"{what if len(what) <= room else what[: room - 1] + '…'}{end}"

@@ -385,7 +385,7 @@ def _groups(one: Collective) -> list[list[int]]:
     return groups if sum(map(len, groups)) <= MOST_MEMBERS else []
 
 
-PLAN_S = 5.0  # how long a saved page waits for its plan
+PLAN_S = 60.0  # how long a saved page waits for its plan
 MOST_EXPLANATIONS = 300  # a saved page includes the explanations of at most so many values
 
 
@@ -454,15 +454,20 @@ class StageViews:
     ) -> tuple[dict[str, Any], dict[str, Any]]:
         """The stages, and the values with their explanations, for a page without a kernel.
 
-        The program is planned first. The plan is left out where that takes too long or jax is
-        missing.
+        The program is planned first. Where that takes more than PLAN_S or jax is missing, the plan
+        is left out, and the page says so.
         """
+        missing = "Saved without the plan: jax is not installed."
         if importlib.util.find_spec("jax") is not None:
             self._planner.plan_now(program, revision, target, PLAN_S)
+            missing = f"Saved without the plan, which was not made within {PLAN_S:g} s."
         stages, _, _ = self.views(revision, target)
-        plan = self._planner.state.plan
-        explanations = 0 if plan is None else MOST_EXPLANATIONS
-        return saved_stages(stages), values_view(plan, explanations)
+        stages, plan = saved_stages(stages), self._planner.state.plan
+        if plan is None:
+            first = {**stages["stages"][0], "more": missing}
+            stages = {**stages, "stages": [first, *stages["stages"][1:]]}
+            return stages, {**values_view(None), "waiting": False, "error": missing}
+        return stages, values_view(plan, MOST_EXPLANATIONS)
 
     def _chosen(
         self, state: PlannerState, revision: int, target: str

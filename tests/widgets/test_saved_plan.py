@@ -76,7 +76,9 @@ def test_without_jax_the_page_says_not_planned(monkeypatch):
         "not partitioned",
         "not compiled",
     ]
-    assert values["waiting"]
+    assert values["error"] == "Saved without the plan: jax is not installed."
+    assert stages["stages"][0]["more"] == values["error"]
+    assert not values["waiting"]
 
 
 def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
@@ -89,9 +91,10 @@ def test_a_plan_that_takes_too_long_is_left_out(monkeypatch):
     program = Program(slow, programs.get().arrays[:1], make_mesh(data=4, model=2), name="slow")
     made = views()
     began = time.perf_counter()
-    stages, _ = made.saved(program, 0, "")
+    stages, values = made.saved(program, 0, "")
     assert time.perf_counter() - began < 1.2
     assert text(stages, 0) == "not planned"
+    assert values["error"] == "Saved without the plan, which was not made within 0.2 s."
     made._planner.close()
 
 

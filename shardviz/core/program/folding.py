@@ -114,8 +114,9 @@ def _products(group: list[tuple[int, tuple[str, ...], T]]) -> list[tuple[Any, in
     if combinations == len(counts):
         by = counts.__getitem__  # by how often the names are there
     else:
-        # Apart at the place with the fewest numbers, so that the layers stay together.
-        place = min((n for n, c in enumerate(values) if len(c) > 1), key=lambda n: len(values[n]))
+        # Apart at the last place with the fewest numbers, so that the layers stay together.
+        varying = [n for n, column in enumerate(values) if len(column) > 1]
+        place = min(varying, key=lambda n: (len(values[n]), -n))
         by = lambda parts: parts[place]  # noqa: E731
     groups: dict[Hashable, list[tuple[int, tuple[str, ...], T]]] = {}
     for one in group:

@@ -1,0 +1,80 @@
+"""The clock of long work: a line on a terminal, and nothing anywhere else."""
+
+from __future__ import annotations
+
+import io
+import threading
+
+import pytest
+
+from shardviz.core.display import StageClock, clock_line
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what was written, and says when something was."""
+
+    def __init__(self, is_terminal: bool = True) -> None:
+        super().__init__()
+        self.is_terminal, self.wrote = is_terminal, threading.Event()
+
+    def isatty(self) -> bool:
+        return self.is_terminal
+
+    def write(self, text: str) -> int:
+        self.wrote.set()
+        return super().write(text)
+
+
+def test_a_terminal_shows_the_stage_and_is_left_empty():
+    stream = Terminal()
+    with StageClock("step", stream, after=0.0, every=0.0) as stage:
+        stage("compile")
+        while "step: compile, 0:00" not in stream.getvalue():
+            assert stream.wrote.wait(30)
+    written = stream.getvalue()
+    assert "\n" not in written
+    assert written.startswith("\r")
+    assert written.endswith("\r" + " " * len("step: compile, 0:00") + "\r")
+    assert "shardviz-clock" not in {thread.name for thread in threading.enumerate()}
+
+
+def test_work_that_is_done_at_once_writes_nothing():
+    stream = Terminal()
+    with StageClock("step", stream, after=60.0) as stage:
+        stage("compile")
+    assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize("stream", [Terminal(is_terminal=False), object()], ids=["log", "no stream"])
+def test_what_is_no_terminal_stays_empty(stream):
+    clock = StageClock("step", stream, after=0.0)
+    with clock as stage:
+        assert "shardviz-clock" not in {thread.name for thread in threading.enumerate()}
+        stage("compile")
+    assert not isinstance(stream, Terminal) or stream.getvalue() == ""
+
+
+def test_an_error_ends_the_clock():
+    stream = Terminal()
+    with pytest.raises(KeyboardInterrupt), StageClock("step", stream, after=60.0):
+        raise KeyboardInterrupt
+    assert "shardviz-clock" not in {thread.name for thread in threading.enumerate()}
+
+
+LINES = {
+    "seconds": (("step", "compile", 59.9), "step: compile, 0:59"),
+    "minutes": (("step", "run", 754.0), "step: run, 12:34"),
+    "before any stage": (("step", "", 0.0), "step: begins, 0:00"),
+}
+
+
+@pytest.mark.parametrize("case", LINES)
+def test_the_line_has_program_stage_and_time(case):
+    given, line = LINES[case]
+    assert clock_line(*given) == line
+
+
+def test_a_long_name_leaves_room_for_stage_and_time():
+    line = clock_line("f" * 200, "compile", 1.0)
+    assert len(line) == 79
+    assert line.endswith("f…: compile, 0:01")

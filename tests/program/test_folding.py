@@ -1,0 +1,123 @@
+"""What layers have in common, folded: every item once, and no byte lost."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shardviz.core.program.folding import (
+    fold,
+    fold_collectives,
+    fold_line,
+    fold_values,
+    path_in_words,
+)
+from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.report import Collective, Member
+
+# names: the names of their folds
+FOLDED = {
+    "layers": ([f"blocks_{n}/Mlp_0" for n in range(32)], ["blocks_{0..31}/Mlp_0"]),
+    "layers with several inside": (
+        [f"blocks_{n}/Dense_{m}" for n in range(4) for m in (0, 1)],
+        ["blocks_{0..3}/Dense_{0..1}"],
+    ),
+    "one is missing": (["a_0/b_0", "a_0/b_1", "a_1/b_0"], ["a_{0..1}/b_0", "a_0/b_1"]),
+    "gaps": (["a1", "a2", "a3", "a7"], ["a{1..3,7}"]),
+    "leading zeros": (["a01", "a02"], ["a{01,02}"]),
+    "equal numbers written differently": (["a1", "a01"], ["a{01,1}"]),
+    "no numbers, twice": (["x", "x"], ["x"]),
+    "one twice and one once": (["x0", "x1", "x0"], ["x0", "x1"]),
+    "nothing in common": (["x1", "y1"], ["x1", "y1"]),
+    "braces of its own": (["{0..1}"], ["{0..1}"]),
+    "none": ([], []),
+}
+
+
+@pytest.mark.parametrize("case", FOLDED)
+def test_names_that_differ_in_numbers_are_one(case):
+    names, folded = FOLDED[case]
+    assert [one.name for one in fold(names, str)] == folded
+
+
+NAMES = st.lists(
+    st.text("a/_{}0129", max_size=6)
+    | st.builds("b_{}/c_{}".format, st.integers(0, 4), st.integers(0, 2)),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(NAMES)
+def test_unfolding_gives_every_name_as_often_as_it_was_there(names):
+    folds = fold(names, str)
+    assert Counter(name for one in folds for name in one.unfolded()) == Counter(names)
+    assert Counter(name for one in folds for name in one.items) == Counter(names)
+    assert all(Counter(one.unfolded()) == Counter(one.items) for one in folds)
+
+
+COLLECTIVES = st.lists(
+    st.builds(
+        Collective,
+        kind=st.sampled_from(["all-reduce", "all-gather"]),
+        mesh_axes=st.sampled_from([("x",), ("x", "y")]),
+        bytes_per_device=st.sampled_from([4, 64]),
+        op=st.builds("jit(f)/{}(jvp(blocks_{}))/dot".format, st.sampled_from(["vmap", "transpose"]),
+                     st.integers(0, 5)),
+        source=st.sampled_from(["f.py:1", "f.py:2"]),
+        trips=st.sampled_from([1, 12, None]),
+        members=st.sampled_from([(), (Member("jit(f)/a", "f.py:1", 2), Member("b", "", 2))]),
+    ),
+    max_size=30,
+)  # fmt: skip
+
+
+@given(COLLECTIVES)
+def test_every_collective_is_in_one_fold_and_no_byte_is_lost(collectives):
+    folds = fold_collectives(collectives)
+    assert sorted(id(c) for one in folds for c in one.items) == sorted(map(id, collectives))
+    for one in folds:
+        first = one.items[0]
+        assert all(
+            (c.kind, c.mesh_axes, c.bytes_in_all, c.source, c.phase)
+            == (first.kind, first.mesh_axes, first.bytes_in_all, first.source, first.phase)
+            for c in one.items
+        )
+        assert Counter(path_in_words(c.op) for c in one.items) == Counter(one.unfolded())
+    sums = [sum(c.bytes_in_all for c in one.items) for one in folds]
+    assert sum(sums) == sum(c.bytes_in_all for c in collectives)
+    assert sums == sorted(sums, reverse=True)
+
+
+def test_the_line_of_a_fold_has_count_bytes_kind_axes_and_scopes():
+    layers = [
+        Collective("all-reduce", ("model",), 512 << 20, f"jit(f)/jvp(blocks_{n})/Mlp_0/Dense_0/dot",
+                   "mlp.py:9")
+        for n in range(32)
+    ]  # fmt: skip
+    (one,) = fold_collectives(layers)
+    words = "32 × 512 MiB all-reduce over model · mlp.py:9 · blocks_{0..31}/Mlp_0/Dense_0/dot"
+    assert fold_line(one) == words
+    assert fold_line(fold_collectives(layers[:1])[0]).endswith(
+        "· jit(f)/jvp(blocks_0)/Mlp_0/Dense_0/dot"
+    )
+
+
+def test_layers_of_a_loop_without_names_fold_by_their_line():
+    layers = [Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:3")] * 32
+    other = Collective("all-gather", ("data",), 64, "jit(f)/dot_general", "f.py:4")
+    assert [fold_line(one) for one in fold_collectives([*layers, other])] == [
+        "32 × 64 B all-gather over data · f.py:3 · dot_general",
+        "64 B all-gather over data · f.py:4 · jit(f)/dot_general",
+    ]
+
+
+def test_values_of_all_layers_are_one_where_type_and_sharding_agree():
+    ops = [
+        PlannedOp(f"mul_{n}" if n else "mul", "op", "multiply", f"jit(f)/blocks_{n}/mul",
+                  shape=(8, 4) if n != 2 else (8,))
+        for n in range(5)
+    ]  # fmt: skip
+    assert [one.name for one in fold_values(ops)] == ["blocks_{0..1,3..4}/mul", "blocks_2/mul"]
