@@ -88,5 +88,5 @@ def clock_line(what: str, stage: str, seconds: float) -> str:
     """
     minutes, rest = divmod(int(seconds), 60)
     end = f": {stage or 'begins'}, {minutes}:{rest:02}"
-    room = 79 - len(end)
-    return f"{what if len(what) <= room else what[: room - 1] + '…'}{end}"
+    most = 79 - len(end)
+    return f"{what if len(what) <= most else what[: most - 1] + '…'}{end}"

@@ -169,7 +169,7 @@ def test_a_report_shows_stages_collectives_and_checks():
     for said in (
         "block on cpu × 8, simulated: a check failed", "340 ms", "from the cache", "median of 3",
         "all-reduce", "block.py:31", "✓ x: boxes of 8 shards", "✗ out: value", "– w: value",
-        "arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB of 16 GiB", "2.1 G flops",
+        "arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB", "2.1 G flops",
         "effects: ordered io",
     ):  # fmt: skip
         assert said in texts

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
@@ -131,7 +133,7 @@ def test_what_an_edit_changes_stands_before_and_after():
         else op
         for op in before.ops
     )
-    said = words(draw(before.diff(before.replace(ops=ops, collectives=()))))
+    said = words(draw(before.diff(dataclasses.replace(before, ops=ops, collectives=()))))
     assert f"{moved} → P(None, 'model')" in said
     assert "− all-reduce of 1 MiB over model for reduce (block.py:30)" in said
     grown = words(draw(before.diff(after)))

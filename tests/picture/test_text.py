@@ -219,7 +219,8 @@ GOLDENS = {
         block on cpu × 8, simulated: a check failed
         lower 12 ms · compile 340 ms · place 3 ms · run 10 ms · from the cache · median
           of 3 runs
-        memory per device: arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB of 16 GiB
+        memory per device: arguments 3 MiB, outputs 1 MiB, temporaries 512 KiB
+        Fits: 4.5 MiB of 16 GiB per device.
         cost: 2.1 G flops
         effects: ordered io
         2 collectives:

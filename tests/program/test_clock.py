@@ -45,7 +45,9 @@ def test_work_that_is_done_at_once_writes_nothing():
     assert stream.getvalue() == ""
 
 
-@pytest.mark.parametrize("stream", [Terminal(is_terminal=False), object()], ids=["log", "no stream"])
+@pytest.mark.parametrize(
+    "stream", [Terminal(is_terminal=False), object()], ids=["log", "no stream"]
+)
 def test_what_is_no_terminal_stays_empty(stream):
     clock = StageClock("step", stream, after=0.0)
     with clock as stage:
@@ -74,7 +76,7 @@ def test_the_line_has_program_stage_and_time(case):
     assert clock_line(*given) == line
 
 
-def test_a_long_name_leaves_room_for_stage_and_time():
+def test_a_long_name_is_shortened_before_stage_and_time():
     line = clock_line("f" * 200, "compile", 1.0)
     assert len(line) == 79
     assert line.endswith("f…: compile, 0:01")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from shardviz.core.display import Displayed
@@ -20,7 +21,7 @@ from shardviz.core.program.report import Collective
 #: How many lines the summary of an explanation has at most.
 MOST_SENTENCES = 12
 _ALIKE = ", which works element by element."
-_Arrivals = dict[tuple[str, str], Step]
+_Arrivals = Mapping[tuple[str, str], Step]
 _CAME = {
     "argument": "which came from argument {}",
     "result": "which was requested for the result {}",
@@ -118,7 +119,7 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
         op: one of its values.
     """
     steps: dict[tuple[int, str], Step] = {}
-    arrivals = _arrivals(plan)
+    arrivals = plan.arrivals
     lines = [_first_sentence(op)]
     paths: list[tuple[int, int]] = []
     if op.rule and op.kind == "op":
@@ -182,18 +183,6 @@ class _AxisPath:
         steps = [_sentence(self.plan, s, t) for s, t in zip(self.steps, targets, strict=False)]
         self.sentences = len(steps)
         return lines + steps
-
-
-def _arrivals(plan: Record) -> _Arrivals:
-    """The step that first brought each axis to each value."""
-    found: _Arrivals = {}
-    for op in plan.ops:
-        for step in op.steps:
-            for name in step.to:
-                known = found.get((name, step.axis))
-                if known is None or step.number < known.number:
-                    found[name, step.axis] = step
-    return found
 
 
 def _arrival(arrivals: _Arrivals, name: str, axis: str) -> Step | None:

@@ -364,6 +364,18 @@ class Record:
         """Name to value."""
         return {op.name: op for op in self.ops}
 
+    @cached_property
+    def arrivals(self) -> Mapping[tuple[str, str], Step]:
+        """The step that first brought an axis to a value, by value and axis."""
+        found: dict[tuple[str, str], Step] = {}
+        for op in self.ops:
+            for step in op.steps:
+                for name in step.to:
+                    known = found.get((name, step.axis))
+                    if known is None or step.number < known.number:
+                        found[name, step.axis] = step
+        return found
+
     def op(self, value: Any) -> PlannedOp:
         """One value: by name, by number, by a collective that it causes, or itself.
 
@@ -374,8 +386,10 @@ class Record:
             raise ProgramError(
                 f"There is no plan of {self.program}, so it has no values. {self.error}"
             )
-        if isinstance(value, PlannedOp) and value in self.ops:
-            return value
+        if isinstance(value, PlannedOp):
+            own = self.by_name.get(value.name)
+            if own is value or value in self.ops:
+                return value
         if isinstance(value, Collective) and value.value in self.by_name:
             return self.by_name[value.value]
         if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(self.ops):

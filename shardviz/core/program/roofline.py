@@ -169,6 +169,7 @@ def fit_words(report: Report) -> str:
     Returns:
         `""` where the compiler did not say what it takes, or the target what it has.
 
+    >>> from shardviz.core.program.report import Memory
     >>> fit_words(Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)))
     'Fits: 3 GiB of 4 GiB per device.'
     """

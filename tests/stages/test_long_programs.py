@@ -1,0 +1,97 @@
+"""A train step of 32 layers: thousands of values, and what is said of them in a screenful."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+import shardviz as sv
+from shardviz.core.program.explanation import MOST_SENTENCES
+from shardviz.core.program.folding import fold_collectives
+from shardviz.core.program.report import Check
+from tests.stages.train_step import LAYERS, train_program
+
+WIDTH, MOST_LINES = 80, 60
+
+
+@pytest.fixture(scope="module")
+def plan():
+    made = sv.plan(train_program())
+    assert made.ok, made.error
+    return made
+
+
+@pytest.fixture(scope="module")
+def report():
+    quick = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
+    made = sv.compile(train_program(), "cpu:8", options=quick)
+    assert made.ok, made.error
+    return made
+
+
+def test_the_text_of_its_plan_has_the_largest_first(plan):
+    assert len(plan.ops) > 10_000
+    lines = sv.text(plan, WIDTH).splitlines()
+    assert len(lines) <= MOST_LINES
+    words = " ".join(line.strip() for line in lines)
+    assert f"{len(plan.ops):,} values" in words
+    layers = f"blocks_{{0..{LAYERS - 1}}}"
+    assert f"{LAYERS} × 4 KiB all-reduce over model · train_step.py" in words
+    assert f"{layers}/Mlp_0/" in words
+    sizes = [c.items[0].bytes_in_all * len(c.items) for c in fold_collectives(plan.collectives)]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_all_of_its_plan_is_there_on_request(plan):
+    text = sv.text(plan, 300, full=True)
+    assert all(f"{op.name}  " in text for op in plan.ops[:: len(plan.ops) // 50])
+    assert text.count("\n") >= len(plan.ops)
+
+
+def test_why_takes_a_dozen_lines_with_the_origin_and_the_value(plan):
+    for op in plan.ops[:: len(plan.ops) // 40]:
+        assert len(str(plan.why(op)).splitlines()) <= MOST_SENTENCES == 12
+    logits = next(op for op in plan.ops if op.op == "jit(train_step)/jvp(bte,ve->btv)/dot_general")
+    why = plan.why(logits)
+    assert len(why.lines) > 60
+    words = why.summary
+    assert words[0].startswith(f"{logits.name} is made by dot_general at train_step.py:")
+    assert any(line.endswith("split over data, which came from argument tokens.") for line in words)
+    left = next(line for line in words if line.endswith("left out, element by element."))
+    before, after = words[words.index(left) - 1], words[words.index(left) + 1]
+    assert " to gather at " in before  # the last step at which the axis changed its dimension
+    assert f" to {logits.name} at " in after
+    count = int(left.split()[0])
+    steps = [line for line in why.lines if line.startswith("Step ") and ": data went" in line]
+    assert count + sum(line in steps for line in words) == len(steps)
+    assert sv.text(why, 500, full=True).count("\n") == len(why.lines)
+
+
+def test_the_text_of_its_report_is_a_screenful(report):
+    lines = sv.text(report, WIDTH).splitlines()
+    assert len(lines) <= MOST_LINES
+    words = " ".join(line.strip() for line in lines)
+    assert f"{len(report.collectives)} collectives:" in words
+    assert f"{LAYERS} × 4 KiB all-reduce over model · train_step.py" in words
+    assert "Fits: " in words
+    full = sv.text(report, 1000, full=True)
+    each = Counter(line for line in full.splitlines() if line.startswith("  ") and " all-" in line)
+    assert each.total() == len(report.collectives)
+
+
+def test_every_collective_of_its_report_is_in_one_fold(report):
+    for some in (report.collectives, report.partitioned):
+        folds = fold_collectives(some)
+        assert len(folds) < len(some) / 4
+        assert Counter(id(c) for one in folds for c in one.items) == Counter(map(id, some))
+
+
+def test_its_checks_are_counted(report):
+    names = [name for name in report.in_layouts if "blocks_" in name][:234]
+    checks = [Check(f"{n}: indices of 8 shards", True, "Every shard is there.") for n in names]
+    text = sv.text(report.replace(checks=tuple(checks)), WIDTH)
+    assert text.endswith("✓ 234 of 234: indices of 8 shards")
+    broken = (*checks[:-1], Check(checks[-1].name, False, "A shard is missing."))
+    text = sv.text(report.replace(checks=broken), WIDTH)
+    assert f"✗ {checks[-1].name}: A shard is missing.\n✓ 233 of 234: indices" in text
