@@ -13,7 +13,7 @@ from shardviz.core.program.cache import ExecutableCache, cache_rows
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, nearest_difference
 from shardviz.core.program.report import Collective, Memory, Report, host_bytes
-from shardviz.core.program.roofline import Bound, Roofline, with_operations
+from shardviz.core.program.roofline import Bound, Roofline, largest_arrays, with_operations
 from shardviz.widgets.background import Job
 
 MAX_ROWS = 300
@@ -189,6 +189,8 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
     # Donated outputs reuse the memory of an argument.
     total = max(0, sum(size for _, size in sizes) - (memory.aliased or 0))
     full = max(total, memory.capacity or 0) or 1
+    over = bool(memory.capacity and total > memory.capacity)
+    sentence = _sentence(memory, total) if total or host_bytes(memory) else ""
     return {
         **empty,
         "parts": [
@@ -197,8 +199,8 @@ def memory_view(report: Report | None, plan: Plan | None = None) -> dict[str, An
             if size
         ],
         "capacity": (memory.capacity or 0) / full,
-        "sentence": _sentence(memory, total) if total or host_bytes(memory) else "",
-        "over": bool(memory.capacity and total > memory.capacity),
+        "sentence": f"{sentence} {largest_arrays(report) if over else ''}".rstrip(),
+        "over": over,
         "target": report.target,
         "cost": [[n, _cost(n, v)] for n, v in list(report.cost.items())[:MOST_COSTS]],
         **_roofline(with_operations(report, plan)),
