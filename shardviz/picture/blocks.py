@@ -25,8 +25,6 @@ from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import MAX_RANK
 
 MOST_TILES = 1 << 16
-# Where neighbours must share tiles, fewer of them tell as much and are drawn four times as fast.
-_SHARED_TILES = MOST_TILES >> 2
 MOST_BLOCKS = 1 << 20
 
 
@@ -303,7 +301,7 @@ class DeviceRuns:
 
 def device_runs(mesh: MeshSpec, most: int = MOST_TILES) -> DeviceRuns:
     """The tiles of a mesh: one for each device where these are at most `most`."""
-    spans = tile_spans(mesh.axis_sizes, most if mesh.size <= most else most >> 2)
+    spans = tile_spans(mesh.axis_sizes, most)
     counts = tuple(size // span for size, span in zip(mesh.axis_sizes, spans, strict=True))
     return DeviceRuns(mesh, spans, counts)
 
@@ -322,7 +320,7 @@ def coarse_layout(layout: Layout, axes: Sequence[int]) -> Layout:
         axes: the dimensions that the page shows.
     """
     counts, shard = list(layout.block_counts), list(layout.shard_shape)
-    spans = tile_spans([counts[d] for d in axes], _SHARED_TILES, balanced=True)
+    spans = tile_spans([counts[d] for d in axes], balanced=True)
     for dim, span in zip(axes, spans, strict=True):
         counts[dim] //= span
         shard[dim] *= span
