@@ -325,11 +325,19 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
 _READS_NUMBERS = (jax.errors.ConcretizationTypeError, jax.errors.TracerIntegerConversionError)
 
 
+_NO_ARGUMENTS = (
+    "Traced with the program's mesh in context, as under jax.set_mesh: it has no array arguments,"
+    " so nothing else says on which devices it runs."
+)
+
+
 def _in_users_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     context = context_of(program.context)
     note = other_mesh_note(context, program.mesh)
     if is_set(context):
         return _with_mesh(program, mesh, note)
+    if not program.arrays:
+        return _with_mesh(program, mesh, _NO_ARGUMENTS)
     around = functools.partial(as_in, context, mesh, program.mesh)
     conflict = MeshConflict(mesh.abstract_mesh)
     try:
