@@ -423,22 +423,43 @@ def _traced(
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
     """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
 
+    What is left to the compiler has no sharding.
+
     Raises:
         ProgramError: naming the first array that cannot be laid out.
     """
     if program.problems:
         raise ProgramError(program.problems[0])
-    structs = []
-    for request in program.requests:
+    structs, free = [], left_to_compiler(program)
+    for position, request in enumerate(program.requests):
         array, spec = request.array, placed_spec(request.spec or Spec())
         try:
             dtype = jax_dtype(array.dtype)
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
-        sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
+        sharding = None
+        if position not in free:
+            sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
         weak = array.weak_type
         structs.append(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak))
     return structs
+
+
+def left_to_compiler(program: Program) -> frozenset[int]:
+    """The positions of arrays that jax lets the compiler split, since nobody says how.
+
+    So it is with uncommitted arrays beside others that are on a mesh of Auto axes. Where no array
+    is on the mesh, jax would take one device; then all are replicated.
+    """
+    if set(program.mesh.axis_types) != {"Auto"}:
+        return frozenset()
+    free = {
+        i
+        for i, a in enumerate(program.arrays)
+        if a.uncommitted and a.spec is None and (a.logical is None or program.rules is None)
+    }
+    on_mesh = any(a.rank and i not in free for i, a in enumerate(program.arrays))
+    return frozenset(free if on_mesh else ())
 
 
 def placed_spec(spec: Spec) -> Spec:
