@@ -158,6 +158,26 @@ def _spec(leaf: Any) -> Any:
     return leaf if isinstance(leaf, jax.sharding.PartitionSpec) else None
 
 
+@jax.tree_util.register_pytree_node_class
+class StatesFirst(tuple):
+    """A result, and by name the values of what was changed in place, which are its first leaves.
+
+    >>> jax.tree.leaves(StatesFirst(("result", {"b": 1, "a": 2})))
+    [1, 2, 'result']
+    """
+
+    def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[str, ...]]:
+        """The values and the result; the names of the values."""
+        result, changed = self
+        return (*changed.values(), result), tuple(changed)
+
+    @classmethod
+    def tree_unflatten(cls, names: tuple[str, ...], children: Sequence[Any]) -> StatesFirst:
+        """The reverse."""
+        *values, result = children
+        return cls((result, dict(zip(names, values, strict=True))))
+
+
 class BoundCall:
     """A function with those parts of one call that are no arrays; it takes the others.
 

@@ -19,6 +19,7 @@ import inspect
 import re
 import time
 import traceback
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -30,7 +31,7 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
 from shardviz.core.backend.arguments import as_spec, leaves_with_paths, path_name, spread, unique
 from shardviz.core.backend.bridge import jax_dtype
-from shardviz.core.backend.calls import BoundCall
+from shardviz.core.backend.calls import BoundCall, StatesFirst
 from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.jaxprs import device_meshes_in, effect_names, mesh_of_value, meshes_in
 from shardviz.core.backend.mesh_context import (
@@ -491,23 +492,34 @@ class _Results:
         self.shapes: list[tuple[int, ...]] = []
         self.note = ""
         self._own: Any = None
+        self._before = 0
 
     def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The leaves of what the function returned, then those of arguments that it changed."""
+        """The leaves of what the function returned, and of arguments that it changed.
+
+        They are in jax's order, by which XLA combines collectives: `nnx.jit` returns its states
+        before the result, and `jax.jit` the values of a `jax.Ref` after it.
+        """
         paths, self._own = leaves_with_paths(result)
         self.tree = self._own
         taken: set[str] = set()
-        self.names = []
+        names = []
         for path, _, _ in paths:
             taken.add(name := unique(path_name("output", path), taken))
-            self.names.append(name)
-        leaves = [leaf for _, leaf, _ in paths]
-        if changed:
-            leaves += changed.values()
-            self.names += [unique(f"{name} (changed)", taken) for name in changed]
-            self.tree = jax.tree.structure((result, dict.fromkeys(changed, 0)))
-            if isinstance(self.program.fn, BoundCall):
-                self.note = self.program.fn.change_note(list(changed))
+            names.append(name)
+        own = (names, [leaf for _, leaf, _ in paths])
+        parts = [own]
+        if changed and isinstance(fn := self.program.fn, BoundCall):
+            others = [unique(f"{name} (changed)", taken) for name in changed]
+            parts = [own, (others, [*changed.values()])]
+            both = (result, OrderedDict.fromkeys(changed, 0))
+            if not fn.refs:
+                parts, both = parts[::-1], StatesFirst(both)
+            self.tree = jax.tree.structure(both)
+            self.note = fn.change_note(list(changed))
+        self._before = 0 if parts[0] is own else len(changed)
+        self.names = [name for names, _ in parts for name in names]
+        leaves = [leaf for _, found in parts for leaf in found]
         self.shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
         return tuple(leaves)
 
@@ -519,8 +531,10 @@ class _Results:
         """
         own = self._own.num_leaves
         full = self._own.unflatten(range(own))
-        given = spread(self.program.out_specs, full, "out_specs", self.names[:own])
-        given += [None] * (len(self.names) - own)
+        begin = self._before
+        names = self.names[begin : begin + own]
+        given = [None] * begin + spread(self.program.out_specs, full, "out_specs", names)
+        given += [None] * (len(self.names) - len(given))
         specs = [as_spec(spec) for spec in given]
         for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
             try:
