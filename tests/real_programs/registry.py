@@ -44,7 +44,7 @@ class Real:
         args, kwargs: with what.
         context: makes the context of the call, such as `jax.set_mesh`.
         jitted: what the user runs; `jax.jit(step)` by default, or the step if that is jitted.
-        own: what `sv.program` is told beside the call.
+        own: what `sv.program` is given beside the call.
         called: whether the arguments are values, so that the user can call the step.
         runs: whether `sv.run` is tried on it, too.
     """

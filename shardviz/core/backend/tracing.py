@@ -19,8 +19,7 @@ import inspect
 import re
 import time
 import traceback
-from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -29,9 +28,9 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from shardviz.core.backend.arguments import as_spec, leaves_with_paths, path_name, spread, unique
+from shardviz.core.backend.arguments import unique
 from shardviz.core.backend.bridge import jax_dtype
-from shardviz.core.backend.calls import BoundCall, StatesFirst
+from shardviz.core.backend.calls import BoundCall
 from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.jaxprs import device_meshes_in, effect_names, mesh_of_value, meshes_in
 from shardviz.core.backend.mesh_context import (
@@ -44,10 +43,10 @@ from shardviz.core.backend.mesh_context import (
     other_mesh_note,
     wants_mesh,
 )
+from shardviz.core.backend.results import Results
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.hlo.sources import is_user_file, line_in_words
-from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
@@ -257,7 +256,7 @@ class Traced:
         stage: jax's own `Traced`.
         effects: its effects, in words.
         outputs: one Output a leaf of the result.
-        out_tree: how the leaves form what the function returns.
+        out_tree: how the leaves form what the function returns, by its `unflatten`.
         seconds: how long it took.
         out_specs: one Spec a leaf of the result, or None where the compiler chooses.
         notes: what the user should know about how it was traced.
@@ -397,7 +396,7 @@ def _traced(
     """A program traced on a mesh, in a context."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
-    results = _Results(program)
+    results = Results(program)
     flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
     with apart(), around():
@@ -482,70 +481,7 @@ def donated_leaves(program: Program) -> tuple[int, ...]:
     return tuple(sorted({*donate, *refs})) if refs else donate
 
 
-class _Results:
-    """What a trace finds out about the results: their tree and names, and whether specs fit."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.tree: Any = None
-        self.names: list[str] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.note = ""
-        self._own: Any = None
-        self._before = 0
-
-    def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The leaves of what the function returned, and of arguments that it changed.
-
-        They are in jax's order, by which XLA combines collectives: `nnx.jit` returns its states
-        before the result, and `jax.jit` the values of a `jax.Ref` after it.
-        """
-        paths, self._own = leaves_with_paths(result)
-        self.tree = self._own
-        taken: set[str] = set()
-        names = []
-        for path, _, _ in paths:
-            taken.add(name := unique(path_name("output", path), taken))
-            names.append(name)
-        own = (names, [leaf for _, leaf, _ in paths])
-        parts = [own]
-        if changed and isinstance(fn := self.program.fn, BoundCall):
-            others = [unique(f"{name} (changed)", taken) for name in changed]
-            parts = [own, (others, [*changed.values()])]
-            both = (result, OrderedDict.fromkeys(changed, 0))
-            if not fn.refs:
-                parts, both = parts[::-1], StatesFirst(both)
-            self.tree = jax.tree.structure(both)
-            self.note = fn.change_note(list(changed))
-        self._before = 0 if parts[0] is own else len(changed)
-        self.names = [name for names, _ in parts for name in names]
-        leaves = [leaf for _, found in parts for leaf in found]
-        self.shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
-        return tuple(leaves)
-
-    def specs(self) -> tuple[Spec | None, ...]:
-        """One Spec a leaf, from the program's `out_specs`, checked against it.
-
-        Raises:
-            ProgramError: for specs that are no prefix of the results, or do not fit one of them.
-        """
-        own = self._own.num_leaves
-        full = self._own.unflatten(range(own))
-        begin = self._before
-        names = self.names[begin : begin + own]
-        given = [None] * begin + spread(self.program.out_specs, full, "out_specs", names)
-        given += [None] * (len(self.names) - len(given))
-        specs = [as_spec(spec) for spec in given]
-        for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
-            try:
-                if spec is not None:
-                    lay_out(shape, spec, self.program.mesh)
-            except ValueError as error:
-                raise ProgramError(f"{name}: {error}") from None
-        return tuple(specs)
-
-
-def _flat(program: Program, results: _Results) -> Callable[..., Any]:
+def _flat(program: Program, results: Results) -> Callable[..., Any]:
     """The function from leaves to leaves. A new one every time: jax keeps what it traced by
     function, and would not notice that a value it closes over has changed.
     """
