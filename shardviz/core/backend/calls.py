@@ -522,7 +522,7 @@ def _slot(
         tree=tree if others else None,
         others=others,
         count=len(arrays),
-        refs=tuple(i for i, v in enumerate(arrays) if _is_ref(v)),
+        refs=tuple(i for i, v in enumerate(arrays) if is_ref(v)),
         numbers={} if jitted.by_jax else {i: v for i, v in enumerate(arrays) if _is_number(v)},
         holds_nnx=_holds(value, "flax.nnx", ("Pytree", "Object", "Variable")),
     )
@@ -536,7 +536,8 @@ def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
 
 
-def _is_ref(leaf: Any) -> bool:
+def is_ref(leaf: Any) -> bool:
+    """Whether it is a `jax.Ref`, which a function changes in place."""
     ref = getattr(jax, "Ref", None)
     return ref is not None and isinstance(leaf, ref)
 
