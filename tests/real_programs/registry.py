@@ -25,7 +25,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "optax_steps": ("optax",),
     "equinox_models": ("equinox", "optax"),
     "keras_models": ("keras",),
-    "differential_equations": ("diffrax", "equinox", "lineax", "optax", "optimistix"),
+    "differential_equations": ("diffrax", "equinox", "lineax", "optimistix"),
     "named_axes": ("equinox", "haliax"),
     "penzai_models": ("optax", "penzai"),
     "numpyro_models": ("numpyro",),
