@@ -12,6 +12,8 @@ LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
 COMPILERS := $(VENV)/.compilers
+# Other people's libraries, for `make programs`.
+FOREIGN  := $(VENV)/.foreign
 NEEDS    := $(ENVIRONMENT) pyproject.toml shardviz/_version.py
 # Python compiles a module when it is first imported: pip would compile them all, most in vain.
 INSTALL  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e
@@ -30,7 +32,7 @@ PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test check format bench images lessons clean
+.PHONY: lab test programs check format bench images lessons clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
@@ -38,7 +40,12 @@ lab: $(LESSONS)
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
-	    -n auto --maxprocesses=4 --dist=loadscope tests shardviz notebooks
+	    -n auto --maxprocesses=4 --dist=loadscope --ignore=tests/real_programs \
+	    tests shardviz notebooks
+
+# Programs of other libraries, compared with plain jax.
+programs: $(FOREIGN)
+	$(BIN)/python -m pytest -n auto --maxprocesses=2 --dist=loadscope tests/real_programs
 
 check: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff check .
@@ -87,6 +94,13 @@ $(COMPILERS): $(NEEDS)
 	@echo "Installing what tests need into $(VENV), with compilers for TPUs and GPUs: about 1 GB, once."
 	@$(INSTALL) ".[test,check,tpu,gpu]"
 	@touch $(LESSONS) $(STAMP) $@
+
+# They may change nothing that is installed: jax least of all.
+$(FOREIGN): $(COMPILERS)
+	@echo "Installing other people's libraries into $(VENV)."
+	@$(BIN)/python -m pip freeze --exclude-editable >$(VENV)/.constraints
+	@$(INSTALL) ".[foreign]" --constraint $(VENV)/.constraints
+	@touch $@
 
 $(PAGE_TOOLS): $(STAMP)
 	@$(NPM) install --silent --no-audit --no-fund --prefix $(VENV)/node \

@@ -57,6 +57,10 @@ SECONDS = {
     "tests/": 5,
 }
 TOGETHER = ("tests/browser/", "tests/stages/")
+# Each test of these starts a process of its own.
+APART = "tests/real_programs/"
+# Their modules import what need not be installed, and change how it is set.
+collect_ignore_glob = ["real_programs/[!t]*.py"]
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -81,6 +85,8 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
     class LongestFirst(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
             file = nodeid.partition("::")[0]
+            if file.startswith(APART):
+                return nodeid
             return next((group for group in TOGETHER if file.startswith(group)), file)
 
         def _assign_work_unit(self, node) -> None:

@@ -188,6 +188,11 @@ def of_arrays(fn: Callable[..., Any], model: Any, *args: Any) -> Callable[[], An
     return traced(lambda a, *rest: fn(eqx.combine(a, static), *rest), arrays, *args)
 
 
+def marked(step: Callable[..., Any]) -> Callable[..., Any]:
+    """The results of `eqx.filter_jit`, before which it returns a number of its own."""
+    return lambda *args: (jnp.array(0), step(*args))
+
+
 @way("a module with functions in it", "equinox")
 def _() -> Way:
     model, step = mlp(), lambda m, x: jax.vmap(m)(x).sum()
@@ -199,7 +204,16 @@ def _() -> Way:
     import equinox as eqx
 
     model, step = mlp(), eqx.filter_jit(lambda m, x: jax.vmap(m)(x).sum())
-    return Way(step, (model, x()), {}, of_arrays(step, model, x()))
+    return Way(step, (model, x()), {}, of_arrays(marked(step), model, x()))
+
+
+@way("eqx.filter_jit of what returns a module", "equinox")
+def _() -> Way:
+    import equinox as eqx
+
+    model, step = mlp(), eqx.filter_jit(lambda m: jax.tree.map(lambda v: v, m))
+    returned = lambda m: eqx.filter(step(m), eqx.is_array)  # noqa: E731
+    return Way(step, (model,), {}, of_arrays(marked(returned), model))
 
 
 @way("eqx.filter_jit with a number", "equinox")
@@ -207,7 +221,7 @@ def _() -> Way:
     import equinox as eqx
 
     step = eqx.filter_jit(lambda x, n: x if n > 1 else -x)
-    return Way(step, (x(), 2), {}, traced(lambda x: step(x, 2), x()))
+    return Way(step, (x(), 2), {}, traced(marked(lambda x: step(x, 2)), x()))
 
 
 @way("eqx.filter_grad", "equinox")
@@ -233,4 +247,4 @@ def _() -> Way:
             return self.act(x @ self.w)
 
     model = Model(x(4, 4), jnp.tanh)
-    return Way(model.apply, (x(),), {}, of_arrays(lambda m, x: m.apply(x), model, x()))
+    return Way(model.apply, (x(),), {}, of_arrays(marked(lambda m, x: m.apply(x)), model, x()))

@@ -120,7 +120,10 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
     kind = foreign_memory(sharding)
     weak = bool(getattr(thing, "weak_type", False))
-    return ArraySpec(name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind, weak)
+    free = len(thing.shape) > 0 and not getattr(thing, "committed", sharding is not None)
+    return ArraySpec(
+        name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind, weak, free
+    )
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:

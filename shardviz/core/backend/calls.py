@@ -91,7 +91,7 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
             f" {kind.lower()} for its own arguments already. Give the function itself, or jax.jit"
             " of it."
         )
-    if isinstance(fn, functools.partial) or _is_of(fn, "equinox", "Partial"):
+    if isinstance(fn, functools.partial) or is_of(fn, "equinox", "Partial"):
         return _with_bound(fn, fn.func, fn.args, fn.keywords)
     if inspect.ismethod(fn):
         return _with_bound(fn, fn.__func__, (fn.__self__,), {})
@@ -99,7 +99,7 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
     jitted = isinstance(fn, _JITTED)
     inside = fn if jitted else getattr(fn, "jitted_fn", None)  # where nnx.jit keeps its own
     if not isinstance(inside, _JITTED):
-        return Jitted(fn, compiles=_is_of(fn, "equinox", "_JitWrapper"))
+        return Jitted(fn, compiles=is_of(fn, "equinox", "_JitWrapper"))
     try:
         return _read_info(
             fn, getattr(fn, "__wrapped__", fn) if jitted else fn, getattr(inside, _INFO)
@@ -128,7 +128,7 @@ def _read_info(fn: Callable[..., Any], under: Any, info: Any) -> Jitted:
     )
 
 
-def _is_of(value: Any, library: str, name: str) -> bool:
+def is_of(value: Any, library: str, name: str) -> bool:
     """Whether a value is of a library's class, by name: the class is private there."""
     kind = type(value)
     return kind.__name__ == name and kind.__module__.partition(".")[0] == library
@@ -169,6 +169,7 @@ class BoundCall:
         names: what the function calls its arguments.
         refs: the positions, among the arrays, of those that are a `jax.Ref` in the call.
         changes: whether arguments that the function changes in place count as results.
+        compiles: whether the function compiles by itself, as under `jax.jit`.
     """
 
     def __init__(
@@ -180,7 +181,7 @@ class BoundCall:
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.__name__ = _described(fn, slots)
-        self.fn, self.changes, self._slots, self._compiles = fn, changes, tuple(slots), compiles
+        self.fn, self.changes, self._slots, self.compiles = fn, changes, tuple(slots), compiles
         taken = [slot for slot in slots if not slot.static]
         self.names = tuple(slot.name for slot in taken)
         self.refs = tuple(_ref_positions(taken))
@@ -233,15 +234,15 @@ class BoundCall:
             numbers = [i for i, v in slot.numbers.items() if isinstance(v, kinds)]
             names += [slot.name] if numbers else []
             fixed.append(replace(slot, fixed=tuple(numbers)))
-        if not names or self._compiles:
+        if not names or self.compiles:
             return None
-        return BoundCall(self.fn, fixed, self.changes, self._compiles), names
+        return BoundCall(self.fn, fixed, self.changes, self.compiles), names
 
     def change_note(self, names: Sequence[str]) -> str:
         """A note where jax.jit would drop what the function changed, or `""`."""
         kept = {n for n in names if n not in {s.name for s in self._slots if s.refs}}
         roots = dict.fromkeys(n.partition(".")[0].partition("[")[0] for n in names if n in kept)
-        if self._compiles or not roots:
+        if self.compiles or not roots:
             return ""
         what = listed(list(roots), "and")
         return (
@@ -521,7 +522,7 @@ def _slot(
         tree=tree if others else None,
         others=others,
         count=len(arrays),
-        refs=tuple(i for i, v in enumerate(arrays) if _is_ref(v)),
+        refs=tuple(i for i, v in enumerate(arrays) if is_ref(v)),
         numbers={} if jitted.by_jax else {i: v for i, v in enumerate(arrays) if _is_number(v)},
         holds_nnx=_holds(value, "flax.nnx", ("Pytree", "Object", "Variable")),
     )
@@ -535,7 +536,8 @@ def _is_number(leaf: Any) -> bool:
     return isinstance(leaf, (bool, int, float, complex)) and not hasattr(leaf, "dtype")
 
 
-def _is_ref(leaf: Any) -> bool:
+def is_ref(leaf: Any) -> bool:
+    """Whether it is a `jax.Ref`, which a function changes in place."""
     ref = getattr(jax, "Ref", None)
     return ref is not None and isinstance(leaf, ref)
 

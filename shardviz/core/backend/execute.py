@@ -37,7 +37,7 @@ from shardviz.core.backend.jaxprs import (
 )
 from shardviz.core.backend.layout_checks import output_layouts, shards_check, spec_checks
 from shardviz.core.backend.mesh_context import separate_caches
-from shardviz.core.backend.tracing import Traced, trace
+from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.hardware.chips import chip_of_kind
@@ -202,6 +202,7 @@ class Execution:
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
         """Adds what the compiler says to the report."""
+        self._take_inputs(executable)
         collectives, partitioned = executable.collectives, executable.partitioned
         if executable.sources != lowered.sources:
             # Compiled from the same code when it was on other lines.
@@ -224,6 +225,25 @@ class Execution:
         self.note_roofline()
         specs = lowered.traced.out_specs
         self.check(*without, *spec_checks(outputs, specs, mesh, layouts))
+
+    def _take_inputs(self, executable: Executable) -> None:
+        """Takes over how the compiler splits those arguments that were left to it."""
+        if not (free := left_to_compiler(self.program)):
+            return
+        given = jax.tree.leaves(executable.stage.input_shardings, is_leaf=lambda s: s is None)
+        named = [Output(r.array.name, r.array.shape, r.array.dtype) for r in self.program.requests]
+        taken = [i for i in sorted(free) if given[i] is not None]  # None where nothing reads it
+        layouts, without = output_layouts(
+            [named[i] for i in taken], [given[i] for i in taken], self.program.mesh, self.ids
+        )
+        arrays = list(self.program.arrays)
+        for i in taken:
+            layout = layouts.get(arrays[i].name)
+            if layout is not None and layout.spec is not None:
+                arrays[i] = arrays[i].replace(logical=None, spec=layout.spec)
+        self.program = self.program.replace(arrays=tuple(arrays))
+        self.note(in_layouts={**self.report.in_layouts, **layouts})
+        self.check(*without)
 
     def capacity(self) -> int | None:
         """Bytes that each device has free; None where that is not known."""

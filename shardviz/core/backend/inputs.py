@@ -12,6 +12,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.backend.arguments import parameter_names
 from shardviz.core.backend.bridge import jax_dtype, key_implementation
+from shardviz.core.backend.calls import is_ref
 from shardviz.core.backend.tracing import donated_leaves, placed_spec
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, plural, shown
@@ -31,7 +32,7 @@ def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
     """
     if not values:
         return None
-    leaves = _leaves(program, tuple(values))
+    leaves = [v[...] if is_ref(v) else v for v in _leaves(program, tuple(values))]
     for array, leaf in zip(program.arrays, leaves, strict=True):
         _check(array, leaf)
     return leaves

@@ -19,7 +19,7 @@ import inspect
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,7 +28,7 @@ import jax
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh, NamedSharding
 
-from shardviz.core.backend.arguments import as_spec, leaves_with_paths, path_name, spread, unique
+from shardviz.core.backend.arguments import unique
 from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.calls import BoundCall
 from shardviz.core.backend.failures import in_words, source_of
@@ -43,10 +43,10 @@ from shardviz.core.backend.mesh_context import (
     other_mesh_note,
     wants_mesh,
 )
+from shardviz.core.backend.results import Results
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.hlo.sources import is_user_file, line_in_words
-from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
@@ -256,7 +256,7 @@ class Traced:
         stage: jax's own `Traced`.
         effects: its effects, in words.
         outputs: one Output a leaf of the result.
-        out_tree: how the leaves form what the function returns.
+        out_tree: how the leaves form what the function returns, by its `unflatten`.
         seconds: how long it took.
         out_specs: one Spec a leaf of the result, or None where the compiler chooses.
         notes: what the user should know about how it was traced.
@@ -404,7 +404,7 @@ def _traced(
     """A program traced on a mesh, in a context."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
-    results = _Results(program)
+    results = Results(program)
     flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
     with apart(), around():
@@ -431,22 +431,43 @@ def _traced(
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
     """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
 
+    What is left to the compiler has no sharding.
+
     Raises:
         ProgramError: naming the first array that cannot be laid out.
     """
     if program.problems:
         raise ProgramError(program.problems[0])
-    structs = []
-    for request in program.requests:
+    structs, free = [], left_to_compiler(program)
+    for position, request in enumerate(program.requests):
         array, spec = request.array, placed_spec(request.spec or Spec())
         try:
             dtype = jax_dtype(array.dtype)
         except ProgramError as error:
             raise ProgramError(f"{array.name}: {error}") from None
-        sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
+        sharding = None
+        if position not in free:
+            sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
         weak = array.weak_type
         structs.append(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak))
     return structs
+
+
+def left_to_compiler(program: Program) -> frozenset[int]:
+    """The positions of arrays that jax lets the compiler split, since nobody says how.
+
+    So it is with uncommitted arrays beside others that are on a mesh of Auto axes. Where no array
+    is on the mesh, jax would take one device; then all are replicated.
+    """
+    if set(program.mesh.axis_types) != {"Auto"}:
+        return frozenset()
+    free = {
+        i
+        for i, a in enumerate(program.arrays)
+        if a.uncommitted and a.spec is None and (a.logical is None or program.rules is None)
+    }
+    on_mesh = any(a.rank and i not in free for i, a in enumerate(program.arrays))
+    return frozenset(free if on_mesh else ())
 
 
 def placed_spec(spec: Spec) -> Spec:
@@ -468,57 +489,7 @@ def donated_leaves(program: Program) -> tuple[int, ...]:
     return tuple(sorted({*donate, *refs})) if refs else donate
 
 
-class _Results:
-    """What a trace finds out about the results: their tree and names, and whether specs fit."""
-
-    def __init__(self, program: Program) -> None:
-        self.program = program
-        self.tree: Any = None
-        self.names: list[str] = []
-        self.shapes: list[tuple[int, ...]] = []
-        self.note = ""
-        self._own: Any = None
-
-    def take(self, result: Any, changed: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The leaves of what the function returned, then those of arguments that it changed."""
-        paths, self._own = leaves_with_paths(result)
-        self.tree = self._own
-        taken: set[str] = set()
-        self.names = []
-        for path, _, _ in paths:
-            taken.add(name := unique(path_name("output", path), taken))
-            self.names.append(name)
-        leaves = [leaf for _, leaf, _ in paths]
-        if changed:
-            leaves += changed.values()
-            self.names += [unique(f"{name} (changed)", taken) for name in changed]
-            self.tree = jax.tree.structure((result, dict.fromkeys(changed, 0)))
-            if isinstance(self.program.fn, BoundCall):
-                self.note = self.program.fn.change_note(list(changed))
-        self.shapes = [getattr(leaf, "shape", ()) for leaf in leaves]
-        return tuple(leaves)
-
-    def specs(self) -> tuple[Spec | None, ...]:
-        """One Spec a leaf, from the program's `out_specs`, checked against it.
-
-        Raises:
-            ProgramError: for specs that are no prefix of the results, or do not fit one of them.
-        """
-        own = self._own.num_leaves
-        full = self._own.unflatten(range(own))
-        given = spread(self.program.out_specs, full, "out_specs", self.names[:own])
-        given += [None] * (len(self.names) - own)
-        specs = [as_spec(spec) for spec in given]
-        for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
-            try:
-                if spec is not None:
-                    lay_out(shape, spec, self.program.mesh)
-            except ValueError as error:
-                raise ProgramError(f"{name}: {error}") from None
-        return tuple(specs)
-
-
-def _flat(program: Program, results: _Results) -> Callable[..., Any]:
+def _flat(program: Program, results: Results) -> Callable[..., Any]:
     """The function from leaves to leaves. A new one every time: jax keeps what it traced by
     function, and would not notice that a value it closes over has changed.
     """

@@ -50,6 +50,8 @@ class ArraySpec(Displayed):
             the device's own.
         weak_type: whether jax may change its type to that of the arrays it meets, as of a Python
             number.
+        uncommitted: whether it is an array for which nobody chose devices, as jax calls it. Where
+            no spec is asked for it, the compiler splits it as suits the other arrays.
 
     Raises:
         LayoutError: for a shape or dtype that no array has.
@@ -66,6 +68,7 @@ class ArraySpec(Displayed):
     spec: Spec | None = None
     memory_kind: str | None = None
     weak_type: bool = False
+    uncommitted: bool = False
 
     def __post_init__(self) -> None:
         put = lambda field, value: object.__setattr__(self, field, value)  # noqa: E731
@@ -121,6 +124,7 @@ class ArraySpec(Displayed):
         spec = f", spec={self.spec}" if self.spec is not None else ""
         kind = f", memory_kind={self.memory_kind!r}" if self.memory_kind is not None else ""
         kind += ", weak_type=True" if self.weak_type else ""
+        kind += ", uncommitted=True" if self.uncommitted else ""
         return f"ArraySpec({self.name!r}, {self.shape}{names}, dtype={self.dtype!r}{spec}{kind})"
 
 

@@ -41,6 +41,7 @@ from shardviz.core.backend.worker.export import (
 )
 from shardviz.core.backend.worker.messages import Answer, Stage
 from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.layout.layout import Layout
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Report
@@ -186,6 +187,7 @@ class _WorkerExecution(Execution):
         jax.config.update("jax_enable_x64", exported.x64)
         super().__init__(_program(exported, folder), self._send_stage, None)
         self._checks: tuple[Check, ...] = ()
+        self._chosen: dict[str, Layout] = {}
         self._compiled_at = 0.0
 
     def jax_mesh(self) -> Mesh:
@@ -252,8 +254,11 @@ class _WorkerExecution(Execution):
 
     def note_executable(self, lowered: Lowered, executable: Executable) -> None:
         """Adds what the compiler says, and keeps the checks made so far."""
+        before = self.program.arrays
         super().note_executable(lowered, executable)
         self._checks = self.report.checks
+        names = {a.name for a, b in zip(self.program.arrays, before, strict=True) if a is not b}
+        self._chosen = {n: v for n, v in self.report.in_layouts.items() if n in names}
 
     def capacity(self) -> int | None:
         """Bytes of memory on each device; of a described device, those of its chip."""
@@ -266,7 +271,7 @@ class _WorkerExecution(Execution):
             values = tuple(value_of(leaf) for leaf in jax.tree.leaves(outputs))
         read_s = time.perf_counter() - self._compiled_at
         return WorkerAnswer(
-            self.report.replace(outputs=None, in_layouts={}), values, self._checks, read_s
+            self.report.replace(outputs=None, in_layouts=self._chosen), values, self._checks, read_s
         )
 
     def _send_stage(self, stage: str) -> None:

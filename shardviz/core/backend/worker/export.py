@@ -34,7 +34,7 @@ from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import mesh_to_lower_on
-from shardviz.core.backend.tracing import Traced, donated_leaves, trace
+from shardviz.core.backend.tracing import Traced, donated_leaves, left_to_compiler, trace
 from shardviz.core.backend.worker.callbacks import (
     HostCallback,
     compile_arguments,
@@ -168,9 +168,10 @@ def export_program(
     options = compiler_options(program)
     if donated := donated_leaves(program):
         options["donate"] = donated
+    free = left_to_compiler(program)
     arrays = tuple(
-        array.replace(spec=request.spec or Spec())
-        for array, request in zip(program.arrays, program.requests, strict=True)
+        r.array if i in free else r.array.replace(spec=r.spec or Spec())
+        for i, r in enumerate(program.requests)
     )
     return ExportedProgram(
         plain(program.name),

@@ -195,6 +195,8 @@ class WorkerClient:
         )
         self.execution.note(notes=(*self.execution.report.notes, *report.notes))
         self.execution.note(**{name: getattr(report, name) for name in names})
+        in_layouts = {**self.execution.report.in_layouts, **report.in_layouts}
+        self.execution.note(in_layouts=in_layouts)
 
     def _arrays(self, values: Sequence[child.Value]) -> list[Any]:
         """The results as jax arrays, placed as in the worker where this kernel has the devices."""

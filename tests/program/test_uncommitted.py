@@ -1,0 +1,101 @@
+"""Arrays for which nobody chose devices are split as jax's compiler splits them."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import shardviz as sv
+from shardviz.core.backend.tracing import left_to_compiler
+
+
+def a_mesh(kind: jax.sharding.AxisType = jax.sharding.AxisType.Auto) -> jax.sharding.Mesh:
+    return jax.make_mesh((4, 2), ("x", "y"), (kind, kind))
+
+
+def step_on(mesh):
+    def step(x, w, b, unread):
+        h = jax.lax.with_sharding_constraint(x @ w + b, NamedSharding(mesh, P("x", "y")))
+        return jnp.sum(h**2, -1)
+
+    return step
+
+
+def arguments(mesh):
+    x = jax.device_put(np.ones((32, 16), np.float32), NamedSharding(mesh, P("x")))
+    return x, jnp.ones((16, 32)), np.ones(32, np.float32), jnp.ones(8)
+
+
+def spec_of(report, name):
+    return str(report.in_layouts[name].spec)
+
+
+@pytest.mark.parametrize("target", ["attached", None], ids=["here", "worker"])
+def test_memory_and_layouts_are_those_of_jax(target):
+    mesh = a_mesh()
+    args = arguments(mesh)
+    theirs = jax.jit(step_on(mesh)).lower(*args).compile()
+    report = sv.run(sv.program(step_on(mesh), *args), target=target)
+    assert report.ok, report.error or report.checks
+    analysis = theirs.memory_analysis()
+    assert report.memory.arguments == analysis.argument_size_in_bytes
+    assert report.memory.temporaries == analysis.temp_size_in_bytes
+    found = [theirs.input_shardings[0][i].spec for i in (1, 2)]
+    assert found == [P(None, "y"), P("y")]
+    assert [spec_of(report, n) for n in ("w", "b")] == ["P(None, 'y')", "P('y')"]
+    assert spec_of(report, "unread") == "P(None)"
+    assert any(c.name.startswith("w: indices") for c in report.checks)
+
+
+def test_the_plan_splits_them_too():
+    mesh = a_mesh()
+    plan = sv.plan(sv.program(step_on(mesh), *arguments(mesh)))
+    assert str(plan.op("w").spec) == "P(None, 'y')"
+
+
+STAYS = {
+    "all of them": lambda: (step_on(a_mesh()), [np.ones((32, 16)), *arguments(a_mesh())[1:]], {}),
+    "Explicit axes": lambda: (
+        lambda x, w: x @ w,
+        arguments(a_mesh(jax.sharding.AxisType.Explicit))[:2],
+        {"mesh": a_mesh(jax.sharding.AxisType.Explicit)},
+    ),
+    "a spec that is asked for": lambda: (
+        step_on(a_mesh()),
+        arguments(a_mesh()),
+        {"in_specs": ("x", "None, y", "None", "None")},
+    ),
+    "committed": lambda: (
+        step_on(a_mesh()),
+        jax.device_put(arguments(a_mesh()), NamedSharding(a_mesh(), P())),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("call", STAYS.values(), ids=STAYS)
+def test_what_is_asked_for_is_not_left_to_the_compiler(call):
+    step, args, own = call()
+    program = sv.program(step, *args, **{"mesh": a_mesh(), **own})
+    assert left_to_compiler(program) == frozenset()
+
+
+def test_values_changed_in_place_keep_their_names():
+    def step(total, again, x):
+        total[...] += x.sum()
+        again[...] -= x.sum()
+        return x * 2
+
+    refs = jax.new_ref(jnp.zeros(2)), jax.new_ref(jnp.zeros(2))
+    values = (*refs, np.arange(8, dtype=np.float32))
+    report = sv.run(sv.program(step, *values, mesh="data=2"), *values, target="attached")
+    assert report.error is None
+    _, changed = report.outputs
+    assert {name: value.tolist() for name, value in changed.items()} == {
+        "total": [28, 28],
+        "again": [-28, -28],
+    }

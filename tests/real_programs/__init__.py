@@ -1,0 +1,1 @@
+"""Programs of other libraries, as their users write them, compared with plain jax."""
