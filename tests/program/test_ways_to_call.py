@@ -13,6 +13,7 @@ import pytest
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.jax_events import jax_cache_events
+from shardviz.core.backend.mesh_context import in_context
 from shardviz.core.backend.tracing import trace
 from shardviz.core.program.program import Program
 from tests.program.library_ways import LIBRARY_WAYS, inner
@@ -49,6 +50,13 @@ def test_the_program_is_the_one_that_jax_traces(name):
     way = EVERY[name]()
     traced = ours(way)
     jaxpr = traced.stage.jaxpr if not name.startswith("nnx.jit") else inner(traced.stage.jaxpr)
+    if name in ("no argument", "nothing but containers"):  # nothing but the mesh says where it runs
+        assert [note.partition(":")[0] for note in traced.notes] == [
+            "Traced with the program's mesh in context, as under jax.set_mesh"
+        ]
+        with in_context(traced.mesh):
+            assert written(jaxpr) == written(way.jaxpr())
+        return
     assert written(jaxpr) == written(way.jaxpr())
     assert traced.notes == ()
     assert [v.aval.weak_type for v in jaxpr.jaxpr.invars] == [

@@ -45,6 +45,8 @@ def kernel(size):
 
 
 EDGES, GATHERS, SUM = "collective-permute", "all-gather", "all-reduce"
+# Before jax 0.11 XLA makes the Fourier transform of a matrix on every device.
+ROWS = GATHERS if jax.__version_info__ < (0, 11) else None
 CASES = {
     "windows that overlap": (convolved(1), {"x": IMAGE, "k": kernel(3)}, EDGES),
     "windows that overlap, every second": (convolved(2), {"x": IMAGE, "k": kernel(3)}, EDGES),
@@ -79,7 +81,7 @@ CASES = {
     "argmax": (lambda x: jnp.argmax(x, 1), {"x": X}, GATHERS),
     "argmax of rows that are not split": (lambda x: jnp.argmax(x, 1), {"x": (X[0], "data")}, None),
     "a Fourier transform": (lambda x: jnp.fft.fft(x), {"x": X}, GATHERS),
-    "a Fourier transform of rows": (lambda x: jnp.fft.fft(x), {"x": (X[0], "data")}, None),
+    "a Fourier transform of rows": (lambda x: jnp.fft.fft(x), {"x": (X[0], "data")}, ROWS),
     "a Fourier transform of both dimensions": (lambda x: jnp.fft.fft2(x), {"x": X}, None),
     "one column that stays one": (lambda x: jnp.sin(x[:, 40:41]) + 1, {"x": X}, EDGES),
     "a concatenation with nothing": (

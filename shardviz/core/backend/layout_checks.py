@@ -47,7 +47,10 @@ def shards_check(name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, 
                 f" the layout puts {_index_text(predicted)} there, {list(layout.shard_shape)}.",
             )
     if len(shards) != len([d for d in ids if d.process_index == jax.process_index()]):
-        return Check(title, False, f"Only {plural(len(shards), 'device')} of {len(ids)} hold it.")
+        some = f"{plural(len(shards), 'device')} of {len(ids)}"
+        if len(shards) == layout.mesh.size:
+            return Check(title, True, f"On {some}, as compiled: jax asked for no others.")
+        return Check(title, False, f"Only {some} hold it.")
     each = f"{layout.dtype}{list(layout.shard_shape)} each"
     return Check(title, True, f"Every shard is where the layout puts it, {each}.")
 
