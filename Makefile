@@ -1,4 +1,4 @@
-# The whole set-up: `make lab` opens the first notebook, `make test` passes every test.
+# The whole set-up: `make lab` opens the first notebook, `make test` passes the tests.
 # Both need only Python 3.11 or newer and make; everything else goes into $(VENV).
 
 PYTHON   ?= python3
