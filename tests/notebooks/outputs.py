@@ -55,10 +55,7 @@ def _stored(output: dict[str, Any]) -> dict[str, Any] | None:
     data = {mime: output["data"][mime] for mime in _STORED if mime in output["data"]}
     if "image/png" in data:
         data["image/png"] = _small(data["image/png"])
-    found = {**output, "data": data, "metadata": {}}
-    if "execution_count" in found:
-        found["execution_count"] = None
-    return found
+    return {**output, "data": data, "metadata": {}}
 
 
 def _small(png: str) -> str:
@@ -87,7 +84,6 @@ def execute(path: Path) -> None:
     for cell in _code_cells(notebook):
         kept = (_stored(output) for output in cell["outputs"])
         cell["outputs"] = [nbformat.from_dict(o) for o in kept if o is not None]
-        cell["execution_count"] = None
         cell["metadata"].pop("execution", None)
     notebook["metadata"].pop("widgets", None)
     notebook["metadata"]["language_info"] = {"name": "python"}

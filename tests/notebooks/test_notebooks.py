@@ -53,8 +53,8 @@ def test_the_lessons_are_there_and_numbered():
 def test_outputs_are_stored_and_the_kernel_is_anybodys(notebook):
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert stale(notebook) == [], "run `make lessons`"
-    for cell in cells(notebook, "code"):
-        assert cell["execution_count"] is None
+    for number, cell in enumerate(cells(notebook, "code"), 1):
+        assert cell["execution_count"] == number
         for output in cell["outputs"]:
             assert output["output_type"] in ("stream", "execute_result", "display_data")
             assert set(output.get("data", {})) <= {"text/plain", "image/png"}
