@@ -21,6 +21,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -287,6 +288,19 @@ class Traced:
             yield
 
 
+# The mesh of the program that is traced now; it need not be in jax's context.
+TRACED_ON: ContextVar[MeshSpec | None] = ContextVar("traced_on", default=None)
+
+
+@contextlib.contextmanager
+def _noting_mesh(mesh: MeshSpec) -> Iterator[None]:
+    token = TRACED_ON.set(mesh)
+    try:
+        yield
+    finally:
+        TRACED_ON.reset(token)
+
+
 def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     """Traces a program on a jax mesh, in the context that the user's own call would have.
 
@@ -407,7 +421,7 @@ def _traced(
     results = Results(program)
     flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
-    with apart(), around():
+    with apart(), around(), _noting_mesh(program.mesh):
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
         specs = results.specs()
         if any(spec is not None for spec in specs):

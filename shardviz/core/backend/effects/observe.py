@@ -25,7 +25,7 @@ from shardviz.core.backend.jaxprs import (
     plain_jaxpr,
 )
 from shardviz.core.backend.targets import decide, device_mesh, mesh_to_lower_on
-from shardviz.core.backend.tracing import trace
+from shardviz.core.backend.tracing import TRACED_ON, trace
 from shardviz.core.backend.worker.run import run_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
@@ -78,7 +78,8 @@ def observed_order(program: Program, *values: Any, target: Target | str | None =
 
     def recorded(*leaves: Any) -> tuple[Any, ...]:
         # The checks trace it once more, for one device: what happens there is not recorded.
-        unsharded = program.mesh.size > 1 and jax.sharding.get_abstract_mesh().size == 1
+        on = TRACED_ON.get()
+        unsharded = program.mesh.size > 1 and on is not None and on.size == 1
         return tuple((plain if unsharded else recording)(*leaves))
 
     program = program.replace(fn=recorded, tree=None, options=options, name=program.name)
