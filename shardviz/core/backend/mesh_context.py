@@ -210,9 +210,11 @@ def apart() -> Iterator[None]:
     """Within, jax traces, lowers and compiles so that no later call of the user's finds it.
 
     >>> body = jax.shard_map(lambda x: x, in_specs=jax.P("x"), out_specs=jax.P("x"))
-    >>> with apart(), in_context(AbstractMesh((2,), ("x",))):
+    >>> auto = (jax.sharding.AxisType.Auto,)
+    >>> with apart(), in_context(AbstractMesh((2,), ("x",), axis_types=auto)):
     ...     traced = jax.jit(body).trace(jax.ShapeDtypeStruct((8,), "float32"))
-    >>> with in_context(AbstractMesh((4,), ("x",))):  # jax itself has bound it to the first mesh
+    >>> # jax itself would have bound it to the first mesh
+    >>> with in_context(AbstractMesh((4,), ("x",), axis_types=auto)):
     ...     jax.eval_shape(body, jax.ShapeDtypeStruct((8,), "float32")).shape
     (8,)
     """
