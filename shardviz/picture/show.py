@@ -27,17 +27,20 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
 from shardviz.core.program.target import Target, Targets
-from shardviz.picture.effects import (
-    draw_effects,
-    draw_mesh_context,
-    draw_observed,
-    mesh_context_text,
-)
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
-from shardviz.picture.program import draw_program, draw_request, program_text, request_text
+from shardviz.picture.program import (
+    draw_effects,
+    draw_mesh_context,
+    draw_observed,
+    draw_program,
+    draw_request,
+    mesh_context_text,
+    program_text,
+    request_text,
+)
 from shardviz.picture.report import (
     draw_audit,
     draw_report,
