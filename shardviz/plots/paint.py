@@ -6,6 +6,7 @@ No pyplot, no global state.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -416,6 +417,8 @@ def printable(text: str, family: str = "sans") -> str:
 
 DOTS_PER_INCH = 144.0  # two dots a point: crisp on the screens that people have
 MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
+# In all: most of the time of a large picture goes into its pixels, and a notebook shows it at less.
+MOST_PIXELS = 3_600_000
 
 
 class Figure(PlainFigure):
@@ -460,13 +463,16 @@ def png(value: Any, theme: str | Theme = "light", **options: Any) -> bytes:
 
 
 def _png(figure: PlainFigure, words: str) -> bytes:
-    longest = max(figure.get_size_inches())
+    width, height = figure.get_size_inches()
     buffer = io.BytesIO()
     figure.savefig(
         buffer,
         format="png",
-        dpi=min(DOTS_PER_INCH, MOST_DOTS / longest),
+        dpi=min(
+            DOTS_PER_INCH, MOST_DOTS / max(width, height), math.sqrt(MOST_PIXELS / (width * height))
+        ),
         facecolor=figure.get_facecolor(),
+        pil_kwargs={"compress_level": 4},  # half the time of 6, a tenth more bytes
         metadata={"Description": words} if words else None,
     )
     return buffer.getvalue()
