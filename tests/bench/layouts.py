@@ -11,11 +11,12 @@ import numpy as np
 from flax.linen import logical_to_mesh_axes
 
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import audit, rule_summary
+from shardviz.core.layout.audit import audit
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import requests, resolve
+from shardviz.core.layout.rule_uses import rule_summary
 from shardviz.core.layout.rules import Rules
 from tests.bench.timing import Table, best, each, side_by_side
 from tests.layout.fakes import jax_mesh
