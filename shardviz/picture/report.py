@@ -6,10 +6,10 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, count_text, plural, seconds_text
+from shardviz.core.format import Fold, bytes_text, count_text, fold, plural, seconds_text
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.resolution import Request
-from shardviz.core.program.folding import Fold, fold, fold_collectives, fold_line, name_of_fold
+from shardviz.core.program.folding import fold_collectives, fold_line, name_of_fold
 from shardviz.core.program.report import Check, Collective, Member, Report
 from shardviz.core.program.roofline import Bound, Roofline, fit_words
 from shardviz.picture.page import side_by_side, text_page
