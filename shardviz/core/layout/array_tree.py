@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
 from shardviz.core.format import shown
@@ -21,6 +21,7 @@ from shardviz.core.layout.libraries import (
     library_of,
     model_arrays,
     names_of,
+    optimizer_partners,
     without_metadata,
 )
 from shardviz.core.layout.parse import MAX_NAME, limited
@@ -37,6 +38,20 @@ Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 _TABLE = 0  # a table or a tree: rows are read, and all that is no array is refused
 _FIELDS = 1  # the fields of a class: numbers are scalars; text and functions are none of ours
 _MODULE = 2  # the fields of an equinox module: everything but arrays is none of ours
+
+
+class ArrayTree(NamedTuple):
+    """The arrays of a tree, and which of them an optimizer keeps.
+
+    Attributes:
+        leaves: the arrays, in order.
+        states: the positions of those in an object of optax or in an optimizer of Keras.
+        known: the position of an array in an optimizer of Keras, to the path of its parameter.
+    """
+
+    leaves: list[TreeLeaf]
+    states: frozenset[int]
+    known: dict[int, str]
 
 
 def read_arrays(
@@ -59,11 +74,24 @@ def read_arrays(
     >>> [f.array for f in read_arrays({"mlp": {"wi": ((512, 2048), "embed mlp")}})]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
     """
+    return read_tree(tree, names, children).leaves
+
+
+def read_tree(tree: Any, names: Names | None = None, children: Children | None = None) -> ArrayTree:
+    """What `read_arrays` reads, and what is known of the containers they stand in.
+
+    Raises:
+        LayoutError: as `read_arrays`.
+
+    >>> read_tree({"w": ((8,), "embed")}).states
+    frozenset()
+    """
     reader = _TreeReader(names, children)
     reader.collect(tree, "", 0, _TABLE)
     if reader.number is not None and all(leaf.array.shape == () for leaf in reader.found):
         raise LayoutError(_no_array(*reader.number))
-    return reader.found
+    states = frozenset(i for begin, end in reader.states for i in range(begin, end))
+    return ArrayTree(reader.found, states, reader.known)
 
 
 class _TreeReader:
@@ -72,6 +100,8 @@ class _TreeReader:
     def __init__(self, names: Names | None, children: Children | None) -> None:
         self.found: list[TreeLeaf] = []
         self.number: tuple[Any, str] | None = None  # the first number in a mapping, and its path
+        self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
+        self.known: dict[int, str] = {}
         self._names, self._children = names, children
         self._seen: dict[str, int] = {}
         # One checked leaf per signature: large models have many arrays and few signatures.
@@ -92,12 +122,18 @@ class _TreeReader:
             self._keep(
                 TreeLeaf(value, described=True), f"{path}/{value.name}" if path else value.name
             )
+        elif isinstance(value, TreeLeaf):
+            self._keep(value, path or value.array.name)
         elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
             self._collect_sequence(value, path, depth, inside)
         elif self._read_leaf(value, path, depth, inside):
             return
         elif (model := self._model(value, path)) is not None:
+            begin = len(self.found)
             self.collect(model, path, depth + 1, inside)
+            if (partners := optimizer_partners(value)) is not None:
+                self.states.append((begin, len(self.found)))
+                self.known.update((begin + n, p) for n, p in enumerate(partners) if p is not None)
         elif isinstance(value, Mapping):
             for key, inner in _items(value):
                 if inside == _TABLE and isinstance(inner, _SCALARS):
@@ -130,8 +166,11 @@ class _TreeReader:
         within = max(inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS)
         found = self._fields(value)
         if found is not None:
+            begin = len(self.found)
             for name, inner in found:
                 self.collect(inner, _joined(path, name) if name else path, depth + 1, within)
+            if library_of(type(value)) == "optax" and not _is_parameters(value):
+                self.states.append((begin, len(self.found)))
         elif isinstance(value, Iterator):
             rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
             self.collect(rows, path, depth, inside)
@@ -152,6 +191,9 @@ class _TreeReader:
         box = without_metadata(value)
         if box is not None:
             inner, path = box.value, box.path or path
+            if isinstance(inner, TreeLeaf):  # of an argument of a program
+                self._keep(inner, path)
+                return True
             if without_metadata(inner) is None and not is_array(inner):
                 self.collect(inner, path, depth + 1, inside)
                 return True
@@ -268,6 +310,11 @@ def _items(mapping: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
 def _joined(path: str, key: Any) -> str:
     part = key if isinstance(key, str) else str(key) if type(key) is int else shown(key)
     return f"{path}/{part}" if path else part
+
+
+def _is_parameters(value: Any) -> bool:
+    """Whether an object of optax holds parameters and no state, as `LookaheadParams` does."""
+    return type(value).__name__.endswith("Params")
 
 
 def _fields(value: Any) -> Iterable[str] | None:

@@ -6,8 +6,9 @@ rules decide nothing.
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -15,12 +16,21 @@ from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.format import Fold, bytes_text, fold, joined, plural, shown
 from shardviz.core.layout.array_leaf import Names, TreeLeaf, on_mesh
-from shardviz.core.layout.array_tree import Children, read_arrays
+from shardviz.core.layout.array_tree import ArrayTree, Children, read_tree
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.libraries import mesh_of
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.optimizer_state import (
+    GROUPS,
+    OPTIMIZER,
+    Difference,
+    Pairs,
+    difference_lines,
+    differences,
+    pair,
+)
 from shardviz.core.layout.resolution import Request, request
 from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect, Rules
@@ -41,6 +51,31 @@ class Unmatched(NamedTuple):
     arrays: tuple[str, ...]
 
 
+class GroupBytes(NamedTuple):
+    """What one group of arrays takes: the parameters, the optimizer state, and so on.
+
+    Attributes:
+        name: `"parameters"`, `"gradients"`, `"optimizer state"` or `"other"`.
+        arrays: how many arrays there are.
+        bytes: what they take together, each counted once.
+        bytes_per_device: what they take on the device that holds most of them.
+        copies: how many devices hold each byte, on average.
+        waste: what replication costs on each device, in bytes: what is held there beyond an equal
+            part of every array.
+
+    >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
+    >>> one.bytes_per_device, one.copies, one.waste
+    (128, 4.0, 96)
+    """
+
+    name: str
+    arrays: int
+    bytes: int
+    bytes_per_device: int
+    copies: float
+    waste: int
+
+
 @dataclass(frozen=True, repr=False)
 class Audit(Displayed):
     """Many arrays under one rule table; made by `shardviz.audit`.
@@ -56,6 +91,8 @@ class Audit(Displayed):
             read by the names of its axes.
         unnamed: the arrays without names beside others in a box of flax, which reads them as not
             split.
+        capacity: the memory of one device of the target, in bytes, or None.
+        target: the target as text, or `""`.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -70,16 +107,47 @@ class Audit(Displayed):
     dialect: Dialect
     elsewhere: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
+    capacity: int | None = None
+    target: str = ""
 
     @cached_property
     def bytes_per_device(self) -> int:
         """What all arrays that lay out take on the device that holds most of them, in bytes."""
-        alone: Counter[int] = Counter()
-        for row in self.off_mesh:
-            assert row.layout is not None
-            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
-        split = sum(_bytes_per_device(r) for r in self._laid_out if r.spec is not None)
-        return split + max(alone.values(), default=0)
+        return _on_fullest_device(self.rows)
+
+    @cached_property
+    def groups(self) -> tuple[GroupBytes, ...]:
+        """What each group of arrays takes, those that there are: parameters first."""
+        return tuple(
+            _group_bytes(name, rows)
+            for name in GROUPS
+            if (rows := [r for r in self.rows if r.group == name])
+        )
+
+    @cached_property
+    def total(self) -> GroupBytes:
+        """What all arrays take."""
+        return _group_bytes("total", self.rows)
+
+    @cached_property
+    def fits(self) -> bool | None:
+        """Whether the arrays fit in the memory of the target; None where no target was given."""
+        return None if self.capacity is None else self.bytes_per_device <= self.capacity
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """How arrays of the optimizer are held otherwise than their parameters."""
+        return differences(self.rows)
+
+    @cached_property
+    def unpaired(self) -> tuple[Request, ...]:
+        """The arrays of the optimizer that belong to no parameter; scalars are left out."""
+        return tuple(r for r in self.rows if r.group == OPTIMIZER and r.partner is None and r.shape)
+
+    @cached_property
+    def folds(self) -> tuple[Fold[Request], ...]:
+        """The rows, those that differ only in the number of their layer as one; in order."""
+        return tuple(fold(self.rows, lambda r: r.path, _alike))
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
@@ -150,9 +218,12 @@ class Audit(Displayed):
         """All findings, one paragraph each."""
         parts = [
             _explain_sizes(self),
+            _explain_groups(self),
+            _explain_capacity(self),
             _explain_unknown(self),
             _explain_problems(self),
             _explain_unmatched(self),
+            _explain_differences(self),
             _explain_replicated(self),
             _explain_rules(self),
         ]
@@ -175,6 +246,8 @@ def audit(
     dialect: Any = Dialect.LINEN,
     names: Names | None = None,
     children: Children | None = None,
+    capacity: int | None = None,
+    target: str = "",
 ) -> Audit:
     """Resolves and lays out every array of a table, a tree or a model with one rule table.
 
@@ -187,6 +260,8 @@ def audit(
         dialect: who reads the table.
         names: called as `names(path, array)` for arrays that say nothing themselves.
         children: the named children of a container that is registered with jax, or None.
+        capacity: the memory of one device of the target, in bytes.
+        target: the target as text.
 
     Raises:
         ShardvizError: for a tree, table, mesh or dialect that cannot be read.
@@ -198,7 +273,8 @@ def audit(
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if names is not None and not callable(names):
         raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
-    found = read_arrays(tree_or_table, names, children)
+    tree = read_tree(tree_or_table, names, children)
+    found = tree.leaves
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
     moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
@@ -206,15 +282,34 @@ def audit(
     bare = [leaf for leaf in found if not leaf.known and leaf.array.rank]
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
     boxed = any(leaf.defaults for leaf in found)
-    rows = _rows(found, grid, table, reader, boxed)
+    rows = tuple(_rows(found, grid, table, reader, boxed))
     return Audit(
-        tuple(rows),
+        _paired(rows, tree),
         grid,
         table,
         reader,
         tuple(leaf.array.name for leaf in elsewhere),
         tuple(leaf.array.name for leaf in bare) if boxed else (),
+        capacity,
+        target,
     )
+
+
+def _paired(rows: tuple[Request, ...], tree: ArrayTree) -> tuple[Request, ...]:
+    """The rows, each with its group and the parameter that it belongs to."""
+    paths = [row.path for row in rows]
+    at = {path: n for n, path in enumerate(paths)} if tree.known else {}
+    known = {n: at[path] for n, path in tree.known.items() if path in at}
+    pairs = pair(paths, [row.shape for row in rows], tree.states, known)
+    return tuple(_with_pair(row, n, paths, pairs) for n, row in enumerate(rows))
+
+
+def _with_pair(row: Request, index: int, paths: list[str], pairs: Pairs) -> Request:
+    group, partner = pairs.groups[index], pairs.partners[index]
+    if group == row.group and partner is None:
+        return row
+    found = None if partner is None else paths[partner]
+    return Request(row.array, row.resolution, row.spec, row.layout, row.problem, found, group)
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -258,6 +353,42 @@ def _rows(
             yield Request(array, first.resolution, first.spec, first.layout, first.problem)
 
 
+def _on_fullest_device(rows: Iterable[Request]) -> int:
+    """What rows take on the device that holds most of them, in bytes."""
+    alone: Counter[int] = Counter()
+    split = 0
+    for row in rows:
+        if row.layout is None:
+            continue
+        if row.spec is not None:
+            split += row.layout.bytes_per_device
+        else:
+            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
+    return split + max(alone.values(), default=0)
+
+
+def _group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
+    held, once, waste = 0, 0, 0
+    for row in rows:
+        if row.layout is not None:
+            each = row.layout.bytes_per_device
+            held += each * len(row.layout.device_ids)
+            once += row.array.bytes
+            if row.spec is not None:
+                waste += each - each // row.layout.replicas
+    size = sum(row.array.bytes for row in rows)
+    copies = held / once if once else 0.0
+    return GroupBytes(name, len(rows), size, _on_fullest_device(rows), copies, waste)
+
+
+def _alike(row: Request) -> Hashable:
+    kept = row.layout
+    shared = None if kept is None else (kept.shard_shape, kept.num_blocks)
+    partner = None if row.partner is None else re.sub(r"\d+", "#", row.partner)
+    problem = None if row.problem is None else re.sub(r"\d+", "#", row.problem)
+    return (row.shape, row.dtype, row.names, row.spec, shared, row.group, partner, problem)
+
+
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:
     """Whether a live array is replicated on all devices of the mesh."""
     return layout.num_blocks == 1 and set(layout.device_ids) >= set(mesh.device_ids.flat)
@@ -279,6 +410,45 @@ def _explain_sizes(found: Audit) -> str:
     )
     top = [f"{r.array.name} {bytes_text(_bytes_per_device(r))}" for r in found.largest[:SHOWN]]
     return f"{head} Largest there: {joined(top)}." if len(found.rows) > 1 and top else head
+
+
+def _explain_groups(found: Audit) -> str:
+    if len(found.groups) < 2:
+        return ""
+    lines = [f"  {_group_line(g)}" for g in (*found.groups, found.total)]
+    return "\n".join(["On each device:", *lines])
+
+
+def _group_line(group: GroupBytes) -> str:
+    waste = f", {bytes_text(group.waste)} of it by replication" if group.waste else ""
+    return (
+        f"{group.name} {bytes_text(group.bytes_per_device)} ({plural(group.arrays, 'array')} of"
+        f" {bytes_text(group.bytes)} in all, {group.copies:,.3g} copies"
+        f"{waste})"
+    )
+
+
+def _explain_capacity(found: Audit) -> str:
+    if found.capacity is None:
+        return ""
+    share = found.bytes_per_device / found.capacity
+    verdict = "they fit" if found.fits else "they do not fit"
+    return (
+        f"That is {share:.1%} of the {bytes_text(found.capacity)} of one device of {found.target}:"
+        f" {verdict}{', before activations' * bool(found.fits)}."
+    )
+
+
+def _explain_differences(found: Audit) -> str:
+    lines = [f"  {line}." for line in difference_lines(found.differences)]
+    if found.unpaired:
+        size = bytes_text(sum(r.array.bytes for r in found.unpaired))
+        one = len(found.unpaired) == 1
+        lines.append(
+            f"  {plural(len(found.unpaired), 'array')} of the optimizer ({size}) belong"
+            f"{'s' * one} to no parameter: {_few(r.path for r in found.unpaired)}."
+        )
+    return _first_lines("The optimizer beside its parameters:", lines) if lines else ""
 
 
 def _explain_unknown(found: Audit) -> str:

@@ -66,7 +66,7 @@ def library_of(kind: type) -> str:
     return ""
 
 
-_LIBRARIES = ("equinox", "flax", "haliax", "keras", "orbax", "penzai")
+_LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: Any) -> LeafMetadata | None:
@@ -203,6 +203,25 @@ def _keras_model(value: Any) -> Any:
             " call it once."
         )
     return variables
+
+
+def optimizer_partners(value: Any) -> list[str | None] | None:
+    """For each variable of an optimizer of Keras the path of the model's variable that it is for.
+
+    Keras keeps lists with one entry for each variable of the model, in their order. None where
+    `value` is no optimizer of Keras.
+    """
+    models = attribute(value, "_trainable_variables")
+    if library_of(type(value)) != "keras" or not hasattr(value, "apply_gradients"):
+        return None
+    models = list(models or ())
+    found: dict[int, str] = {}
+    for kept in vars(value).values():
+        if not isinstance(kept, (list, tuple)) or len(kept) != len(models):
+            continue
+        for variable, model in zip(kept, models, strict=True):
+            found[id(variable)] = model.path
+    return [found.get(id(variable)) for variable in value.variables]
 
 
 def _orbax_tree(value: Any) -> Any:

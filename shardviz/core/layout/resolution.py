@@ -393,6 +393,10 @@ class Request(Displayed):
             nothing says how the array is split.
         layout: the Layout, or None where the array cannot be laid out so, or nothing says how.
         problem: the sentence on why not, or None.
+        partner: the path of the parameter that the array is a moment, a gradient or a copy of, or
+            None.
+        group: what it is in a train state: `"parameters"`, `"gradients"`, `"optimizer state"` or
+            `"other"`.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -405,6 +409,8 @@ class Request(Displayed):
     spec: Spec | None
     layout: Layout | None
     problem: str | None
+    partner: str | None = None
+    group: str = "other"
 
     @property
     def spec_wins(self) -> bool:
