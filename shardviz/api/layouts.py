@@ -17,7 +17,9 @@ from shardviz.api.conversion import (
     layout_of,
     reads_arguments,
 )
-from shardviz.core.errors import import_optional
+from shardviz.core.errors import ShardvizError, import_optional
+from shardviz.core.format import shown
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, read_shape
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
@@ -27,6 +29,8 @@ from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rules import Rules
+from shardviz.core.program.program import Program
+from shardviz.core.program.target import Target
 
 if TYPE_CHECKING:
     from shardviz.core.backend.mesh_context import MeshComparison
@@ -156,25 +160,31 @@ def layout(
 @reads_arguments
 def audit(
     tree: Any, rules: Any = (), mesh: Any = None, *, dialect: Any = "linen",
-    names: Callable[[str, Any], Any] | None = None,
+    names: Callable[[str, Any], Any] | None = None, target: Any = None,
 ) -> Audit:  # fmt: skip
     """Many arrays under one rule table: how each is split, and which rules do nothing.
 
     Of a live array its own sharding counts, then the names that a library keeps beside it, then
-    what `names` says. Where none of them says anything, the array's row has no spec.
+    what `names` says. Where none of them says anything, the array's row has no spec. Nothing is
+    allocated and no array is read. In a train state every moment of the optimizer is paired with
+    its parameter, and `.differences` says where the two are held otherwise.
 
     Args:
         tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters, live or
-            abstract, a model or variables of flax, equinox, haliax, penzai or Keras, or the
-            metadata of an orbax checkpoint.
-        rules: the table; an empty one where the arrays say by themselves how they are split.
-        mesh: the mesh; that of the arrays' own shardings where it is left out.
+            abstract, a model or variables of flax, equinox, haliax, penzai or Keras, the
+            metadata of an orbax checkpoint, a train state or what a step returns; or a Program,
+            whose arguments are audited.
+        rules: the table; an empty one where the arrays say by themselves how they are split. Those
+            of a Program where they are left out.
+        mesh: the mesh; that of the arrays' own shardings, or of a Program, where it is left out.
         dialect: who reads the table.
         names: called as `names(path, array)` for arrays that say nothing themselves; returns
             logical names, a PartitionSpec, or None.
+        target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per device the
+            arrays are compared.
 
     Raises:
-        ShardvizError: for a tree, rules or mesh that cannot be read.
+        ShardvizError: for a tree, rules, mesh or target that cannot be read.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> rows = [("w", (512, 2048), "embed mlp")]
@@ -182,7 +192,29 @@ def audit(
     2097152
     """
     grid = None if mesh is None else as_mesh(mesh)
-    return _audit(tree, Rules.of(rules), grid, dialect, names, children_of)
+    table = Rules.of(rules)
+    if isinstance(tree, Program):
+        arguments = import_optional("shardviz.core.backend.arguments", "sv.audit", "jax")
+        table = table if len(table) else tree.rules or table
+        reader = tree.dialect if dialect == "linen" else dialect
+        grid, tree = tree.mesh if grid is None else grid, arguments.argument_tree(tree)
+        dialect = reader
+    capacity, title = (None, "") if target is None else _capacity(target)
+    return _audit(tree, table, grid, dialect, names, children_of, capacity, title)
+
+
+def _capacity(target: Any) -> tuple[int, str]:
+    """The memory of one device of described hardware, in bytes, and what it is called."""
+    if isinstance(target, Target):
+        target = target.topology or target.name
+    topology = target if isinstance(target, Topology) else Topology.parse(target)
+    size = topology.chip.device_bytes
+    if size is None:
+        raise ShardvizError(
+            f"The memory of {topology.chip.title} is not published, so that nothing can be compared"
+            f" with it; got target={shown(target)}."
+        )
+    return size, str(topology)
 
 
 @reads_arguments

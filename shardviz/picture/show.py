@@ -39,6 +39,7 @@ from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
 from shardviz.picture.program import draw_program, draw_request, program_text, request_text
 from shardviz.picture.report import (
+    audit_text,
     draw_audit,
     draw_report,
     draw_roofline,
@@ -90,7 +91,7 @@ def _picture_text(picture: Picture, width: int) -> str:
     return paragraphs([picture.alt], width)
 
 
-def _explained(value: Audit | Effects | Observed, width: int) -> str:
+def _explained(value: Effects | Observed, width: int) -> str:
     return paragraphs([value.explain()], width)
 
 
@@ -105,7 +106,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Rules: (draw_rules, rules_text),
     Resolution: (draw_resolution, resolution_text),
     Request: (draw_request, request_text),
-    Audit: (draw_audit, _explained),
+    Audit: (draw_audit, audit_text),
     MeshContext: (draw_mesh_context, mesh_context_text),
     Effects: (draw_effects, _explained),
     Observed: (draw_observed, _explained),

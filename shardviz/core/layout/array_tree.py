@@ -169,7 +169,7 @@ class _TreeReader:
             begin = len(self.found)
             for name, inner in found:
                 self.collect(inner, _joined(path, name) if name else path, depth + 1, within)
-            if library_of(type(value)) == "optax" and not _is_parameters(value):
+            if is_optimizer_state(value):
                 self.states.append((begin, len(self.found)))
         elif isinstance(value, Iterator):
             rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
@@ -208,7 +208,7 @@ class _TreeReader:
         return False
 
     def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
-        name = _short(path or "array")
+        name = short_name(path or "array")
         self._keep(read_leaf(name, value, box, self._names), name)
 
     def _scalar(self, value: Any, path: str) -> None:
@@ -242,15 +242,19 @@ class _TreeReader:
         self._keep(first, name)
 
     def _keep(self, leaf: TreeLeaf, name: str) -> None:
-        name = _short(name)
+        name = short_name(name)
         count = self._seen[name] = self._seen.get(name, 0) + 1
         if count > 1:
             name = f"{name} ({count})"
         self.found.append(leaf if leaf.array.name == name else leaf.renamed(name))
 
 
-def _short(name: str) -> str:
-    """The end of a long path, which says more than its beginning."""
+def short_name(name: str) -> str:
+    """The end of a long path, which says more than its beginning.
+
+    >>> short_name("params/w")
+    'params/w'
+    """
     return name if len(name) <= MAX_NAME - 8 else "…" + name[9 - MAX_NAME :]
 
 
@@ -312,9 +316,10 @@ def _joined(path: str, key: Any) -> str:
     return f"{path}/{part}" if path else part
 
 
-def _is_parameters(value: Any) -> bool:
-    """Whether an object of optax holds parameters and no state, as `LookaheadParams` does."""
-    return type(value).__name__.endswith("Params")
+def is_optimizer_state(value: Any) -> bool:
+    """Whether it is an object of optax; `LookaheadParams` and the like hold parameters."""
+    kind = type(value)
+    return library_of(kind) == "optax" and not kind.__name__.endswith("Params")
 
 
 def _fields(value: Any) -> Iterable[str] | None:

@@ -7,8 +7,7 @@ rules decide nothing.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -26,9 +25,12 @@ from shardviz.core.layout.optimizer_state import (
     GROUPS,
     OPTIMIZER,
     Difference,
+    GroupBytes,
     Pairs,
     difference_lines,
     differences,
+    group_bytes,
+    on_fullest_device,
     pair,
 )
 from shardviz.core.layout.resolution import Request, request
@@ -49,31 +51,6 @@ class Unmatched(NamedTuple):
     name: str
     nearest: str | None
     arrays: tuple[str, ...]
-
-
-class GroupBytes(NamedTuple):
-    """What one group of arrays takes: the parameters, the optimizer state, and so on.
-
-    Attributes:
-        name: `"parameters"`, `"gradients"`, `"optimizer state"` or `"other"`.
-        arrays: how many arrays there are.
-        bytes: what they take together, each counted once.
-        bytes_per_device: what they take on the device that holds most of them.
-        copies: how many devices hold each byte, on average.
-        waste: what replication costs on each device, in bytes: what is held there beyond an equal
-            part of every array.
-
-    >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
-    >>> one.bytes_per_device, one.copies, one.waste
-    (128, 4.0, 96)
-    """
-
-    name: str
-    arrays: int
-    bytes: int
-    bytes_per_device: int
-    copies: float
-    waste: int
 
 
 @dataclass(frozen=True, repr=False)
@@ -113,13 +90,13 @@ class Audit(Displayed):
     @cached_property
     def bytes_per_device(self) -> int:
         """What all arrays that lay out take on the device that holds most of them, in bytes."""
-        return _on_fullest_device(self.rows)
+        return on_fullest_device(self.rows)
 
     @cached_property
     def groups(self) -> tuple[GroupBytes, ...]:
         """What each group of arrays takes, those that there are: parameters first."""
         return tuple(
-            _group_bytes(name, rows)
+            group_bytes(name, rows)
             for name in GROUPS
             if (rows := [r for r in self.rows if r.group == name])
         )
@@ -127,7 +104,7 @@ class Audit(Displayed):
     @cached_property
     def total(self) -> GroupBytes:
         """What all arrays take."""
-        return _group_bytes("total", self.rows)
+        return group_bytes("total", self.rows)
 
     @cached_property
     def fits(self) -> bool | None:
@@ -148,6 +125,12 @@ class Audit(Displayed):
     def folds(self) -> tuple[Fold[Request], ...]:
         """The rows, those that differ only in the number of their layer as one; in order."""
         return tuple(fold(self.rows, lambda r: r.path, _alike))
+
+    @cached_property
+    def largest_folds(self) -> tuple[Fold[Request], ...]:
+        """Those of the rows that lay out, those that take most on each device first."""
+        laid_out = [f for f in self.folds if f.items[0].layout is not None]
+        return tuple(sorted(laid_out, key=_fold_bytes, reverse=True))
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
@@ -218,8 +201,8 @@ class Audit(Displayed):
         """All findings, one paragraph each."""
         parts = [
             _explain_sizes(self),
-            _explain_groups(self),
             _explain_capacity(self),
+            _explain_groups(self),
             _explain_unknown(self),
             _explain_problems(self),
             _explain_unmatched(self),
@@ -254,7 +237,8 @@ def audit(
     What fails for an array becomes its row's `problem` and is never raised.
 
     Args:
-        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models.
+        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models; or an
+            ArrayTree.
         rules: the table, or what `Rules.of` takes.
         mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is none.
         dialect: who reads the table.
@@ -273,7 +257,9 @@ def audit(
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if names is not None and not callable(names):
         raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
-    tree = read_tree(tree_or_table, names, children)
+    tree = tree_or_table
+    if not isinstance(tree, ArrayTree):
+        tree = read_tree(tree_or_table, names, children)
     found = tree.leaves
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
@@ -353,32 +339,19 @@ def _rows(
             yield Request(array, first.resolution, first.spec, first.layout, first.problem)
 
 
-def _on_fullest_device(rows: Iterable[Request]) -> int:
-    """What rows take on the device that holds most of them, in bytes."""
-    alone: Counter[int] = Counter()
-    split = 0
-    for row in rows:
-        if row.layout is None:
-            continue
-        if row.spec is not None:
-            split += row.layout.bytes_per_device
-        else:
-            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
-    return split + max(alone.values(), default=0)
+def fold_bytes(one: Fold[Request]) -> str:
+    """What alike arrays take on each device: `32 × 2 MiB`.
+
+    >>> rows = [(f"layers/{n}/w", (512, 2048), "embed mlp") for n in range(32)]
+    >>> one, = audit(rows, [("mlp", "model")], "data=4, model=2").folds
+    >>> one.name, fold_bytes(one)
+    ('layers/{0..31}/w', '32 × 2 MiB')
+    """
+    return f"{one.count}{bytes_text(_bytes_per_device(one.items[0]))}"
 
 
-def _group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
-    held, once, waste = 0, 0, 0
-    for row in rows:
-        if row.layout is not None:
-            each = row.layout.bytes_per_device
-            held += each * len(row.layout.device_ids)
-            once += row.array.bytes
-            if row.spec is not None:
-                waste += each - each // row.layout.replicas
-    size = sum(row.array.bytes for row in rows)
-    copies = held / once if once else 0.0
-    return GroupBytes(name, len(rows), size, _on_fullest_device(rows), copies, waste)
+def _fold_bytes(one: Fold[Request]) -> int:
+    return sum(_bytes_per_device(row) for row in one.items)
 
 
 def _alike(row: Request) -> Hashable:
@@ -408,7 +381,7 @@ def _explain_sizes(found: Audit) -> str:
         f" ({plural(found.mesh.size, 'device')}) by {plural(len(found.rules), 'rule')}, read as"
         f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
     )
-    top = [f"{r.array.name} {bytes_text(_bytes_per_device(r))}" for r in found.largest[:SHOWN]]
+    top = [f"{f.name} {fold_bytes(f)}" for f in found.largest_folds[:SHOWN]]
     return f"{head} Largest there: {joined(top)}." if len(found.rows) > 1 and top else head
 
 
@@ -506,9 +479,11 @@ def _explain_unmatched(found: Audit) -> str:
 def _explain_replicated(found: Audit) -> str:
     if not found.replicated:
         return ""
-    names = [f"{r.array.name} ({bytes_text(r.array.bytes)})" for r in found.replicated]
-    word = "is" if len(names) == 1 else "are"
-    return f"{plural(len(names), 'large array')} {word} replicated: {_few(names)}."
+    count = len(found.replicated)
+    folds = fold(found.replicated, lambda r: r.path, lambda r: r.array.bytes)
+    names = [f"{f.name} ({f.count}{bytes_text(f.items[0].array.bytes)})" for f in folds]
+    word = "is" if count == 1 else "are"
+    return f"{plural(count, 'large array')} {word} replicated: {joined(names, limit=SHOWN)}."
 
 
 def _explain_rules(found: Audit) -> str:
@@ -534,7 +509,11 @@ def _axes(mesh: MeshSpec) -> str:
 
 
 def _few(names: Iterable[str]) -> str:
-    return joined(names, limit=SHOWN)
+    """Some names, those that differ in the number of their layer as one; the others counted."""
+    folds = fold(names, str)
+    hidden = sum(len(f.items) for f in folds[SHOWN:])
+    more = [f"{hidden:,} more"] if hidden else []
+    return joined([*(f.name for f in folds[:SHOWN]), *more])
 
 
 def _first_lines(head: str, lines: list[str]) -> str:

@@ -1,4 +1,4 @@
-"""pair() and differences(): which parameter each moment of an optimizer belongs to.
+"""pair(), group_bytes() and differences(): parameters, gradients and optimizer state of a model.
 
 An optimizer keeps trees of the structure of the parameters in its state: `mu`, `nu`, `trace`. So a
 part of the state whose paths are those of the parameters holds one array for each of them; where an
@@ -199,6 +199,61 @@ def _least_likely(root: Path) -> tuple[bool, bool, int]:
     """Sorts places where parameters may stand, the likeliest first."""
     last = root[-1].lower() if root else ""
     return _is_gradient(root), last not in _PARAMETER_KEYS, len(root)
+
+
+class GroupBytes(NamedTuple):
+    """What one group of arrays takes: the parameters, the optimizer state, and so on.
+
+    Attributes:
+        name: `"parameters"`, `"gradients"`, `"optimizer state"` or `"other"`.
+        arrays: how many arrays there are.
+        bytes: what they take together, each counted once.
+        bytes_per_device: what they take on the device that holds most of them.
+        copies: how many devices hold each byte, on average.
+        waste: what replication costs on each device, in bytes: what is held there beyond an equal
+            part of every array.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
+    >>> one.bytes_per_device, one.copies, one.waste
+    (128, 4.0, 96)
+    """
+
+    name: str
+    arrays: int
+    bytes: int
+    bytes_per_device: int
+    copies: float
+    waste: int
+
+
+def on_fullest_device(rows: Iterable[Request]) -> int:
+    """What rows take on the device that holds most of them, in bytes."""
+    alone: Counter[int] = Counter()
+    split = 0
+    for row in rows:
+        if row.layout is None:
+            continue
+        if row.spec is not None:
+            split += row.layout.bytes_per_device
+        else:
+            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
+    return split + max(alone.values(), default=0)
+
+
+def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
+    """What some rows take."""
+    held, once, waste = 0, 0, 0
+    for row in rows:
+        if row.layout is not None:
+            each = row.layout.bytes_per_device
+            held += each * len(row.layout.device_ids)
+            once += row.array.bytes
+            if row.spec is not None:
+                waste += each - each // row.layout.replicas
+    size = sum(row.array.bytes for row in rows)
+    copies = held / once if once else 0.0
+    return GroupBytes(name, len(rows), size, on_fullest_device(rows), copies, waste)
 
 
 @dataclass(frozen=True)
