@@ -202,11 +202,11 @@ class Audit(Displayed):
         parts = [
             _explain_sizes(self),
             _explain_capacity(self),
-            _explain_groups(self),
             _explain_unknown(self),
             _explain_problems(self),
             _explain_unmatched(self),
             _explain_differences(self),
+            _explain_groups(self),
             _explain_replicated(self),
             _explain_rules(self),
         ]
