@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -88,24 +88,27 @@ def argument_tree(program: Program) -> ArrayTree:
     >>> [leaf.array.name for leaf in argument_tree(Program(abs, (x,), make_mesh(data=4))).leaves]
     ['x']
     """
-    arrays = program.arrays
+    kinds = [TreeLeaf(array, described=True) for array in program.arrays]
     if program.tree is None:
-        return ArrayTree([TreeLeaf(a, described=True) for a in arrays], frozenset(), {})
-    arguments = jax.tree.unflatten(program.tree, arrays)
+        paths = [array.name for array in program.arrays]
+        return ArrayTree(paths, paths, kinds)
+    arguments = jax.tree.unflatten(program.tree, program.arrays)
     names = getattr(program.fn, "names", None) or parameter_names(program.fn, len(arguments))
     paths = [_slashed(names, path) for path, _, _ in leaves_with_paths(arguments)[0]]
     kept = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_optimizer_state)[0]
     tops = tuple(f"{_slashed(names, path)}/" for path, value in kept if is_optimizer_state(value))
     states = frozenset(i for i, path in enumerate(paths) if f"{path}/".startswith(tops))
-    leaves = zip(paths, arrays, strict=True)
-    return ArrayTree([TreeLeaf(a.renamed(p), described=True) for p, a in leaves], states, {})
+    named: dict[str, None] = {}
+    for path in paths:
+        named[unique(short_name(path), named.keys())] = None
+    return ArrayTree(paths, list(named), kinds, states)
 
 
 def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
     """A path as audits write it: `state/params/w`."""
     rest = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
     text = f"{names[path[0].idx]}/{rest}" if rest else str(names[path[0].idx])
-    return short_name("".join(c if c.isprintable() else "?" for c in text))
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def check_depth(tree: Any) -> None:
@@ -204,7 +207,7 @@ def path_name(root: str, path: Iterable[Any]) -> str:
     return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
 
 
-def unique(name: str, taken: set[str]) -> str:
+def unique(name: str, taken: Collection[str]) -> str:
     """`name`, or `name_2`, `name_3` … where it is taken.
 
     >>> unique("w", {"w", "w_2"})

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
@@ -18,6 +19,7 @@ from shardviz.core.layout.array_leaf import Names, TreeLeaf, is_array, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_names
 from shardviz.core.layout.libraries import (
     LeafMetadata,
+    attribute,
     library_of,
     model_arrays,
     names_of,
@@ -28,6 +30,7 @@ from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 MAX_DEPTH = 64
+LONG_NAME = MAX_NAME - 8  # letters; a number may follow
 MAX_VALUES = 1_000_000
 MAX_STREAMED = 20_000  # rows of an iterator, which may be endless: a list may be longer
 _DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
@@ -44,14 +47,26 @@ class ArrayTree(NamedTuple):
     """The arrays of a tree, and which of them an optimizer keeps.
 
     Attributes:
-        leaves: the arrays, in order.
+        paths: the path of every array, in order.
+        names: the same, each once and no longer than a name may be.
+        kinds: what each array says; those of one signature share it, whatever their names.
         states: the positions of those in an object of optax or in an optimizer of Keras.
         known: the position of an array in an optimizer of Keras, to the path of its parameter.
     """
 
-    leaves: list[TreeLeaf]
-    states: frozenset[int]
-    known: dict[int, str]
+    paths: list[str]
+    names: list[str]
+    kinds: list[TreeLeaf]
+    states: frozenset[int] = frozenset()
+    known: Mapping[int, str] = MappingProxyType({})
+
+    @property
+    def leaves(self) -> list[TreeLeaf]:
+        """The arrays under their names."""
+        return [
+            leaf if leaf.array.name == name else leaf.renamed(name)
+            for name, leaf in zip(self.names, self.kinds, strict=True)
+        ]
 
 
 def read_arrays(
@@ -88,17 +103,19 @@ def read_tree(tree: Any, names: Names | None = None, children: Children | None =
     """
     reader = _TreeReader(names, children)
     reader.collect(tree, "", 0, _TABLE)
-    if reader.number is not None and all(leaf.array.shape == () for leaf in reader.found):
+    if reader.number is not None and all(leaf.array.shape == () for leaf in reader.kinds):
         raise LayoutError(_no_array(*reader.number))
     states = frozenset(i for begin, end in reader.states for i in range(begin, end))
-    return ArrayTree(reader.found, states, reader.known)
+    return ArrayTree(reader.paths, reader.named, reader.kinds, states, reader.known)
 
 
 class _TreeReader:
     """Collects the arrays of one tree."""
 
     def __init__(self, names: Names | None, children: Children | None) -> None:
-        self.found: list[TreeLeaf] = []
+        self.paths: list[str] = []
+        self.named: list[str] = []
+        self.kinds: list[TreeLeaf] = []
         self.number: tuple[Any, str] | None = None  # the first number in a mapping, and its path
         self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
         self.known: dict[int, str] = {}
@@ -106,6 +123,8 @@ class _TreeReader:
         self._seen: dict[str, int] = {}
         # One checked leaf per signature: large models have many arrays and few signatures.
         self._checked: dict[Any, TreeLeaf] = {}
+        # The same of arrays, beside objects whose ids are in the key and may not be used again.
+        self._read: dict[Any, tuple[TreeLeaf, Any, Any, Any]] = {}
         self._values = 0
 
     def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
@@ -129,10 +148,10 @@ class _TreeReader:
         elif self._read_leaf(value, path, depth, inside):
             return
         elif (model := self._model(value, path)) is not None:
-            begin = len(self.found)
+            begin = len(self.kinds)
             self.collect(model, path, depth + 1, inside)
             if (partners := optimizer_partners(value)) is not None:
-                self.states.append((begin, len(self.found)))
+                self.states.append((begin, len(self.kinds)))
                 self.known.update((begin + n, p) for n, p in enumerate(partners) if p is not None)
         elif isinstance(value, Mapping):
             for key, inner in _items(value):
@@ -166,11 +185,11 @@ class _TreeReader:
         within = max(inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS)
         found = self._fields(value)
         if found is not None:
-            begin = len(self.found)
+            begin = len(self.kinds)
             for name, inner in found:
                 self.collect(inner, _joined(path, name) if name else path, depth + 1, within)
             if is_optimizer_state(value):
-                self.states.append((begin, len(self.found)))
+                self.states.append((begin, len(self.kinds)))
         elif isinstance(value, Iterator):
             rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
             self.collect(rows, path, depth, inside)
@@ -194,7 +213,7 @@ class _TreeReader:
             if isinstance(inner, TreeLeaf):  # of an argument of a program
                 self._keep(inner, path)
                 return True
-            if without_metadata(inner) is None and not is_array(inner):
+            if not is_array(inner) and without_metadata(inner) is None:
                 self.collect(inner, path, depth + 1, inside)
                 return True
             self._array(path, inner, box)
@@ -208,8 +227,23 @@ class _TreeReader:
         return False
 
     def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
-        name = short_name(path or "array")
-        self._keep(read_leaf(name, value, box, self._names), name)
+        path = path or "array"
+        if self._names is not None:  # it may say something else of every path
+            self._keep(read_leaf(short_name(path), value, box, self._names), path)
+            return
+        sharding = attribute(value, "sharding")
+        mesh, rules = (None, ()) if box is None else (box.mesh, box.rules)
+        said = None if box is None else (box.axes, box.logical, box.defaults)
+        key = (type(value), value.shape, value.dtype, said, id(sharding), id(mesh), id(rules))
+        try:
+            found = self._read.get(key)
+        except TypeError:  # a part that is unhashable
+            self._keep(read_leaf(short_name(path), value, box), path)
+            return
+        if found is None:
+            leaf = read_leaf(short_name(path), value, box)
+            found = self._read[key] = (leaf, sharding, mesh, rules)
+        self._keep(found[0], path)
 
     def _scalar(self, value: Any, path: str) -> None:
         self._keep(
@@ -242,11 +276,12 @@ class _TreeReader:
         self._keep(first, name)
 
     def _keep(self, leaf: TreeLeaf, name: str) -> None:
-        name = short_name(name)
+        self.paths.append(name)
+        if len(name) > LONG_NAME:
+            name = short_name(name)
         count = self._seen[name] = self._seen.get(name, 0) + 1
-        if count > 1:
-            name = f"{name} ({count})"
-        self.found.append(leaf if leaf.array.name == name else leaf.renamed(name))
+        self.named.append(name if count == 1 else f"{name} ({count})")
+        self.kinds.append(leaf)
 
 
 def short_name(name: str) -> str:
@@ -255,7 +290,7 @@ def short_name(name: str) -> str:
     >>> short_name("params/w")
     'params/w'
     """
-    return name if len(name) <= MAX_NAME - 8 else "…" + name[9 - MAX_NAME :]
+    return name if len(name) <= LONG_NAME else "…" + name[1 - LONG_NAME :]
 
 
 def _none_of_ours(value: Any, inside: int) -> bool:

@@ -26,7 +26,6 @@ from shardviz.core.layout.optimizer_state import (
     OPTIMIZER,
     Difference,
     GroupBytes,
-    Pairs,
     difference_lines,
     differences,
     group_bytes,
@@ -260,22 +259,23 @@ def audit(
     tree = tree_or_table
     if not isinstance(tree, ArrayTree):
         tree = read_tree(tree_or_table, names, children)
-    found = tree.leaves
+    found = tree.kinds
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
     moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
-    elsewhere = [leaf for leaf in found if id(leaf.mesh) in moved and leaf.array.spec is not None]
-    bare = [leaf for leaf in found if not leaf.known and leaf.array.rank]
+    each = list(zip(tree.names, found, strict=True))
+    elsewhere = [n for n, leaf in each if id(leaf.mesh) in moved and leaf.array.spec is not None]
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
     boxed = any(leaf.defaults for leaf in found)
-    rows = tuple(_rows(found, grid, table, reader, boxed))
+    bare = [n for n, leaf in each if not leaf.known and leaf.array.rank] if boxed else []
+    rows = tuple(_rows(each, grid, table, reader, boxed))
     return Audit(
         _paired(rows, tree),
         grid,
         table,
         reader,
-        tuple(leaf.array.name for leaf in elsewhere),
-        tuple(leaf.array.name for leaf in bare) if boxed else (),
+        tuple(elsewhere),
+        tuple(bare),
         capacity,
         target,
     )
@@ -283,19 +283,13 @@ def audit(
 
 def _paired(rows: tuple[Request, ...], tree: ArrayTree) -> tuple[Request, ...]:
     """The rows, each with its group and the parameter that it belongs to."""
-    paths = [row.path for row in rows]
-    at = {path: n for n, path in enumerate(paths)} if tree.known else {}
+    at = {path: n for n, path in enumerate(tree.paths)} if tree.known else {}
     known = {n: at[path] for n, path in tree.known.items() if path in at}
-    pairs = pair(paths, [row.shape for row in rows], tree.states, known)
-    return tuple(_with_pair(row, n, paths, pairs) for n, row in enumerate(rows))
-
-
-def _with_pair(row: Request, index: int, paths: list[str], pairs: Pairs) -> Request:
-    group, partner = pairs.groups[index], pairs.partners[index]
-    if group == row.group and partner is None:
-        return row
-    found = None if partner is None else paths[partner]
-    return Request(row.array, row.resolution, row.spec, row.layout, row.problem, found, group)
+    found = pair(tree.paths, [row.shape for row in rows], tree.states, known)
+    if found is None:
+        return rows
+    names = (None if partner is None else tree.names[partner] for partner in found.partners)
+    return tuple(map(Request.in_group, rows, found.groups, names))
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -312,31 +306,47 @@ def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
 
 
 def _rows(
-    found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect, boxed: bool
+    named: Iterable[tuple[str, TreeLeaf]],
+    mesh: MeshSpec,
+    rules: Rules,
+    dialect: Dialect,
+    boxed: bool,
 ) -> Iterable[Request]:
     """One Request per array; arrays of one signature share their Resolution and Layout.
 
     Args:
         boxed: whether arrays that say nothing are read as not split.
     """
-    memo: dict[Any, Request] = {}
-    for leaf in found:
-        if leaf.problem is not None:
-            yield Request(leaf.array, None, None, None, leaf.problem)
-            continue
-        array = on_mesh(leaf, mesh, rules, dialect)
-        if not (leaf.known or boxed or mesh.size == 1):
-            whole = leaf.layout is not None and _covers(leaf.layout, mesh)
-            if not whole and (leaf.layout is not None or array.rank):
-                yield Request(array, None, None, leaf.layout, None)
-                continue
-        key = (array.shape, array.logical, array.dtype, array.spec)
-        first = memo.get(key)
+    by_leaf: dict[int, Request] = {}
+    by_array: dict[Any, Request] = {}
+    for name, leaf in named:
+        first = by_leaf.get(id(leaf))
         if first is None:
-            first = memo[key] = request(array, mesh, rules, dialect)
-            yield first
-        else:
-            yield Request(array, first.resolution, first.spec, first.layout, first.problem)
+            first = _row(leaf, mesh, rules, dialect, boxed, by_array)
+            by_leaf[id(leaf)] = first
+        yield first.renamed(name)
+
+
+def _row(
+    leaf: TreeLeaf,
+    mesh: MeshSpec,
+    rules: Rules,
+    dialect: Dialect,
+    boxed: bool,
+    memo: dict[Any, Request],
+) -> Request:
+    if leaf.problem is not None:
+        return Request(leaf.array, None, None, None, leaf.problem)
+    array = on_mesh(leaf, mesh, rules, dialect)
+    if not (leaf.known or boxed or mesh.size == 1):
+        whole = leaf.layout is not None and _covers(leaf.layout, mesh)
+        if not whole and (leaf.layout is not None or array.rank):
+            return Request(array, None, None, leaf.layout, None)
+    key = (array.shape, array.logical, array.dtype, array.spec)
+    if key not in memo:
+        memo[key] = request(array, mesh, rules, dialect)
+    first = memo[key]
+    return Request(array, first.resolution, first.spec, first.layout, first.problem)
 
 
 def fold_bytes(one: Fold[Request]) -> str:

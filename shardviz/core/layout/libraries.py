@@ -88,9 +88,9 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 
 
 def _flax_box(value: Any) -> LeafMetadata | None:
-    metadata = attribute(value, "get_metadata")
-    if callable(metadata):  # an nnx Variable
-        found: Any = metadata()
+    is_variable, is_box = _flax_kind(type(value))
+    if is_variable:
+        found: Any = value.get_metadata()
         kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
         names = next((k for k in kept if k), None)
         read = attribute(value, "get_value")
@@ -99,12 +99,18 @@ def _flax_box(value: Any) -> LeafMetadata | None:
         mesh = found.get("mesh") if own is None else own
         rules = found.get("sharding_rules") or ()
         return LeafMetadata(array, names_of(names), mesh=mesh, rules=rules, defaults=True)
-    names = attribute(value, "names")
-    if isinstance(names, (tuple, list)) and attribute(value, "unbox") is not None:
+    names = attribute(value, "names") if is_box else None
+    if isinstance(names, (tuple, list)):
         logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
         rules = (attribute(value, "rules") or ()) if logical else ()
         return LeafMetadata(value.value, names_of(names), logical, mesh, None, rules, True)
     return None
+
+
+@lru_cache(maxsize=4096)
+def _flax_kind(kind: type) -> tuple[bool, bool]:
+    """Whether a class is that of an nnx variable, and whether it is a box of linen."""
+    return callable(attribute(kind, "get_metadata")), attribute(kind, "unbox") is not None
 
 
 def _haliax_box(value: Any) -> LeafMetadata | None:
@@ -244,6 +250,8 @@ _MODELS: dict[str, Callable[[Any], Any]] = {
 def names_of(sharding: Any) -> Any:
     """Names, one per dimension, or a Spec where a sharding names mesh axes, or None."""
     if sharding is None or isinstance(sharding, (str, Spec)):
+        return sharding
+    if type(sharding) is tuple and all(n is None or type(n) is str for n in sharding):
         return sharding
     found = named_sharding(sharding)
     if found is not None:

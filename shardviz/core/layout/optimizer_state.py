@@ -21,6 +21,7 @@ from shardviz.core.layout.resolution import Request
 PARAMETERS, GRADIENTS, OPTIMIZER, OTHER = "parameters", "gradients", "optimizer state", "other"
 GROUPS = (PARAMETERS, GRADIENTS, OPTIMIZER, OTHER)
 _STATE_KEYS = frozenset(("opt_state", "opt_states", "optimizer_state", "optimizer_states", "opt"))
+_TELLING = ("opt", "params")  # without one of these in a path, nothing is found by paths
 _PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
 _MOST_ROOTS = 8  # of one end of a path; more say nothing of where the parameters are
 #: What people call the axis of layers that `nn.scan`, `nnx.scan` or a pipeline stacks.
@@ -48,8 +49,10 @@ def pair(
     shapes: Sequence[tuple[int, ...]],
     states: Collection[int] = (),
     known: Mapping[int, int] | None = None,
-) -> Pairs:
+) -> Pairs | None:
     """Finds the parameters of a tree, its optimizer state and gradients, and pairs them.
+
+    None where nothing says that the tree holds any of these.
 
     Args:
         paths: the path of every array, joined by `/`.
@@ -57,6 +60,9 @@ def pair(
         states: positions of arrays known to stand in an optimizer's state, whatever their paths.
         known: positions of arrays to positions of their parameters, where a library says it.
     """
+    text = "\n".join(paths)
+    if not (states or known or any(word in text for word in _TELLING)):
+        return None
     found = _Pairing([tuple(p.split("/")) for p in paths], shapes, frozenset(states), known or {})
     return Pairs(tuple(found.groups), tuple(found.partners))
 

@@ -417,6 +417,24 @@ class Request(Displayed):
         """Whether the array has a spec of its own, which overrides the rules."""
         return self.array.spec is not None
 
+    def renamed(self, name: str) -> Request:
+        """A copy for an array of the same kind under another name.
+
+        Raises:
+            LayoutError: for a name that no array can have.
+        """
+        return self._changed(array=self.array.renamed(name))
+
+    def in_group(self, group: str, partner: str | None) -> Request:
+        """A copy that knows its group and its parameter."""
+        return self._changed(group=group, partner=partner)
+
+    def _changed(self, **parts: Any) -> Request:
+        # A frozen dataclass makes a Python call for each field; audits make thousands of these.
+        made = object.__new__(Request)
+        made.__dict__.update(self.__dict__, **parts)
+        return made
+
     @property
     def path(self) -> str:
         """The name of the array; in a tree, the path to it."""
