@@ -372,8 +372,7 @@ ROLES = {
 def test_roles(paths, wanted):
     path, partner = paths
     row = sv.audit([("w", (8,), None)], [], "data=4").rows[0]
-    array = row.array.replace(name=path)
-    assert role(type(row)(array, None, None, None, None, partner)) == wanted
+    assert role(row.placed(path, OPTIMIZER, partner)) == wanted
 
 
 def test_one_array_is_all_parameters():

@@ -116,7 +116,8 @@ class ArraySpec(Displayed):
             LayoutError: for a name that no array can have.
         """
         copy = object.__new__(ArraySpec)
-        copy.__dict__.update(self.__dict__, name=check_name(name, "an array", LayoutError))
+        checked = check_name(name, "an array", LayoutError)
+        object.__setattr__(copy, "__dict__", self.__dict__ | {"name": checked})
         return copy
 
     def __repr__(self) -> str:

@@ -19,11 +19,11 @@ from shardviz.core.layout.array_leaf import Names, TreeLeaf, is_array, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_names
 from shardviz.core.layout.libraries import (
     LeafMetadata,
-    attribute,
     library_of,
     model_arrays,
     names_of,
     optimizer_partners,
+    quick_key,
     without_metadata,
 )
 from shardviz.core.layout.parse import MAX_NAME, limited
@@ -124,7 +124,7 @@ class _TreeReader:
         # One checked leaf per signature: large models have many arrays and few signatures.
         self._checked: dict[Any, TreeLeaf] = {}
         # The same of arrays, beside objects whose ids are in the key and may not be used again.
-        self._read: dict[Any, tuple[TreeLeaf, Any, Any, Any]] = {}
+        self._read: dict[Any, tuple[TreeLeaf, Any]] = {}
         self._values = 0
 
     def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
@@ -137,6 +137,19 @@ class _TreeReader:
             )
         if value is None:
             return
+        if self._names is None and (quick := quick_key(value)) is not None:
+            found = self._read.get(quick[0])
+            if found is None:
+                begin = len(self.kinds)
+                self._collect(value, path, depth, inside)
+                if len(self.kinds) == begin + 1:
+                    self._read[quick[0]] = (self.kinds[-1], quick)
+            else:
+                self._keep(found[0], path or "array")
+            return
+        self._collect(value, path, depth, inside)
+
+    def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
         if isinstance(value, ArraySpec):
             self._keep(
                 TreeLeaf(value, described=True), f"{path}/{value.name}" if path else value.name
@@ -228,22 +241,7 @@ class _TreeReader:
 
     def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
         path = path or "array"
-        if self._names is not None:  # it may say something else of every path
-            self._keep(read_leaf(short_name(path), value, box, self._names), path)
-            return
-        sharding = attribute(value, "sharding")
-        mesh, rules = (None, ()) if box is None else (box.mesh, box.rules)
-        said = None if box is None else (box.axes, box.logical, box.defaults)
-        key = (type(value), value.shape, value.dtype, said, id(sharding), id(mesh), id(rules))
-        try:
-            found = self._read.get(key)
-        except TypeError:  # a part that is unhashable
-            self._keep(read_leaf(short_name(path), value, box), path)
-            return
-        if found is None:
-            leaf = read_leaf(short_name(path), value, box)
-            found = self._read[key] = (leaf, sharding, mesh, rules)
-        self._keep(found[0], path)
+        self._keep(read_leaf(short_name(path), value, box, self._names), path)
 
     def _scalar(self, value: Any, path: str) -> None:
         self._keep(

@@ -7,7 +7,7 @@ rules decide nothing.
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
@@ -32,7 +32,7 @@ from shardviz.core.layout.optimizer_state import (
     on_fullest_device,
     pair,
 )
-from shardviz.core.layout.resolution import Request, request
+from shardviz.core.layout.resolution import Request, Requests, collector_paused, request
 from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect, Rules
 
@@ -77,7 +77,7 @@ class Audit(Displayed):
     (2613248, [2], (Unmatched(name='embd', nearest='embed', arrays=('wo',)),))
     """
 
-    rows: tuple[Request, ...]
+    rows: Sequence[Request]
     mesh: MeshSpec
     rules: Rules
     dialect: Dialect
@@ -256,40 +256,62 @@ def audit(
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if names is not None and not callable(names):
         raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
-    tree = tree_or_table
-    if not isinstance(tree, ArrayTree):
-        tree = read_tree(tree_or_table, names, children)
+    with collector_paused():
+        tree = tree_or_table
+        if not isinstance(tree, ArrayTree):
+            tree = read_tree(tree_or_table, names, children)
+        return _audited(tree, table, mesh, reader, capacity, target)
+
+
+def _audited(
+    tree: ArrayTree,
+    table: Rules,
+    mesh: Any,
+    reader: Dialect,
+    capacity: int | None,
+    target: str,
+) -> Audit:
+    """The Audit of arrays that are read."""
     found = tree.kinds
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
     moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
-    each = list(zip(tree.names, found, strict=True))
-    elsewhere = [n for n, leaf in each if id(leaf.mesh) in moved and leaf.array.spec is not None]
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
     boxed = any(leaf.defaults for leaf in found)
-    bare = [n for n, leaf in each if not leaf.known and leaf.array.rank] if boxed else []
-    rows = tuple(_rows(each, grid, table, reader, boxed))
+    elsewhere, bare = _said_otherwise(tree, moved, boxed)
+    kinds = _kinds(found, grid, table, reader, boxed)
     return Audit(
-        _paired(rows, tree),
+        _paired(kinds, tree),
         grid,
         table,
         reader,
-        tuple(elsewhere),
-        tuple(bare),
+        elsewhere,
+        bare,
         capacity,
         target,
     )
 
 
-def _paired(rows: tuple[Request, ...], tree: ArrayTree) -> tuple[Request, ...]:
+def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     """The rows, each with its group and the parameter that it belongs to."""
     at = {path: n for n, path in enumerate(tree.paths)} if tree.known else {}
     known = {n: at[path] for n, path in tree.known.items() if path in at}
-    found = pair(tree.paths, [row.shape for row in rows], tree.states, known)
+    found = pair(tree.paths, [kind.shape for kind in kinds], tree.states, known)
     if found is None:
-        return rows
-    names = (None if partner is None else tree.names[partner] for partner in found.partners)
-    return tuple(map(Request.in_group, rows, found.groups, names))
+        return Requests(tree.names, kinds)
+    partners = [None if at is None else tree.names[at] for at in found.partners]
+    return Requests(tree.names, kinds, found.groups, partners)
+
+
+def _said_otherwise(
+    tree: ArrayTree, moved: set[int], boxed: bool
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """The arrays with a sharding on another mesh, and those without names beside boxes."""
+    kinds = {id(leaf): leaf for leaf in tree.kinds}
+    other = {k for k, leaf in kinds.items() if id(leaf.mesh) in moved and leaf.array.spec}
+    bare = {k for k, leaf in kinds.items() if boxed and not leaf.known and leaf.array.rank}
+    named = list(zip(tree.names, map(id, tree.kinds), strict=True)) if other or bare else []
+    return tuple(n for n, k in named if k in other), tuple(n for n, k in named if k in bare)
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -305,29 +327,21 @@ def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
     return found
 
 
-def _rows(
-    named: Iterable[tuple[str, TreeLeaf]],
-    mesh: MeshSpec,
-    rules: Rules,
-    dialect: Dialect,
-    boxed: bool,
-) -> Iterable[Request]:
-    """One Request per array; arrays of one signature share their Resolution and Layout.
+def _kinds(
+    found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect, boxed: bool
+) -> list[Request]:
+    """The Request of each array under any name; arrays of one signature share one.
 
     Args:
         boxed: whether arrays that say nothing are read as not split.
     """
-    by_leaf: dict[int, Request] = {}
-    by_array: dict[Any, Request] = {}
-    for name, leaf in named:
-        first = by_leaf.get(id(leaf))
-        if first is None:
-            first = _row(leaf, mesh, rules, dialect, boxed, by_array)
-            by_leaf[id(leaf)] = first
-        yield first.renamed(name)
+    memo: dict[Any, Request] = {}
+    each = {id(leaf): leaf for leaf in found}
+    made = {key: _kind(leaf, mesh, rules, dialect, boxed, memo) for key, leaf in each.items()}
+    return [made[id(leaf)] for leaf in found]
 
 
-def _row(
+def _kind(
     leaf: TreeLeaf,
     mesh: MeshSpec,
     rules: Rules,

@@ -107,6 +107,44 @@ def _flax_box(value: Any) -> LeafMetadata | None:
     return None
 
 
+def quick_key(value: Any) -> tuple[Any, Any] | None:
+    """What all that is read of an array, or of an array in a box of linen, depends on.
+
+    Reading an array takes ten times as long, and large models have many arrays and few kinds.
+
+    Returns:
+        A key that can be hashed, and the objects whose ids are in it: an id is not used again
+        while they live. None for all else, and for arrays of unusual parts.
+    """
+    kind = type(value)
+    known = _quick_kind(kind)
+    if not known:
+        return None
+    try:
+        names = mesh = rules = None
+        if known == 2:
+            names, mesh, rules = value.names, value.mesh, getattr(value, "rules", None)
+            value = value.value
+            if _quick_kind(type(value)) != 1:
+                return None
+        sharding = getattr(value, "sharding", None)
+        shared = (id(sharding), id(mesh), id(rules))
+        key = (kind, type(value), value.shape, value.dtype, names, shared)
+        hash(key)
+    except Exception:  # noqa: BLE001  a foreign property may raise anything; it is read with care
+        return None
+    return key, (sharding, mesh, rules)
+
+
+@lru_cache(maxsize=4096)
+def _quick_kind(kind: type) -> int:
+    """1 for arrays of jax and numpy and their shapes, 2 for boxes of linen, 0 for all else."""
+    package = (kind.__module__ or "").partition(".")[0]
+    if package in ("jax", "jaxlib", "numpy"):
+        return int(hasattr(kind, "shape") and hasattr(kind, "dtype"))
+    return 2 if package == "flax" and _flax_kind(kind)[1] and not _flax_kind(kind)[0] else 0
+
+
 @lru_cache(maxsize=4096)
 def _flax_kind(kind: type) -> tuple[bool, bool]:
     """Whether a class is that of an nnx variable, and whether it is a box of linen."""

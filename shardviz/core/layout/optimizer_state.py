@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from shardviz.core.format import bytes_text, fold, joined, listed, plural, shown
-from shardviz.core.layout.resolution import Request
+from shardviz.core.layout.resolution import Request, Requests
 
 PARAMETERS, GRADIENTS, OPTIMIZER, OTHER = "parameters", "gradients", "optimizer state", "other"
 GROUPS = (PARAMETERS, GRADIENTS, OPTIMIZER, OTHER)
@@ -237,13 +237,14 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
     """What rows take on the device that holds most of them, in bytes."""
     alone: Counter[int] = Counter()
     split = 0
-    for row in rows:
+    for row, times in rows.kinds if isinstance(rows, Requests) else ((row, 1) for row in rows):
         if row.layout is None:
             continue
+        size = row.layout.bytes_per_device * times
         if row.spec is not None:
-            split += row.layout.bytes_per_device
+            split += size
         else:
-            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
+            alone.update(dict.fromkeys(row.layout.device_ids, size))
     return split + max(alone.values(), default=0)
 
 
@@ -324,7 +325,7 @@ def role(row: Request) -> str:
     """What the optimizer calls an array: `mu` of `opt_state/0/mu/w`, beside `params/w`.
 
     >>> from shardviz.core.layout.array_spec import ArraySpec
-    >>> role(Request(ArraySpec("o/0/nu/a/w", (8,)), None, None, None, None, "p/a/w"))
+    >>> role(Request(ArraySpec("o/0/nu/a/w", (8,)), None, None, None, None, partner="p/a/w"))
     'nu'
     """
     own, other = row.path.split("/"), (row.partner or "").split("/")

@@ -10,7 +10,10 @@ The first stage of a program, computed without jax after every edit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -417,22 +420,16 @@ class Request(Displayed):
         """Whether the array has a spec of its own, which overrides the rules."""
         return self.array.spec is not None
 
-    def renamed(self, name: str) -> Request:
-        """A copy for an array of the same kind under another name.
+    def placed(self, name: str, group: str = "other", partner: str | None = None) -> Request:
+        """A copy for an array of the same kind under another name, in a group.
 
         Raises:
             LayoutError: for a name that no array can have.
         """
-        return self._changed(array=self.array.renamed(name))
-
-    def in_group(self, group: str, partner: str | None) -> Request:
-        """A copy that knows its group and its parameter."""
-        return self._changed(group=group, partner=partner)
-
-    def _changed(self, **parts: Any) -> Request:
         # A frozen dataclass makes a Python call for each field; audits make thousands of these.
         made = object.__new__(Request)
-        made.__dict__.update(self.__dict__, **parts)
+        own = {"array": self.array.renamed(name), "group": group, "partner": partner}
+        object.__setattr__(made, "__dict__", self.__dict__ | own)
         return made
 
     @property
@@ -464,6 +461,77 @@ class Request(Displayed):
     def replicas(self) -> int | None:
         """How many devices hold each of its shards; None where that is not known."""
         return None if self.layout is None else self.layout.replicas
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without Python's collector of cycles, which takes a third of the time of a large result.
+
+    Plans and audits make thousands of values that stay and hardly any cycle, so every pass of the
+    collector looks through all of them, and through jax's, for nothing.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Requests(Sequence[Request]):
+    """The Requests of many arrays, made when they are first looked at.
+
+    Arrays of one signature differ in their names alone, and a large model has thousands of arrays
+    and some dozens of signatures.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> kind = request(ArraySpec("x", (8,)), make_mesh(data=4), None)
+    >>> some = Requests(["a", "b"], [kind, kind])
+    >>> [row.path for row in some], some.kinds[0][1]
+    (['a', 'b'], 2)
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        kinds: Sequence[Request],
+        groups: Sequence[str] | None = None,
+        partners: Sequence[str | None] | None = None,
+    ) -> None:
+        self._names, self._kinds = names, kinds
+        self._placed = () if groups is None or partners is None else (groups, partners)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Request, int], ...]:
+        """One Request of each signature, and how many arrays have it."""
+        found = {id(kind): kind for kind in self._kinds}
+        times = Counter(map(id, self._kinds))
+        return tuple((kind, times[key]) for key, kind in found.items())
+
+    @cached_property
+    def _made(self) -> tuple[Request, ...]:
+        with collector_paused():
+            return tuple(map(Request.placed, self._kinds, self._names, *self._placed))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._made)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
 
 
 def request(
