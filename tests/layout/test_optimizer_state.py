@@ -388,7 +388,6 @@ def test_gradients_and_copies_are_paired_and_named():
     paths = ["params/w", "params/b", "grads/w", "grads/b", "ema/w", "ema/b", "batch/w", "step"]
     shapes = [(8,), (4,)] * 3 + [(2,), ()]
     found = pair(paths, shapes)
-    assert found is not None
     assert found.groups == (
         "parameters", "parameters", "gradients", "gradients", "other", "other", "other", "other",
     )  # fmt: skip

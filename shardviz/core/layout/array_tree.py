@@ -26,7 +26,7 @@ from shardviz.core.layout.libraries import (
     quick_key,
     without_metadata,
 )
-from shardviz.core.layout.parse import MAX_NAME, limited
+from shardviz.core.layout.parse import MAX_NAME, check_name, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 MAX_DEPTH = 64
@@ -105,6 +105,8 @@ def read_tree(tree: Any, names: Names | None = None, children: Children | None =
     reader.collect(tree, "", 0, _TABLE)
     if reader.number is not None and all(leaf.array.shape == () for leaf in reader.kinds):
         raise LayoutError(_no_array(*reader.number))
+    for name in reader.named:
+        check_name(name, "an array", LayoutError)
     states = frozenset(i for begin, end in reader.states for i in range(begin, end))
     return ArrayTree(reader.paths, reader.named, reader.kinds, states, reader.known)
 
@@ -120,11 +122,11 @@ class _TreeReader:
         self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
         self.known: dict[int, str] = {}
         self._names, self._children = names, children
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, int] = {}  # of the names that are there more than once
+        self._taken: set[str] = set()
         # One checked leaf per signature: large models have many arrays and few signatures.
         self._checked: dict[Any, TreeLeaf] = {}
-        # The same of arrays, beside objects whose ids are in the key and may not be used again.
-        self._read: dict[Any, tuple[TreeLeaf, Any]] = {}
+        self._read: dict[Any, TreeLeaf] = {}
         self._values = 0
 
     def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
@@ -137,17 +139,14 @@ class _TreeReader:
             )
         if value is None:
             return
-        if self._names is None and (quick := quick_key(value)) is not None:
-            found = self._read.get(quick[0])
-            if found is None:
-                begin = len(self.kinds)
-                self._collect(value, path, depth, inside)
-                if len(self.kinds) == begin + 1:
-                    self._read[quick[0]] = (self.kinds[-1], quick)
-            else:
-                self._keep(found[0], path or "array")
+        key = quick_key(value) if self._names is None else None
+        if key is not None and key in self._read:
+            self._keep(self._read[key], path or "array")
             return
+        begin = len(self.kinds)
         self._collect(value, path, depth, inside)
+        if key is not None and len(self.kinds) == begin + 1:
+            self._read[key] = self.kinds[-1]
 
     def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
         if isinstance(value, ArraySpec):
@@ -277,8 +276,12 @@ class _TreeReader:
         self.paths.append(name)
         if len(name) > LONG_NAME:
             name = short_name(name)
-        count = self._seen[name] = self._seen.get(name, 0) + 1
-        self.named.append(name if count == 1 else f"{name} ({count})")
+        if name in self._taken:
+            count = self._seen[name] = self._seen.get(name, 1) + 1
+            name = f"{name} ({count})"
+        else:
+            self._taken.add(name)
+        self.named.append(name)
         self.kinds.append(leaf)
 
 

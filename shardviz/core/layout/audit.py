@@ -29,6 +29,7 @@ from shardviz.core.layout.optimizer_state import (
     difference_lines,
     differences,
     group_bytes,
+    may_hold_state,
     on_fullest_device,
     pair,
 )
@@ -272,21 +273,24 @@ def _audited(
     target: str,
 ) -> Audit:
     """The Audit of arrays that are read."""
-    found = tree.kinds
+    kinds = dict(zip(map(id, tree.kinds), tree.kinds, strict=True))  # some dozens, mostly
+    found = kinds.values()
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
     moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
     boxed = any(leaf.defaults for leaf in found)
-    elsewhere, bare = _said_otherwise(tree, moved, boxed)
-    kinds = _kinds(found, grid, table, reader, boxed)
+    other = {k for k, f in kinds.items() if id(f.mesh) in moved and f.array.spec is not None}
+    bare = {k for k, f in kinds.items() if boxed and not f.known and f.array.rank}
+    memo: dict[Any, Request] = {}
+    made = {k: _kind(leaf, grid, table, reader, boxed, memo) for k, leaf in kinds.items()}
     return Audit(
-        _paired(kinds, tree),
+        _paired([made[id(leaf)] for leaf in tree.kinds], tree),
         grid,
         table,
         reader,
-        elsewhere,
-        bare,
+        _named(tree, other),
+        _named(tree, bare),
         capacity,
         target,
     )
@@ -296,22 +300,19 @@ def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
     """The rows, each with its group and the parameter that it belongs to."""
     at = {path: n for n, path in enumerate(tree.paths)} if tree.known else {}
     known = {n: at[path] for n, path in tree.known.items() if path in at}
-    found = pair(tree.paths, [kind.shape for kind in kinds], tree.states, known)
-    if found is None:
+    if not may_hold_state(tree.paths) and not tree.states and not known:
         return Requests(tree.names, kinds)
+    found = pair(tree.paths, [kind.shape for kind in kinds], tree.states, known)
     partners = [None if at is None else tree.names[at] for at in found.partners]
     return Requests(tree.names, kinds, found.groups, partners)
 
 
-def _said_otherwise(
-    tree: ArrayTree, moved: set[int], boxed: bool
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The arrays with a sharding on another mesh, and those without names beside boxes."""
-    kinds = {id(leaf): leaf for leaf in tree.kinds}
-    other = {k for k, leaf in kinds.items() if id(leaf.mesh) in moved and leaf.array.spec}
-    bare = {k for k, leaf in kinds.items() if boxed and not leaf.known and leaf.array.rank}
-    named = list(zip(tree.names, map(id, tree.kinds), strict=True)) if other or bare else []
-    return tuple(n for n, k in named if k in other), tuple(n for n, k in named if k in bare)
+def _named(tree: ArrayTree, kinds: set[int]) -> tuple[str, ...]:
+    """The names of the arrays of some kinds, by the ids of these."""
+    if not kinds:
+        return ()
+    both = zip(tree.names, tree.kinds, strict=True)
+    return tuple(name for name, leaf in both if id(leaf) in kinds)
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -327,20 +328,6 @@ def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
     return found
 
 
-def _kinds(
-    found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect, boxed: bool
-) -> list[Request]:
-    """The Request of each array under any name; arrays of one signature share one.
-
-    Args:
-        boxed: whether arrays that say nothing are read as not split.
-    """
-    memo: dict[Any, Request] = {}
-    each = {id(leaf): leaf for leaf in found}
-    made = {key: _kind(leaf, mesh, rules, dialect, boxed, memo) for key, leaf in each.items()}
-    return [made[id(leaf)] for leaf in found]
-
-
 def _kind(
     leaf: TreeLeaf,
     mesh: MeshSpec,
@@ -349,6 +336,11 @@ def _kind(
     boxed: bool,
     memo: dict[Any, Request],
 ) -> Request:
+    """The Request of an array, under any name; arrays of one signature share their Layout.
+
+    Args:
+        boxed: whether arrays that say nothing are read as not split.
+    """
     if leaf.problem is not None:
         return Request(leaf.array, None, None, None, leaf.problem)
     array = on_mesh(leaf, mesh, rules, dialect)

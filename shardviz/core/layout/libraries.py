@@ -107,14 +107,11 @@ def _flax_box(value: Any) -> LeafMetadata | None:
     return None
 
 
-def quick_key(value: Any) -> tuple[Any, Any] | None:
-    """What all that is read of an array, or of an array in a box of linen, depends on.
+def quick_key(value: Any) -> Any:
+    """All that is read of an array, or of an array in a box of linen, as a key that can be hashed.
 
-    Reading an array takes ten times as long, and large models have many arrays and few kinds.
-
-    Returns:
-        A key that can be hashed, and the objects whose ids are in it: an id is not used again
-        while they live. None for all else, and for arrays of unusual parts.
+    Reading an array takes ten times as long, and large models have many arrays and few kinds. None
+    for all else, and for arrays of unusual parts.
     """
     kind = type(value)
     known = _quick_kind(kind)
@@ -128,12 +125,11 @@ def quick_key(value: Any) -> tuple[Any, Any] | None:
             if _quick_kind(type(value)) != 1:
                 return None
         sharding = getattr(value, "sharding", None)
-        shared = (id(sharding), id(mesh), id(rules))
-        key = (kind, type(value), value.shape, value.dtype, names, shared)
+        key = (names, value.shape, value.dtype, kind, type(value), sharding, mesh, rules)
         hash(key)
     except Exception:  # noqa: BLE001  a foreign property may raise anything; it is read with care
         return None
-    return key, (sharding, mesh, rules)
+    return key
 
 
 @lru_cache(maxsize=4096)

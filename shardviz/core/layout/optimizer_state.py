@@ -21,7 +21,7 @@ from shardviz.core.layout.resolution import Request, Requests
 PARAMETERS, GRADIENTS, OPTIMIZER, OTHER = "parameters", "gradients", "optimizer state", "other"
 GROUPS = (PARAMETERS, GRADIENTS, OPTIMIZER, OTHER)
 _STATE_KEYS = frozenset(("opt_state", "opt_states", "optimizer_state", "optimizer_states", "opt"))
-_TELLING = ("opt", "params")  # without one of these in a path, nothing is found by paths
+_TELLING = ("opt", "params")
 _PARAMETER_KEYS = ("params", "parameters", "model", "weights", "fast")
 _MOST_ROOTS = 8  # of one end of a path; more say nothing of where the parameters are
 #: What people call the axis of layers that `nn.scan`, `nnx.scan` or a pipeline stacks.
@@ -44,15 +44,23 @@ class Pairs(NamedTuple):
     partners: tuple[int | None, ...]
 
 
+def may_hold_state(paths: Sequence[str]) -> bool:
+    """Whether anything is found by paths alone: it takes one of these words, and is soon said.
+
+    >>> may_hold_state(["params/w"]), may_hold_state(["w", "b"])
+    (True, False)
+    """
+    text = "\n".join(paths)
+    return any(word in text for word in _TELLING)
+
+
 def pair(
     paths: Sequence[str],
     shapes: Sequence[tuple[int, ...]],
     states: Collection[int] = (),
     known: Mapping[int, int] | None = None,
-) -> Pairs | None:
+) -> Pairs:
     """Finds the parameters of a tree, its optimizer state and gradients, and pairs them.
-
-    None where nothing says that the tree holds any of these.
 
     Args:
         paths: the path of every array, joined by `/`.
@@ -60,9 +68,6 @@ def pair(
         states: positions of arrays known to stand in an optimizer's state, whatever their paths.
         known: positions of arrays to positions of their parameters, where a library says it.
     """
-    text = "\n".join(paths)
-    if not (states or known or any(word in text for word in _TELLING)):
-        return None
     found = _Pairing([tuple(p.split("/")) for p in paths], shapes, frozenset(states), known or {})
     return Pairs(tuple(found.groups), tuple(found.partners))
 

@@ -26,6 +26,13 @@ def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError
     Raises:
         MeshError: or the given class, otherwise.
     """
+    if (
+        type(name) is str
+        and name.isprintable()
+        and name == name.strip()
+        and 0 < len(name) <= MAX_NAME
+    ):
+        return name
     if not isinstance(name, str):
         raise error(f"The name of {what} must be text; got {shown(name)}.")
     if not name or name != name.strip():

@@ -421,15 +421,13 @@ class Request(Displayed):
         return self.array.spec is not None
 
     def placed(self, name: str, group: str = "other", partner: str | None = None) -> Request:
-        """A copy for an array of the same kind under another name, in a group.
-
-        Raises:
-            LayoutError: for a name that no array can have.
-        """
+        """A copy for an array of the same kind under another name, which was checked, in a group."""
         # A frozen dataclass makes a Python call for each field; audits make thousands of these.
         made = object.__new__(Request)
-        own = {"array": self.array.renamed(name), "group": group, "partner": partner}
-        object.__setattr__(made, "__dict__", self.__dict__ | own)
+        parts = self.__dict__.copy()
+        parts["array"] = self.array.renamed(name, checked=True)
+        parts["group"], parts["partner"] = group, partner
+        object.__setattr__(made, "__dict__", parts)
         return made
 
     @property
