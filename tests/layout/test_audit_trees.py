@@ -48,7 +48,17 @@ def test_a_program_reads_the_tree_as_the_audit_does(found, kind):
     row = found[kind]
     if "missing" in row:
         pytest.skip(row["missing"])
-    assert row.get("program", "") == ""
+    assert row["program"] == ""
+    assert row["program_audit"] == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_specs_and_pairs_are_those_of_the_library_leaf_by_leaf(found, kind):
+    row = found[kind]
+    if "missing" in row:
+        pytest.skip(row["missing"])
+    assert row.get("specs", "{}") == "{}"
+    assert row.get("partners", "{}") == "{}"
 
 
 def test_libraries_of_the_tests_are_tried(found):
