@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from tests.layout import audit_models as models
 
 RULES = [("embed", "data"), ("mlp", "model"), ("vocab", None)]
 
@@ -341,7 +342,12 @@ def penzai_abstract() -> Kind:
 
 def penzai_model() -> Kind:
     model, arrays, shardings = penzai_arrays()
-    return Kind(model, sharded_bytes(arrays, shardings), rules=RULES, argument=jax.eval_shape(lambda: arrays))
+    return Kind(
+        model,
+        sharded_bytes(arrays, shardings),
+        rules=RULES,
+        argument=jax.eval_shape(lambda: arrays),
+    )
 
 
 # Keras
@@ -457,7 +463,45 @@ def on_the_host() -> Kind:
     return Kind(jax.tree.map(np.asarray, plain()), [], 0, 3)
 
 
+# real models
+
+
+def model_state(optimizer: str, scanned: bool = False, experts: int = 0) -> Callable[[], Kind]:
+    """A train state of linen: its transformer, or a mixture of experts."""
+
+    def kind() -> Kind:
+        importlib.import_module("optax.contrib")
+        made = models.OPTIMIZERS[optimizer]
+        state, specs, partners = models.linen_state(mesh(), made, scanned, experts)
+        leaves = models.by_path(state, models.is_box)
+        shapes = [getattr(leaf, "value", leaf) for leaf in leaves.values()]
+        wanted = sharded_bytes(shapes, named(list(specs.values())))
+        return Kind(state, wanted, rules=models.RULES, specs=specs, partners=partners)
+
+    return kind
+
+
+def nnx_model() -> Kind:
+    state, specs, partners = models.nnx_transformer(mesh())
+    shapes = models.by_path(state, lambda v: hasattr(v, "get_metadata"))
+    values = [shapes[path].get_value() for path in specs]
+    wanted = sharded_bytes(values, named(list(specs.values())))
+    return Kind(state, wanted, specs=specs, partners=partners)
+
+
+def keras_model_and_optimizers() -> Kind:
+    parts, specs, partners = models.keras_transformer()
+    values = [v.value for part in parts for v in part.variables]
+    return live(parts, values, specs=specs, partners=partners, argument=values)
+
+
 KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
+    "linen transformer, adamw": ("optax", model_state("adamw")),
+    "linen transformer, scanned, lion in MultiSteps": ("optax", model_state("MultiSteps", True)),
+    "linen mixture of experts, ademamix": ("optax", model_state("ademamix", False, 4)),
+    "linen mixture of experts, scanned, adamw": ("optax", model_state("adamw", True, 4)),
+    "nnx transformer and its optimizer": ("optax", nnx_model),
+    "Keras transformer and two optimizers": ("keras", keras_model_and_optimizers),
     "arrays in a dict": ("jax", dict_live),
     "arrays on one device, on all, of jit": ("jax", other_live),
     "ShapeDtypeStructs with shardings": ("jax", shape_structs),

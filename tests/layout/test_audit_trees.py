@@ -65,3 +65,7 @@ def test_libraries_of_the_tests_are_tried(found):
     always = [kind for kind, (library, _) in KINDS.items() if library in ("jax", "flax")]
     assert all("missing" not in found[kind] for kind in always)
     assert len(always) >= 15
+
+
+def test_real_models_are_compared_leaf_by_leaf(found):
+    assert sum("specs" in row and "partners" in row for row in found.values()) >= 5
