@@ -17,16 +17,17 @@ from shardviz.api.conversion import (
     layout_of,
     reads_arguments,
 )
-from shardviz.core.errors import ShardvizError, import_optional
+from shardviz.core.errors import LayoutError, ShardvizError, import_optional
 from shardviz.core.format import shown
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import ArraySpec, read_shape
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.remedies import Remedies
+from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
@@ -215,6 +216,40 @@ def _capacity(target: Any) -> tuple[int, str]:
             f" with it; got target={shown(target)}."
         )
     return size, str(topology)
+
+
+@reads_arguments
+def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
+    """The smallest edits of a rule table with which an array is split as you want.
+
+    Rules are moved, exchanged, added, removed, renamed or given other axes; or the array has a
+    dimension renamed, or made a size that divides. Every remedy was checked by resolving all known
+    arrays again: none makes one of them impossible to lay out. Where no single edit helps, pairs
+    are tried.
+
+    Args:
+        thing: what `sv.resolve` returns, or a row of an Audit, of which the other arrays are known.
+        want: a PartitionSpec or its text; `"split"`, or `"split 1"` for that dimension, `"split
+            mlp"` for that of the name; or the most bytes per device, such as `"8 MiB"`.
+        dtype: the element type of an array of which only a resolution is known.
+
+    Raises:
+        ShardvizError: for a wish that cannot be read, or anything but a resolution or row.
+
+    >>> table = [("mlp", "model"), ("embed", "model")]
+    >>> found = resolve("embed mlp", table, mesh="data=4, model=2", shape=(512, 2048))
+    >>> print(remedies(found, "split embed")[2])
+    Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
+    """
+    wanted = want if isinstance(want, (str, int)) else as_spec(want)
+    if isinstance(thing, Resolution):
+        return thing.remedies(wanted, dtype_name(dtype))
+    if isinstance(thing, Request):
+        return thing.remedies(wanted)
+    raise LayoutError(
+        "Remedies are found for what sv.resolve returns and for a row of an Audit, as"
+        f" audit.rows[0]; got {shown(thing)}."
+    )
 
 
 @reads_arguments

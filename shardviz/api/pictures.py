@@ -30,7 +30,7 @@ def plot(thing: Any, **options: Any) -> Figure:
     >>> type(plot(make_mesh(data=4, model=2))).__name__
     'Figure'
     """
-    figures = import_optional("shardviz.plots.figures", "sv.plot", "matplotlib")
+    figures = import_optional("shardviz.plots.paint", "sv.plot", "matplotlib")
     return figures.figure(adopt(thing), **options)
 
 
@@ -77,6 +77,6 @@ def mimebundle(value: Any) -> dict[str, Any]:
     """How a value shows itself in a notebook: text always, PNG where matplotlib is installed."""
     bundle: dict[str, Any] = {"text/plain": to_text(value)}
     with contextlib.suppress(MissingPackage):
-        figures = import_optional("shardviz.plots.figures", "a picture", "matplotlib")
+        figures = import_optional("shardviz.plots.paint", "a picture", "matplotlib")
         bundle["image/png"] = figures.png(value)
     return bundle

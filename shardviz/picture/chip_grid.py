@@ -14,9 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
-from shardviz.core.hardware.interconnect import LinkUse
+from shardviz.core.hardware.interconnect import LinkUse, Torus
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.hardware.torus import Torus
 from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Edges, Frame, Label, make_edges
 from shardviz.picture.text_fit import text_width
 

@@ -16,6 +16,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.comparison import Comparison
@@ -27,17 +28,20 @@ from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
 from shardviz.core.program.target import Target, Targets
-from shardviz.picture.effects import (
-    draw_effects,
-    draw_mesh_context,
-    draw_observed,
-    mesh_context_text,
-)
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
-from shardviz.picture.program import draw_program, draw_request, program_text, request_text
+from shardviz.picture.program import (
+    draw_effects,
+    draw_mesh_context,
+    draw_observed,
+    draw_program,
+    draw_request,
+    mesh_context_text,
+    program_text,
+    request_text,
+)
 from shardviz.picture.report import (
     audit_text,
     draw_audit,
@@ -47,9 +51,11 @@ from shardviz.picture.report import (
     roofline_text,
 )
 from shardviz.picture.rules import (
+    draw_remedies,
     draw_resolution,
     draw_rules,
     draw_spec,
+    remedies_text,
     resolution_text,
     rules_text,
     spec_text,
@@ -105,6 +111,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     ArraySpec: (draw_array_spec, array_spec_text),
     Rules: (draw_rules, rules_text),
     Resolution: (draw_resolution, resolution_text),
+    Remedies: (draw_remedies, remedies_text),
     Request: (draw_request, request_text),
     Audit: (draw_audit, audit_text),
     MeshContext: (draw_mesh_context, mesh_context_text),

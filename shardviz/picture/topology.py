@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.format import bytes_text, count_text, ids_text, plural, seconds_text
-from shardviz.core.hardware.interconnect import LinkUse, device_rows
+from shardviz.core.hardware.interconnect import LinkUse, Torus, device_rows
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.hardware.torus import Torus
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use, collective_name

@@ -1,7 +1,12 @@
-"""paint(picture): a Picture in matplotlib. No pyplot, no global state."""
+"""paint(picture): a Picture in matplotlib; figure(value) and png(value) in one call.
+
+No pyplot, no global state.
+"""
 
 from __future__ import annotations
 
+import io
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,7 +16,7 @@ import numpy as np
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as PlainFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
 from shardviz.picture.palette import (
@@ -33,6 +38,7 @@ from shardviz.picture.picture import (
     Picture,
     Tiles,
 )
+from shardviz.picture.show import draw
 from shardviz.picture.text_fit import text_width
 
 MOST_LABELS = 4096
@@ -143,7 +149,6 @@ def paint(
     picture: Picture,
     ax: Any = None,
     theme: str | Theme = "light",
-    figure_class: type[Figure] = Figure,
 ) -> Any:
     """Paints a picture, panels and all.
 
@@ -152,7 +157,6 @@ def paint(
         ax: Axes to paint into, which are returned; where None, a new Figure of the picture's own
             size is returned.
         theme: `"light"`, `"dark"` or a Theme.
-        figure_class: the class of a new Figure.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.show import draw
@@ -162,7 +166,7 @@ def paint(
     """
     look, figure = theme_of(theme), None
     if ax is None:
-        figure = figure_class((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
+        figure = Figure((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
         figure.set_facecolor(look.paper)
         ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()
@@ -409,3 +413,66 @@ def printable(text: str, family: str = "sans") -> str:
         return text
     known = _letters(family)
     return "".join(c if ord(c) in known else "□" for c in text)
+
+
+DOTS_PER_INCH = 144.0  # two dots a point: crisp on the screens that people have
+MOST_DOTS = 12_000  # either way; Agg refuses 65,536, and a browser much less
+# In all: most of the time of a large picture goes into its pixels, and a notebook shows it at less.
+MOST_PIXELS = 3_600_000
+
+
+class Figure(PlainFigure):
+    """A matplotlib Figure that shows itself at the end of a cell without pyplot.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> figure(make_mesh(data=4, model=2))._repr_png_()[:4]
+    b'\\x89PNG'
+    """
+
+    def _repr_png_(self) -> bytes:
+        return _png(self, "")
+
+
+def figure(value: Any, theme: str | Theme = "light", **options: Any) -> Figure:
+    """The picture of a value as a matplotlib Figure of its own size.
+
+    Args:
+        value: anything that `draw` takes.
+        theme: `"light"` or `"dark"`.
+        options: those of `draw`.
+
+    Raises:
+        ShardvizError: for a value without a picture, or an option it does not have.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> len(figure(make_mesh(data=4, model=2)).axes)
+    1
+    """
+    return paint(draw(value, **options), theme=theme)
+
+
+def png(value: Any, theme: str | Theme = "light", **options: Any) -> bytes:
+    """The same as a PNG file, with the picture in words in its description.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> png(make_mesh(data=4, model=2))[1:4]
+    b'PNG'
+    """
+    picture: Picture = draw(value, **options)
+    return _png(paint(picture, theme=theme), picture.alt)
+
+
+def _png(figure: PlainFigure, words: str) -> bytes:
+    width, height = figure.get_size_inches()
+    buffer = io.BytesIO()
+    figure.savefig(
+        buffer,
+        format="png",
+        dpi=min(
+            DOTS_PER_INCH, MOST_DOTS / max(width, height), math.sqrt(MOST_PIXELS / (width * height))
+        ),
+        facecolor=figure.get_facecolor(),
+        pil_kwargs={"compress_level": 4},  # half the time of 6, a tenth more bytes
+        metadata={"Description": words} if words else None,
+    )
+    return buffer.getvalue()

@@ -22,7 +22,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.picture.picture import Picture
 from shardviz.picture.serialization import serialize
 from shardviz.picture.show import draw
-from shardviz.plots.figures import png
+from shardviz.plots.paint import png
 from tests.layout.fakes import jax_mesh
 
 REPEATS = 15

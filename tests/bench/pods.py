@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.targets import missing
 from shardviz.core.backend.worker.process import workers
 from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.program.cache import ExecutableCache

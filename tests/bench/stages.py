@@ -71,7 +71,7 @@ def live() -> int:
 def _described_row(table: Table, name: str, program: Any) -> None:
     """The plan against the compiler of hardware that is not attached; without a target."""
     from shardviz.core.backend.compile import lower
-    from shardviz.core.backend.described_devices import compile_only_mesh, missing
+    from shardviz.core.backend.targets import compile_only_mesh, missing
 
     what = f"{name}: a compile for {DESCRIBED} against the plan"
     if words := missing("tpu"):

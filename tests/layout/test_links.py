@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError, TargetError
-from shardviz.core.hardware.interconnect import KINDS, device_rows, groups_over, route
+from shardviz.core.hardware.interconnect import KINDS, Torus, device_rows, groups_over, route
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.hardware.torus import Torus
 from shardviz.core.layout.mesh import make_mesh
 
 

@@ -12,7 +12,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.picture.palette import rgb, theme_of
 from shardviz.picture.show import draw
-from shardviz.plots.figures import MOST_DOTS, figure, png
+from shardviz.plots.paint import MOST_DOTS, figure, png
 from tests.picture.values import VALUES
 
 MESH = make_mesh(data=4, model=2)

@@ -141,7 +141,7 @@ def test_painting_leaves_no_trace_in_matplotlib():
 import sys, matplotlib
 before = dict(matplotlib.rcParams)
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.plots.figures import figure, png
+from shardviz.plots.paint import figure, png
 figure(make_mesh(data=4, model=2)); png(make_mesh(data=4))
 assert "matplotlib.pyplot" not in sys.modules, "pyplot was imported"
 assert dict(matplotlib.rcParams) == before, "rcParams changed"

@@ -9,8 +9,7 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.layout_checks import shards_check, spec_checks
-from shardviz.core.backend.numeric_checks import tolerance, values_check
+from shardviz.core.backend.checks import shards_check, spec_checks, tolerance, values_check
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import Output
 from shardviz.core.layout.layout import lay_out

@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.targets import missing
 from shardviz.core.backend.tracing import NO_MESH, differing_axes, in_context, trace
 from shardviz.core.backend.worker.export import export_program
 

@@ -12,7 +12,7 @@ import pytest
 from jax import lax
 
 from shardviz.core.backend import reference
-from shardviz.core.backend.numeric_checks import Noise, moved_results, step_of, values_check
+from shardviz.core.backend.checks import Noise, moved_results, step_of, values_check
 from shardviz.core.program.report import Report
 from tests.program.helpers import array, program, run_here
 

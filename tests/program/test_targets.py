@@ -5,7 +5,7 @@ from __future__ import annotations
 import jax
 import pytest
 
-from shardviz.core.backend import described_devices
+from shardviz.core.backend import targets as targets_module
 from shardviz.core.backend.devices import backend_started
 from shardviz.core.backend.targets import (
     choose,
@@ -245,9 +245,7 @@ DECIDED = {
 @pytest.mark.parametrize(("text", "size", "name", "worker"), DECIDED.values(), ids=DECIDED)
 def test_where_a_program_goes(text, size, name, worker, monkeypatch):
     assert jax.devices("cpu")
-    monkeypatch.setattr(
-        "shardviz.core.backend.described_devices._installed", lambda platform: "libtpu"
-    )
+    monkeypatch.setattr("shardviz.core.backend.targets._installed", lambda platform: "libtpu")
     chosen = decide(text, size)
     assert (chosen.name, chosen.worker) == (name, worker)
     assert decide(chosen, size) == chosen
@@ -270,7 +268,7 @@ UNDECIDED = {
 @pytest.mark.parametrize(("text", "size", "words"), UNDECIDED.values(), ids=UNDECIDED)
 def test_what_nothing_can_be_compiled_for(text, size, words, monkeypatch):
     assert jax.devices("cpu")
-    monkeypatch.setattr(described_devices, "_installed", lambda platform: "")
+    monkeypatch.setattr(targets_module, "_installed", lambda platform: "")
     with pytest.raises(TargetError) as error:
         decide(text, size)
     assert words in str(error.value)
@@ -286,7 +284,7 @@ def test_described_hardware_is_called_in_few_words():
 
 
 def test_examples_of_described_hardware_say_what_to_install(monkeypatch):
-    monkeypatch.setattr(described_devices, "_installed", lambda platform: "")
+    monkeypatch.setattr(targets_module, "_installed", lambda platform: "")
     found = [t for t in targets() if t.kind == "described"]
     assert {t.platform for t in found} == {"tpu", "gpu"}
     for target in found:

@@ -13,8 +13,7 @@ from jax import lax
 
 from shardviz.core.backend.bridge import to_jax
 from shardviz.core.backend.build_program import build_program
-from shardviz.core.backend.shardy.explicit_axes import diagnose
-from shardviz.core.backend.shardy.explicit_choices import price
+from shardviz.core.backend.shardy.explicit_axes import diagnose, price
 from shardviz.core.backend.tracing import trace
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh

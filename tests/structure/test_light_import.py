@@ -54,7 +54,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.api.programs", HEAVY),
         ("shardviz.gallery.programs", HEAVY),
         ("shardviz.widgets.session", HEAVY),
-        ("shardviz.plots.figures", (*JAX, *WIDGETS)),
+        ("shardviz.plots.paint", (*JAX, *WIDGETS)),
         ("shardviz.core.backend.worker.run", (*WIDGETS, "flax", "matplotlib")),
         ("shardviz.widgets.explorer", (*JAX, "matplotlib")),
     ],

@@ -18,9 +18,8 @@ import numpy as np
 import pytest
 
 from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.process import workers
+from shardviz.core.backend.worker.process import Limits, workers
 from shardviz.core.backend.worker.run import compile_program
-from shardviz.core.backend.worker.settings import Limits
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Report
 from tests.program.helpers import array, program

@@ -11,10 +11,9 @@ import sys
 import numpy as np
 import pytest
 
-from shardviz.core.backend.described_devices import fits, missing, target_config
-from shardviz.core.backend.targets import described
+from shardviz.core.backend.targets import described, fits, missing, target_config
+from shardviz.core.backend.worker.process import Settings
 from shardviz.core.backend.worker.run import compile_program, run_program
-from shardviz.core.backend.worker.settings import Settings
 from shardviz.core.errors import TargetError
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
@@ -25,7 +24,7 @@ from tests.program.helpers import array, program
 MADE = """
 import json, sys
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.backend.described_devices import compile_only_mesh
+from shardviz.core.backend.targets import compile_only_mesh
 found = []
 for text, axes, ids in json.loads(sys.argv[1]):
     mesh, notes = compile_only_mesh(make_mesh(axes, device_ids=ids), text)

@@ -10,8 +10,7 @@ import pytest
 
 from shardviz.core.backend.failures import failure
 from shardviz.core.backend.worker.exit_errors import WorkerError, cause, exit_error, read_log
-from shardviz.core.backend.worker.process import Pool
-from shardviz.core.backend.worker.settings import Settings
+from shardviz.core.backend.worker.process import Pool, Settings
 from tests.worker.crashes import ENDS, PRINTED, memory_error, number_of_this_process
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from shardviz.core.backend.folders import owner_of
 from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.process import Pool
-from shardviz.core.backend.worker.settings import Settings
+from shardviz.core.backend.worker.process import Pool, Settings
 from tests.worker.crashes import number_of_this_process
 from tests.worker.forks import KINDS, ROOT, done, folders, nothing_left, processes
 from tests.worker.kernels import BUSY, IDLE, IMPORT, NEXT, Kernel

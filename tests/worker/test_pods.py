@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.targets import missing
 from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.program.cache import ExecutableCache

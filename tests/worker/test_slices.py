@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 from jax import lax
 
-from shardviz.core.backend.described_devices import missing
+from shardviz.core.backend.targets import missing
 from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.hardware.topology import FIRST_ID
 from shardviz.core.hlo.collectives import read_collectives

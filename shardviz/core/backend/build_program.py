@@ -20,6 +20,7 @@ from shardviz.core.backend.calls import BoundCall, Call, read_call
 from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
+from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited
 from shardviz.core.layout.rules import Dialect, Rules
@@ -53,8 +54,8 @@ def build_program(
     )
     jit_mesh = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
     passed = [m if isinstance(m, MeshSpec) else adopt_mesh(m) for m in call.meshes]
-    known = (mesh, found, jit_mesh, context.mesh, *passed)
-    mesh = next((m for m in known if m is not None), None)
+    meshes = (mesh, found, jit_mesh, context.mesh, *passed)
+    mesh = next((m for m in meshes if m is not None), None)
     if mesh is None:
         raise ProgramError(
             "A program needs a mesh; got none, and no array's sharding brings one. Give"
@@ -63,18 +64,9 @@ def build_program(
     notes = [jitted.note] if jitted.note else []
     notes += other_mesh_note(jit_mesh, mesh)
     notes += [] if rules is not None else without_rules_note(arrays, call.arguments)
-    if in_specs is not None:
-        specs = _for_arguments(in_specs, call)
-        arrays = with_in_specs(arrays, specs, tree, call.names, mesh)
-    if jitted.in_shardings is not None:
-        shardings = jitted.in_shardings
-        if isinstance(shardings, (tuple, list)):
-            extra = len(call.arguments) - call.positional
-            shardings = (*shardings, *(None,) * extra)
-        arrays, more = with_jit_specs(
-            arrays, shardings, tree, call.names, SpecContext(mesh, rules, dialect)
-        )
-        notes += more
+    known = (arrays, tree, SpecContext(mesh, rules, dialect))
+    arrays, more = _with_specs(known, in_specs, call)
+    notes += more
     outs, more = out_trees(out_specs, jitted.out_shardings, mesh)
     notes += more
     given = [call.positions[d] for d in _donated(donate, len(args))]
@@ -93,6 +85,22 @@ def build_program(
         tuple(notes + more),
         None if context.in_force == "none" else context,
     )
+
+
+def _with_specs(
+    known: tuple[tuple[ArraySpec, ...], Any, SpecContext], in_specs: Any, call: Call
+) -> tuple[tuple[ArraySpec, ...], list[str]]:
+    """The arrays with the specs of `in_specs` and then those of `jax.jit`, and notes on them."""
+    arrays, tree, context = known
+    if in_specs is not None:
+        specs = _for_arguments(in_specs, call)
+        arrays = with_in_specs(arrays, specs, tree, call.names, context.mesh)
+    shardings = call.jitted.in_shardings
+    if shardings is None:
+        return arrays, []
+    if isinstance(shardings, (tuple, list)):
+        shardings = (*shardings, *(None,) * (len(call.arguments) - call.positional))
+    return with_jit_specs(arrays, shardings, tree, call.names, context)
 
 
 def _for_arguments(in_specs: Any, call: Call) -> Any:

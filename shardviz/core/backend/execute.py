@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from shardviz.core.backend import reference
+from shardviz.core.backend.checks import output_layouts, shards_check, spec_checks
 from shardviz.core.backend.compile import (
     Executable,
     Lowered,
@@ -35,7 +36,6 @@ from shardviz.core.backend.jaxprs import (
     refusal_on,
     single_device_effects,
 )
-from shardviz.core.backend.layout_checks import output_layouts, shards_check, spec_checks
 from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trace
 from shardviz.core.errors import ProgramError

@@ -10,11 +10,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from shardviz.core.backend.checks import moved_results, step_of, values_check
 from shardviz.core.backend.compile import Executable, Lowered, compile_lowered
 from shardviz.core.backend.devices import capacity_of, mesh_of, refusal, run_bytes
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.inputs import Inputs
-from shardviz.core.backend.numeric_checks import moved_results, step_of, values_check
 from shardviz.core.format import bytes_text, listed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec

@@ -33,6 +33,7 @@ from shardviz.core.layout.optimizer_state import (
     on_fullest_device,
     pair,
 )
+from shardviz.core.layout.remedy_edits import Arrays
 from shardviz.core.layout.resolution import Request, Requests, collector_paused, request
 from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect, Rules
@@ -86,6 +87,17 @@ class Audit(Displayed):
     unnamed: tuple[str, ...] = ()
     capacity: int | None = None
     target: str = ""
+
+    def __post_init__(self) -> None:
+        # For remedies, which look at the other arrays; rows that are made later have it, too.
+        rows = self.rows
+        for row in [k for k, _ in rows.kinds] if isinstance(rows, Requests) else rows:
+            object.__setattr__(row, "audit", self)
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The arrays that the rules split, by their names; for remedies."""
+        return Arrays(self.rows)
 
     @cached_property
     def bytes_per_device(self) -> int:

@@ -1,23 +1,27 @@
 """Programs with Explicit axes: shardings in types, and the diagnosis of a program jax refuses.
 
 With Explicit axes the sharding is part of a value's type. Where jax cannot infer the type of a
-result it raises and asks for `out_sharding`; a diagnosis lists what it would accept, with costs.
+result it raises and asks for `out_sharding`; a diagnosis lists what it would accept, each answer
+tried and priced.
 """
 
 from __future__ import annotations
 
+import functools
+import itertools
+import math
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 
-from shardviz.core.backend.bridge import adopt_spec, jax_dtype
+from shardviz.core.backend.bridge import adopt_mesh, adopt_spec, jax_dtype
 from shardviz.core.backend.failures import source_of
-from shardviz.core.backend.shardy.explicit_choices import choices, moved, price
+from shardviz.core.backend.shardy.estimate import estimate
 from shardviz.core.backend.shardy.explicit_errors import (
     Refused,
     is_sharding_error,
@@ -28,9 +32,11 @@ from shardviz.core.backend.shardy.explicit_errors import (
 )
 from shardviz.core.backend.tracing import trace
 from shardviz.core.errors import SpecError
+from shardviz.core.format import bytes_text, joined
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import Choice, Diagnosis, PlannedOp
 from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective
 
 Key = tuple[str, tuple[int, ...]]
 
@@ -243,3 +249,277 @@ def _struct(dtype: str, dims: str, mesh: AbstractMesh) -> jax.ShapeDtypeStruct |
         return None
     sharding = NamedSharding(mesh, Spec.of(*parts).to_jax())
     return jax.ShapeDtypeStruct(shape, jax_dtype(dtype), sharding=sharding)
+
+
+MOST_TRIED = 48  # per kind of answer; three axes on three dimensions would make 64
+MOST_SHOWN = 8
+# Indexing takes `out_sharding` in `.at[...]`, which puts `auto_axes` around the operation.
+_INDEXING = ("gather", "scatter")
+Operands = tuple[Spec, ...]
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """One answer that jax accepted."""
+
+    out: Spec
+    collectives: tuple[Collective, ...]
+    resharded: Operands | None = None
+    wrapped: bool = False
+
+    @property
+    def rank(self) -> tuple[Any, ...]:
+        """What answers are sorted by: a sum that is only deferred is no saving."""
+        sent = sum(c.sent_bytes or 0 for c in self.collectives)
+        changed = 0 if self.resharded is None else len(self.resharded)
+        return bool(self.out.unreduced), sent, len(self.collectives), changed, -len(self.out.axes)
+
+
+def choices(refused: Refused) -> tuple[Choice, ...]:
+    """What jax would accept in place of a refused operation, the cheapest first.
+
+    Where the operation takes an `out_sharding`, shardings of its result; where it takes none, or
+    none is accepted, shardings that its operands can be brought to first; and where that does not
+    help either, shardings of the result of `jax.sharding.auto_axes` around it.
+    """
+    mesh = _mesh_of(refused.operands)
+    if mesh is None:
+        return ()
+    tried: list[_Tried] = []
+    for accepted in (_accepted_outputs, _accepted_operands, _accepted_inside):
+        tried = tried or list(accepted(refused, mesh))
+    best: dict[Spec, _Tried] = {}
+    for one in sorted(tried, key=lambda t: t.rank):
+        best.setdefault(one.out, one)
+    names = _names(refused)
+    specs = [spec_of(o) for o in refused.operands]
+    return tuple(
+        Choice(one.out, _named(one.collectives, names), _words(one, names, specs))
+        for one in list(best.values())[:MOST_SHOWN]
+    )
+
+
+def cost(
+    fn: Any, operands: Sequence[jax.ShapeDtypeStruct], mesh: AbstractMesh
+) -> tuple[tuple[Any, ...], tuple[Collective, ...]]:
+    """The types of a function's results, and the planner's estimate of its collectives.
+
+    Raises:
+        Exception: whatever jax raises where it does not accept the function.
+    """
+    with jax.sharding.use_abstract_mesh(mesh):
+        traced = jax.jit(fn).trace(*operands)
+        lowered = traced.lower(lowering_platforms=("cpu",))
+    found = estimate(lowered, (), adopt_mesh(mesh))
+    bare = tuple(replace(c, op="", source="", stack=(), value="") for c in found)
+    return tuple(jax.tree.leaves(traced.jaxpr.out_avals)), bare
+
+
+def moved(before: jax.ShapeDtypeStruct, spec: Spec, mesh: AbstractMesh) -> tuple[Collective, ...]:
+    """What it costs to reshard one value.
+
+    Raises:
+        Exception: whatever jax raises where it cannot be sharded so.
+    """
+    return cost(lambda x: jax.sharding.reshard(x, spec.to_jax()), [before], mesh)[1]
+
+
+def price(collectives: Sequence[Collective]) -> str:
+    """Collectives as a phrase: `an all-reduce of 128 KiB over model`.
+
+    >>> price([Collective("all-reduce", ("model",), 131072)])
+    'an all-reduce of 128 KiB over model'
+    """
+    if not collectives:
+        return "nothing moves"
+    parts = [
+        f"{'a' if c.kind[0] in 'rc' else 'an'} {c.kind} of {bytes_text(c.bytes_per_device)}"
+        f" over {' and '.join(c.mesh_axes) or 'the devices'}"
+        for c in collectives
+    ]
+    return joined(parts)
+
+
+def _accepted_outputs(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
+    if refused.name.startswith(_INDEXING):
+        yield from _accepted_inside(refused, mesh, wrapped=False)
+    elif refused.out_param:
+        for spec in _placements(refused, mesh):
+            change = {refused.out_param: NamedSharding(mesh, spec.to_jax())}
+            yield from _try(functools.partial(refused.apply, **change), refused, mesh)
+
+
+def _accepted_inside(
+    refused: Refused, mesh: AbstractMesh, wrapped: bool = True
+) -> Iterator[_Tried]:
+    """The compiler decides inside the operation, and only the result's sharding is given."""
+    for spec in _placements(refused, mesh):
+        out = NamedSharding(mesh, spec.to_jax())
+        answer = jax.sharding.auto_axes(refused.apply, out_sharding=out)
+        yield from _try(answer, refused, mesh, wrapped=wrapped)
+
+
+def _accepted_operands(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
+    for specs in itertools.islice(_operand_specs(refused, mesh), MOST_TRIED):
+
+        def answer(*values: Any, specs: Operands = specs) -> Any:
+            pairs = zip(values, specs, strict=True)
+            return refused.apply(*(jax.sharding.reshard(v, s.to_jax()) for v, s in pairs))
+
+        yield from _try(answer, refused, mesh, resharded=specs)
+
+
+def _try(answer: Any, refused: Refused, mesh: AbstractMesh, **how: Any) -> Iterator[_Tried]:
+    try:
+        results, found = cost(answer, refused.operands, mesh)
+    except Exception:  # noqa: BLE001  jax refuses in many ways; what it refuses is not offered
+        return
+    yield _Tried(spec_of(results[0]), found, **how)
+
+
+def _result_shape(refused: Refused) -> tuple[int, ...] | None:
+    """The shape of the result, found by evaluating it without any sharding."""
+    bare = [jax.ShapeDtypeStruct(o.shape, o.dtype) for o in refused.operands]
+    changes = {refused.out_param: None} if refused.out_param else {}
+    try:
+        found = jax.eval_shape(lambda *v: refused.apply(*v, **changes), *bare)
+    except Exception:  # noqa: BLE001  where even that fails there is nothing to offer
+        return None
+    leaves = jax.tree.leaves(found)
+    return tuple(leaves[0].shape) if len(leaves) == 1 else None
+
+
+def _placements(refused: Refused, mesh: AbstractMesh) -> list[Spec]:
+    """The specs of a result over the axes of the operands, the likely ones first."""
+    operands, shape, sums = refused.operands, _result_shape(refused), refused.name == "dot_general"
+    if shape is None:
+        return []
+    specs = [spec_of(o) for o in operands]
+    axes = _axes(specs, mesh)
+    now = {
+        (axis, size) for o, s in zip(operands, specs, strict=True)
+        for size, dim in zip(o.shape, s.dims, strict=True) for axis in dim
+    }  # fmt: skip
+    unreduced = len(shape) + 1  # after the numbers of dimensions: replicated, then not summed yet
+    found = []
+    for numbers in itertools.product(range(unreduced + sums), repeat=len(axes)):
+        dims = tuple(tuple(a for a, p in zip(axes, numbers, strict=True) if p == n)
+                     for n in range(len(shape)))  # fmt: skip
+        later = frozenset(a for a, p in zip(axes, numbers, strict=True) if p == unreduced)
+        if _divides(shape, dims, mesh):
+            kept = sum((a, shape[n]) in now for n, dim in enumerate(dims) for a in dim)
+            found.append((-kept, len(later), Spec(dims, unreduced=later)))
+    found.sort(key=lambda entry: entry[:2])
+    return [spec for *_, spec in found[:MOST_TRIED]]
+
+
+def _operand_specs(refused: Refused, mesh: AbstractMesh) -> Iterator[Operands]:
+    """Shardings that the operands could be brought to, the likely ones first."""
+    shapes = [o.shape for o in refused.operands]
+    now = tuple(spec_of(o) for o in refused.operands)
+    seen = {now}
+    for specs in itertools.chain(_common(shapes, now), _dropped(now), _moved(shapes, now, mesh)):
+        fits = all(_divides(s, spec.dims, mesh) for s, spec in zip(shapes, specs, strict=True))
+        if specs not in seen and fits:
+            seen.add(specs)
+            yield specs
+
+
+def _common(shapes: Sequence[tuple[int, ...]], now: Operands) -> Iterator[Operands]:
+    """Every operand as one of them is; dimensions of size 1 are not split."""
+    if len({len(s) for s in shapes if s}) != 1 or len(shapes) < 2:
+        return
+    rank = max(len(s) for s in shapes)
+    for model in [s for s in now if len(s.dims) == rank] + [Spec(((),) * rank)]:
+        yield tuple(
+            Spec(tuple(d if n > 1 else () for n, d in zip(shape, model.dims, strict=False)))
+            for shape in shapes
+        )
+
+
+def _dropped(now: Operands) -> Iterator[Operands]:
+    """With some split dimensions gathered, few before many."""
+    split = [(o, d) for o, spec in enumerate(now) for d, dim in enumerate(spec.dims) if dim]
+    for count in range(1, len(split) + 1):
+        for dropped in itertools.combinations(split, count):
+            yield tuple(
+                Spec(tuple(() if (o, d) in dropped else dim for d, dim in enumerate(spec.dims)))
+                for o, spec in enumerate(now)
+            )
+
+
+def _moved(
+    shapes: Sequence[tuple[int, ...]], now: Operands, mesh: AbstractMesh
+) -> Iterator[Operands]:
+    """With the axes of one operand on other dimensions of it."""
+    for number, spec in enumerate(now):
+        axes = _axes([spec], mesh)
+        for numbers in itertools.product(range(len(shapes[number])), repeat=len(axes)):
+            dims = tuple(tuple(a for a, p in zip(axes, numbers, strict=True) if p == n)
+                         for n in range(len(shapes[number])))  # fmt: skip
+            yield (*now[:number], Spec(dims), *now[number + 1 :])
+
+
+def _axes(specs: Iterable[Spec], mesh: AbstractMesh) -> tuple[str, ...]:
+    used = {axis for spec in specs for axis in spec.axes}
+    return tuple(axis for axis in mesh.axis_names if axis in used)
+
+
+def _divides(shape: Sequence[int], dims: Sequence[Sequence[str]], mesh: AbstractMesh) -> bool:
+    parts = [math.prod(mesh.shape[axis] for axis in dim) for dim in dims]
+    return all(size % over == 0 for size, over in zip(shape, parts, strict=True))
+
+
+def _mesh_of(operands: Sequence[jax.ShapeDtypeStruct]) -> AbstractMesh | None:
+    """The mesh of the operands' types, where it has Explicit axes."""
+    for operand in operands:
+        mesh = getattr(operand.sharding, "mesh", None)
+        if isinstance(mesh, AbstractMesh) and AxisType.Explicit in mesh.axis_types:
+            return mesh
+    return None
+
+
+def _named(found: Iterable[Collective], names: Sequence[str]) -> tuple[Collective, ...]:
+    """Their causes with the operands' names: the functions that were tried call them `values`."""
+
+    def cause(sentence: str) -> str:
+        named = re.sub(r"\bvalues\[(\d+)\]", lambda found: names[int(found[1])], sentence)
+        return named if sentence[:1] == named[:1] else named[:1].upper() + named[1:]
+
+    return tuple(replace(c, cause=cause(c.cause)) for c in found)
+
+
+def _names(refused: Refused) -> tuple[str, ...]:
+    count = len(refused.operands)
+    if count == 1:
+        return ("the operand",)
+    if refused.name.startswith("scatter"):
+        return ("the array", "the indices", "the updates")[:count]
+    if refused.name == "select_n" and count == 3:
+        return ("the condition", "the case for false", "the case for true")
+    if refused.name == "gather":
+        return ("the array", "the indices")
+    if count == 2:
+        return ("the left operand", "the right operand")
+    return tuple(f"operand {n}" for n in range(count))
+
+
+def _words(tried: _Tried, names: Sequence[str], before: Sequence[Spec]) -> str:
+    cost_words = price(tried.collectives)
+    later = ""
+    if tried.out.unreduced:
+        over = " and ".join(sorted(tried.out.unreduced))
+        # jaxlib 0.10 plans such a sum at once, whatever the type says.
+        now = " now" if not tried.collectives else ""
+        later = f"{now}; by its type the sum over {over} is still due"
+    if tried.wrapped:
+        inside = f"jax.sharding.auto_axes(..., out_sharding={tried.out})"
+        return f"Put it inside of {inside}: {cost_words}."
+    if tried.resharded is None:
+        return f"{tried.out}: {cost_words}{later}."
+    steps = [
+        f"{name} to {spec}"
+        for name, spec, old in zip(names, tried.resharded, before, strict=True)
+        if spec != old
+    ]
+    return f"Reshard {' and '.join(steps)}; the result is {tried.out}: {cost_words}."

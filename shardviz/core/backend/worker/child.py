@@ -24,12 +24,11 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
+from shardviz.core.backend.checks import partial_sums
 from shardviz.core.backend.compile import Executable, Lowered, lower
-from shardviz.core.backend.described_devices import compile_only_mesh
 from shardviz.core.backend.execute import Execution
 from shardviz.core.backend.failures import in_words
-from shardviz.core.backend.layout_checks import partial_sums
-from shardviz.core.backend.targets import device_mesh
+from shardviz.core.backend.targets import compile_only_mesh, device_mesh
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.backend.worker import messages
 from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callbacks

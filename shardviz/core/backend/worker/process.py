@@ -1,4 +1,4 @@
-"""Worker processes: started when first needed, kept for later calls, limited, and how they ended.
+"""Worker processes: how they are started, kept for later calls, limited, and how they ended.
 
 A worker is sent calls over one pipe and answers over another. It ends by itself when its kernel
 does, since the pipe from the kernel ends then; it is ended where it exceeds a limit or the call is
@@ -12,6 +12,7 @@ import contextlib
 import os
 import pickle
 import queue
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -34,8 +36,128 @@ from shardviz.core.backend.worker.exit_errors import (
     read_log,
     timeout_error,
 )
-from shardviz.core.backend.worker.settings import Limits, Settings
 from shardviz.core.errors import TargetError
+from shardviz.core.format import shown
+
+_COUNT = re.compile(r"\s*--xla_force_host_platform_device_count=\S*")
+# Every worker sees CPU devices alone: what is attached belongs to the kernel.
+_COMMON = {
+    "JAX_PLATFORMS": "cpu",
+    "CUDA_VISIBLE_DEVICES": "-1",
+    "TF_CPP_MIN_LOG_LEVEL": "2",
+}
+_TPU = {
+    "TPU_SKIP_MDS_QUERY": "1",  # only a cloud machine has the metadata server
+    "TPU_LOG_DIR": "disabled",
+    "TPU_STDERR_LOG_LEVEL": "2",
+    "TPU_MIN_LOG_LEVEL": "2",
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+}
+_GPU = {"JAX_SKIP_CUDA_CONSTRAINTS_CHECK": "1"}
+_COUNTS = (64, 512)  # so many devices take 10 MB and 240 MB
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The kind of a worker: one process does all compiles of a kind.
+
+    Attributes:
+        kind: `"cpu"`, `"tpu"` or `"gpu"`.
+        devices: how many CPU devices it simulates.
+
+    >>> Settings("cpu", 8).name, Settings("tpu").name
+    ('cpu:8', 'tpu')
+    """
+
+    kind: str
+    devices: int = 1
+
+    @classmethod
+    def of(cls, platform: str, needed: int, most: int) -> Settings:
+        """The worker for so many devices of a platform.
+
+        Workers have one of a few numbers of CPU devices, so that another mesh finds one running.
+
+        Args:
+            platform: `"cpu"`, `"tpu"` or `"gpu"`.
+            needed: how many devices the program is for.
+            most: how many CPU devices one process simulates.
+
+        >>> [Settings.of("cpu", needed, 1024).devices for needed in (2, 65, 513)]
+        [64, 512, 1024]
+        """
+        if platform != "cpu":
+            return cls(platform)
+        return cls(platform, next(n for n in (*_COUNTS, max(most, needed)) if needed <= n))
+
+    @property
+    def name(self) -> str:
+        """What messages call it."""
+        return f"{self.kind}:{self.devices}" if self.kind == "cpu" else self.kind
+
+    def environment(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The variables that differ from this process's own.
+
+        Args:
+            own: the environment of this process; the real one where not given.
+
+        >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_dump_to=/tmp/x"})["XLA_FLAGS"]
+        '--xla_dump_to=/tmp/x --xla_force_host_platform_device_count=8'
+        """
+        flags = _COUNT.sub("", (os.environ if own is None else own).get("XLA_FLAGS", "")).strip()
+        count = f"--xla_force_host_platform_device_count={self.devices}"
+        extra = {"tpu": _TPU, "gpu": _GPU}.get(self.kind, {})
+        return {**_COMMON, **extra, "XLA_FLAGS": f"{flags} {count}".strip()}
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits at which a compile or run in a worker is ended.
+
+    Attributes:
+        seconds: how long one may take; None for no limit.
+        start_seconds: how long a worker may take to start.
+        memory: bytes of memory that a worker may use; None for what the machine has.
+        spare: the part of the machine's memory that is kept free: where less is left, the worker
+            is ended.
+        poll: seconds between two polls.
+
+    >>> Limits(memory=1 << 30).seconds
+    3600.0
+    """
+
+    seconds: float | None = 3600.0
+    start_seconds: float = 120.0
+    memory: int | None = None
+    spare: float = 0.02
+    poll: float = field(default=0.02, repr=False)
+
+    @classmethod
+    def of(cls, environment: Mapping[str, str]) -> Limits:
+        """The limits that the user set: `SHARDVIZ_WORKER_SECONDS`, `SHARDVIZ_WORKER_GIB`.
+
+        Raises:
+            TargetError: for what is no positive number.
+
+        >>> Limits.of({"SHARDVIZ_WORKER_GIB": "1.5"}).memory
+        1610612736
+        """
+        seconds = _number(environment, "SHARDVIZ_WORKER_SECONDS")
+        memory = _number(environment, "SHARDVIZ_WORKER_GIB")
+        return cls(
+            cls.seconds if seconds is None else seconds,
+            memory=None if memory is None else int(memory * (1 << 30)),
+        )
+
+
+def _number(environment: Mapping[str, str], name: str) -> float | None:
+    text = environment.get(name, "").strip()
+    if not text:
+        return None
+    if not re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", text) or float(text) <= 0:
+        raise TargetError(f"{name} is a number above 0, such as 60; got {shown(text)}.")
+    return float(text)
+
 
 START, WORK = "worker", "compile"
 _POLLS_PER_CHECK = 8  # the memory is checked in every eighth poll

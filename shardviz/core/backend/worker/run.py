@@ -30,8 +30,7 @@ from shardviz.core.backend.worker.export import (
     export_program,
     trace_for_export,
 )
-from shardviz.core.backend.worker.process import Pool, WorkerError, workers
-from shardviz.core.backend.worker.settings import Settings
+from shardviz.core.backend.worker.process import Pool, Settings, WorkerError, workers
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.format import shown
 from shardviz.core.hardware.topology import Topology
