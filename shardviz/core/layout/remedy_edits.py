@@ -551,17 +551,19 @@ def same_but_place(edit: Edit, spec: Spec) -> tuple:
 
 
 class Group:
-    """The arrays of one signature: same names, shape and type, so the same spec."""
+    """The arrays of one signature: same names, shape and type, so the same spec.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> Group(audit([("a", (8,), "mlp")], [("mlp", "x")], "x=2").rows[0]).bytes
+    16
+    """
 
     def __init__(self, row: Any):
         self.names, self.shape, self.dtype = row.names, row.shape, row.dtype
         self.spec: Spec | None = row.spec
         self.broken = row.layout is None
-        self.bytes = (
-            size_in_bytes(math.prod(row.shape), row.dtype)
-            if row.layout is None
-            else row.layout.bytes_per_device
-        )
+        whole = size_in_bytes(math.prod(row.shape), row.dtype)
+        self.bytes = whole if row.layout is None else row.layout.bytes_per_device
         self.paths: list[str] = []
 
 
@@ -570,6 +572,11 @@ class Arrays:
 
     Args:
         rows: of an audit; those with a spec of their own, and those without names, are left out.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> found = audit([("a", (8,), "mlp"), ("b", (8,), "mlp")], [("mlp", "x")], "x=2").arrays
+    >>> [group.paths for group in found.of(["mlp"])]
+    [['a', 'b']]
     """
 
     def __init__(self, rows: Iterable[Any] = ()):
