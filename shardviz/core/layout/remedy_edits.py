@@ -173,7 +173,7 @@ class Wish:
             RuleError: for a dimension that the array has not.
             SpecError: for what cannot be read as a spec either.
         """
-        if isinstance(want, (str, int)) and re.match(r"\s*[0-9]", str(want)):
+        if isinstance(want, int) or (isinstance(want, str) and re.match(r"\s*[0-9]", want)):
             return Wish(limit=parse_bytes(want, "What is wanted", SpecError))
         if isinstance(want, str):
             match = re.fullmatch(r"\s*split(?:\s+(?:dimension\s+|dim\s+)?(.+?))?\s*", want)
