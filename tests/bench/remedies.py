@@ -8,9 +8,21 @@ one without an answer.
 from __future__ import annotations
 
 import random
+import time
 
 import shardviz as sv
 from tests.bench.timing import Table, best, text
+
+
+def processor_seconds(run) -> float:
+    """The least processor time of three calls: other load makes each of them late."""
+    times = []
+    for _ in range(3):
+        start = time.process_time()
+        run()
+        times.append(time.process_time() - start)
+    return min(times)
+
 
 MESH = sv.mesh(data=8, fsdp=4, tensor=4, expert=2, stage=1, context=1)
 AXES = ("data", "fsdp", "tensor", "expert", "stage", "context", ("data", "fsdp"), None)
@@ -54,14 +66,14 @@ def main() -> int:
     for kinds, what in ((12, "1,000 arrays of 12 kinds"), (1000, "1,000 arrays, all different")):
         rng = random.Random(kinds)
         worst: dict[str, float] = {}
-        for _ in range(6):
+        for _ in range(3):
             audit = sv.audit(rows(rng, kinds), table(rng), MESH)
-            for row in rng.sample(audit.rows, 6):
+            for row in rng.sample(audit.rows, 4):
                 for name, want in wishes(row):
-                    seconds = best(lambda r=row, w=want: sv.remedies(r, w), 0.0, 2)
+                    seconds = processor_seconds(lambda r=row, w=want: sv.remedies(r, w))
                     worst[name] = max(worst.get(name, 0.0), seconds)
         for name, seconds in worst.items():
-            report.within(f"{what}: {name}, slowest of 36", LIMIT, seconds)
+            report.within(f"{what}: {name}, slowest of 12", LIMIT, seconds)
     names = LOGICAL[:3]
     found = sv.resolve(names, table(random.Random(1)), mesh=MESH, shape=(510, 510, 510))
     print(f"  explain() of one array under 76 rules: {text(best(found.explain))}")

@@ -51,7 +51,7 @@ Shape = tuple[int, ...] | None
 
 MOST = 8  # remedies
 MOST_WEIGHED = 48  # of which the effect on other arrays is found, where some are good already
-MOST_PAIRS = 2_500
+MOST_PAIRS = 1_500
 MOST_BREAKING = 250  # edits that break an array, after which no more are tried
 MOST_AXES = 3  # that a rule is given at once, where only a size was wanted
 
