@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         layout,
         mesh,
         mesh_context,
+        remedies,
         resolve,
         rules,
         to_jax,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from shardviz.core.layout.mesh import MeshSpec
     from shardviz.core.layout.mesh_context import MeshContext
     from shardviz.core.layout.partition_spec import Spec
+    from shardviz.core.layout.remedies import Remedies
     from shardviz.core.layout.resolution import Decision, Resolution
     from shardviz.core.layout.rules import Dialect, Rules
     from shardviz.core.layout.verdicts import Verdict
@@ -68,6 +70,7 @@ _NAMES = {
         "layout",
         "mesh",
         "mesh_context",
+        "remedies",
         "resolve",
         "rules",
         "to_jax",
@@ -97,6 +100,7 @@ _NAMES = {
     "shardviz.core.layout.mesh": ("MeshSpec",),
     "shardviz.core.layout.mesh_context": ("MeshContext",),
     "shardviz.core.layout.partition_spec": ("Spec",),
+    "shardviz.core.layout.remedies": ("Remedies",),
     "shardviz.core.layout.resolution": (
         "Decision",
         "Resolution",
@@ -136,6 +140,7 @@ __all__ = [
     "Picture",
     "Plan",
     "Program",
+    "Remedies",
     "Report",
     "Resolution",
     "Roofline",
@@ -162,6 +167,7 @@ __all__ = [
     "plan",
     "plot",
     "program",
+    "remedies",
     "resolve",
     "rules",
     "run",

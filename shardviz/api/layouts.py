@@ -17,16 +17,21 @@ from shardviz.api.conversion import (
     layout_of,
     reads_arguments,
 )
-from shardviz.core.errors import import_optional
-from shardviz.core.layout.array_spec import ArraySpec, read_shape
+from shardviz.core.errors import LayoutError, ShardvizError, import_optional
+from shardviz.core.format import shown
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
-from shardviz.core.layout.resolution import Resolution
+from shardviz.core.layout.remedies import Remedies
+from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rules import Rules
+from shardviz.core.program.program import Program
+from shardviz.core.program.target import Target
 
 if TYPE_CHECKING:
     from shardviz.core.backend.mesh_context import MeshComparison
@@ -156,25 +161,31 @@ def layout(
 @reads_arguments
 def audit(
     tree: Any, rules: Any = (), mesh: Any = None, *, dialect: Any = "linen",
-    names: Callable[[str, Any], Any] | None = None,
+    names: Callable[[str, Any], Any] | None = None, target: Any = None,
 ) -> Audit:  # fmt: skip
     """Many arrays under one rule table: how each is split, and which rules do nothing.
 
     Of a live array its own sharding counts, then the names that a library keeps beside it, then
-    what `names` says. Where none of them says anything, the array's row has no spec.
+    what `names` says. Where none of them says anything, the array's row has no spec. Nothing is
+    allocated and no array is read. In a train state every moment of the optimizer is paired with
+    its parameter, and `.differences` says where the two are held otherwise.
 
     Args:
         tree: ArraySpecs, `(name, shape, logical)` rows, a tree of a model's parameters, live or
-            abstract, a model or variables of flax, equinox, haliax, penzai or Keras, or the
-            metadata of an orbax checkpoint.
-        rules: the table; an empty one where the arrays say by themselves how they are split.
-        mesh: the mesh; that of the arrays' own shardings where it is left out.
+            abstract, a model or variables of flax, equinox, haliax, penzai or Keras, the
+            metadata of an orbax checkpoint, a train state or what a step returns; or a Program,
+            whose arguments are audited.
+        rules: the table; an empty one where the arrays say by themselves how they are split. Those
+            of a Program where they are left out.
+        mesh: the mesh; that of the arrays' own shardings, or of a Program, where it is left out.
         dialect: who reads the table.
         names: called as `names(path, array)` for arrays that say nothing themselves; returns
             logical names, a PartitionSpec, or None.
+        target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per device the
+            arrays are compared.
 
     Raises:
-        ShardvizError: for a tree, rules or mesh that cannot be read.
+        ShardvizError: for a tree, rules, mesh or target that cannot be read.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> rows = [("w", (512, 2048), "embed mlp")]
@@ -182,7 +193,63 @@ def audit(
     2097152
     """
     grid = None if mesh is None else as_mesh(mesh)
-    return _audit(tree, Rules.of(rules), grid, dialect, names, children_of)
+    table = Rules.of(rules)
+    if isinstance(tree, Program):
+        arguments = import_optional("shardviz.core.backend.arguments", "sv.audit", "jax")
+        table = table if len(table) else tree.rules or table
+        reader = tree.dialect if dialect == "linen" else dialect
+        grid, tree = tree.mesh if grid is None else grid, arguments.argument_tree(tree)
+        dialect = reader
+    capacity, title = (None, "") if target is None else _capacity(target)
+    return _audit(tree, table, grid, dialect, names, children_of, capacity, title)
+
+
+def _capacity(target: Any) -> tuple[int, str]:
+    """The memory of one device of described hardware, in bytes, and what it is called."""
+    if isinstance(target, Target):
+        target = target.topology or target.name
+    topology = target if isinstance(target, Topology) else Topology.parse(target)
+    size = topology.chip.device_bytes
+    if size is None:
+        raise ShardvizError(
+            f"The memory of {topology.chip.title} is not published, so that nothing can be compared"
+            f" with it; got target={shown(target)}."
+        )
+    return size, str(topology)
+
+
+@reads_arguments
+def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
+    """The smallest edits of a rule table with which an array is split as you want.
+
+    Rules are moved, exchanged, added, removed, renamed or given other axes; or the array has a
+    dimension renamed, or made a size that divides. Every remedy was checked by resolving all known
+    arrays again: none makes one of them impossible to lay out. Where no single edit helps, pairs
+    are tried.
+
+    Args:
+        thing: what `sv.resolve` returns, or a row of an Audit, of which the other arrays are known.
+        want: a PartitionSpec or its text; `"split"`, or `"split 1"` for that dimension, `"split
+            mlp"` for that of the name; or the most bytes per device, such as `"8 MiB"`.
+        dtype: the element type of an array of which only a resolution is known.
+
+    Raises:
+        ShardvizError: for a wish that cannot be read, or anything but a resolution or row.
+
+    >>> table = [("mlp", "model"), ("embed", "model")]
+    >>> found = resolve("embed mlp", table, mesh="data=4, model=2", shape=(512, 2048))
+    >>> print(remedies(found, "split embed")[2])
+    Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
+    """
+    wanted = want if isinstance(want, (str, int)) else as_spec(want)
+    if isinstance(thing, Resolution):
+        return thing.remedies(wanted, dtype_name(dtype))
+    if isinstance(thing, Request):
+        return thing.remedies(wanted)
+    raise LayoutError(
+        "Remedies are found for what sv.resolve returns and for a row of an Audit, as"
+        f" audit.rows[0]; got {shown(thing)}."
+    )
 
 
 @reads_arguments

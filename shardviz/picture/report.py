@@ -6,10 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from shardviz.core.format import bytes_text, count_text, plural, seconds_text
-from shardviz.core.layout.audit import Audit
+from shardviz.core.format import Fold, bytes_text, count_text, fold, plural, seconds_text
+from shardviz.core.layout.audit import Audit, fold_bytes
+from shardviz.core.layout.optimizer_state import difference_lines
 from shardviz.core.layout.resolution import Request
-from shardviz.core.program.folding import Fold, fold, fold_collectives, fold_line, name_of_fold
+from shardviz.core.program.folding import fold_collectives, fold_line, name_of_fold
 from shardviz.core.program.report import Check, Collective, Member, Report
 from shardviz.core.program.roofline import Bound, Roofline, fit_words
 from shardviz.picture.page import side_by_side, text_page
@@ -27,7 +28,9 @@ _RESULTS = {True: "passed", False: "failed", None: "not checked"}
 
 
 def draw_audit(audit: Audit, limit: int = MOST_ROWS, title: str | None = None) -> Picture:
-    """What every array takes on each device, the largest first; then those without a layout.
+    """What the arrays take on each device, the largest first; then those without a layout.
+
+    Arrays that differ only in the number of their layer are one bar.
 
     Args:
         limit: how many rows to show; the rest become one.
@@ -37,41 +40,105 @@ def draw_audit(audit: Audit, limit: int = MOST_ROWS, title: str | None = None) -
     >>> draw_audit(found).tiles.tooltip(0)
     "2 MiB w f32[512, 2048] P(None, 'model')"
     """
-    failed = [r for r in audit.rows if r.layout is None]
-    rows = [_array_bar(r, audit.mesh.size) for r in audit.largest[:limit]]
-    rest = audit.largest[limit:]
+    failed = [f for f in audit.folds if f.items[0].layout is None]
+    rows = [_array_bar(f, audit.mesh.size) for f in audit.largest_folds[:limit]]
+    rest = [row for f in audit.largest_folds[limit:] for row in f.items]
     if rest:
-        total = sum(r.layout.bytes_per_device for r in rest if r.layout is not None)
+        total = sum(r.bytes_per_device or 0 for r in rest)
         rows.append(Bar(total, bytes_text(total), (f"{plural(len(rest), 'smaller array')}",)))
-    rows += [
-        Bar(None, "✗", (r.path, r.array.short, r.problem), tone="bad")
-        if r.problem
-        else Bar(None, "?", (r.path, r.array.short, "unknown"), tone="muted")
-        for r in failed[:limit]
-    ]
+    rows += [_failed_bar(f) for f in failed[:limit]]
     arrays = plural(len(audit.rows), "array")
     head = f"{arrays} on {audit.mesh}: {bytes_text(audit.bytes_per_device)} per device"
     replicated = any(b.group == HIGHLIGHTED for b in rows)
-    return bars(
+    hidden = sum(len(f.items) for f in failed[limit:])
+    notes = [f"{line}." for line in difference_lines(audit.differences)[:MOST_CHECKS]]
+    table = bars(
         rows,
         ["bytes per device", "array", "type and shape", "spec"],
-        title=head if title is None else title,
+        title=(head if title is None else title) if len(audit.groups) < 2 else "",
         legend=((NORMAL, "split"), (HIGHLIGHTED, "replicated")) if replicated else (),
-        notes=[f"{more} without a layout" for more in and_more(len(failed) - limit, "array")],
+        notes=[*notes, *(f"{more} without a layout" for more in and_more(hidden, "array"))],
         alt=audit.explain(),
+        facts={"kind": "audit"},
+    )
+    if len(audit.groups) < 2:
+        return table
+    return side_by_side(
+        [_group_bars(audit), table],
+        title=head if title is None else title,
+        alt=audit.explain(),
+        width=1.0,
         facts={"kind": "audit"},
     )
 
 
-def _array_bar(row: Request, devices: int) -> Bar:
-    layout = row.layout
-    assert layout is not None  # `largest` has only rows that are laid out
+def _group_bars(audit: Audit) -> Picture:
+    """What parameters, gradients and optimizer state take, and what of it is replication."""
+    rows = [
+        Bar(
+            group.bytes_per_device,
+            bytes_text(group.bytes_per_device),
+            (group.name, f"{group.copies:,.3g}", bytes_text(group.waste)),
+        )
+        for group in (*audit.groups, audit.total)
+    ]
+    return bars(rows, ["bytes per device", "of", "copies", "replication costs"])
+
+
+def _failed_bar(one: Fold[Request]) -> Bar:
+    row = one.items[0]
+    if row.problem:
+        return Bar(None, "✗", (one.name, row.array.short, row.problem), tone="bad")
+    return Bar(None, "?", (one.name, row.array.short, "unknown"), tone="muted")
+
+
+def _array_bar(one: Fold[Request], devices: int) -> Bar:
+    row = one.items[0]
+    assert row.layout is not None  # the largest are all laid out
     return Bar(
-        layout.bytes_per_device,
-        bytes_text(layout.bytes_per_device),
-        (row.path, row.array.short, "not on the mesh" if row.spec is None else str(row.spec)),
-        HIGHLIGHTED if row.spec is not None and layout.num_blocks == 1 < devices else NORMAL,
+        sum(r.bytes_per_device or 0 for r in one.items),
+        fold_bytes(one),
+        (one.name, row.array.short, _spec_words(row)),
+        HIGHLIGHTED if row.spec is not None and row.layout.num_blocks == 1 < devices else NORMAL,
     )
+
+
+def _spec_words(row: Request) -> str:
+    if row.problem:
+        return row.problem
+    if row.layout is None:
+        return "unknown"
+    return "not on the mesh" if row.spec is None else str(row.spec)
+
+
+def audit_text(audit: Audit, width: int, full: bool = False) -> str:
+    """An audit: what was found, then the arrays, the largest first.
+
+    Args:
+        width: letters per line.
+        full: every array in a line of its own; else those that differ only in the number of their
+            layer are one line, and the smaller ones are counted.
+    """
+    rows: Sequence[tuple[str, str, Request]]
+    if full:
+        rest = [r for r in audit.rows if r.layout is None]
+        rows = [
+            ("–" if r.bytes_per_device is None else bytes_text(r.bytes_per_device), r.path, r)
+            for r in (*rest, *audit.largest)
+        ]
+    else:
+        rows = [(fold_bytes(f), f.name, f.items[0]) for f in audit.largest_folds[:MOST_FOLDS]]
+    lines = audit.explain().split("\n")
+    left = max([len(size) for size, _, _ in rows], default=0)
+    if len(audit.rows) > 1 and rows:
+        lines.append("Bytes per device, the largest first:")
+        lines += [
+            f"  {size:>{left}}  {name} · {row.array.short} · {_spec_words(row)}"
+            for size, name, row in rows
+        ]
+        hidden = [f for f in audit.largest_folds[MOST_FOLDS:] if not full]
+        lines += [f"  {more}" for more in and_more(sum(len(f.items) for f in hidden), "array")]
+    return paragraphs(lines, width)
 
 
 def draw_report(report: Report, title: str | None = None) -> Picture:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from shardviz.core.format import ids_text, joined, plural
+from shardviz.core.format import bytes_text, ids_text, joined, plural
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rules import Rule, Rules
 from shardviz.core.layout.verdicts import Outcome, Verdict
 from shardviz.picture.page import page
 from shardviz.picture.picture import Label, Picture, make_tiles, no_tiles
 from shardviz.picture.spec_bars import NOT_SPLIT_GROUP
-from shardviz.picture.tables import Cell, matrix
+from shardviz.picture.tables import Bar, Cell, bars, matrix
 from shardviz.picture.text_fit import and_more, paragraphs, text_width
 
 MOST_ROWS = 200
@@ -172,7 +173,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
         title=f"{resolution.spec} by {resolution.dialect.value} rules" if title is None else title,
         legend=VERDICT_LEGEND,
         notes=notes,
-        alt=f"Verdicts of {plural(len(rules), 'rule')}. {resolution.explain()}",
+        alt=f"Verdicts of {plural(len(rules), 'rule')}. {resolution.findings}",
         colormap="verdicts",
         groups=4,
         facts={"kind": "resolution"},
@@ -209,3 +210,35 @@ def verdict_word(verdict: Verdict) -> str:
 def resolution_text(resolution: Resolution, width: int) -> str:
     """The explanation of a resolution, then what is wrong with it."""
     return paragraphs([resolution.explain(), *(f"✗ {p}" for p in resolution.problems)], width)
+
+
+def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
+    """A row per remedy: the bytes per device that it saves in all, the edit and its effect.
+
+    >>> from shardviz.core.layout.resolution import resolve
+    >>> found = resolve("mlp", [("mpl", "x")], mesh="x=2", shape=(8,)).remedies("split")
+    >>> draw_remedies(found).title
+    'To split the array'
+    """
+    rows = [
+        Bar(
+            None if r.bytes_saved is None else max(r.bytes_saved, 0),
+            "" if r.bytes_saved is None else bytes_text(r.bytes_saved),
+            (f"{n}. {r.edit}", str(r.spec), plural(len(r.others), "other array")),
+            hint=str(r),
+        )
+        for n, r in enumerate(remedies, 1)
+    ]
+    return bars(
+        rows,
+        ["saved per device", "edit", "the array then", "also changes"] if rows else ["", ""],
+        title=f"To {remedies.want}" if title is None else title,
+        notes=[remedies.reason] if remedies.reason else [],
+        alt=remedies.explain(),
+        facts={"kind": "remedies"},
+    )
+
+
+def remedies_text(remedies: Remedies, width: int) -> str:
+    """A numbered paragraph per remedy, or why there is none."""
+    return paragraphs(remedies.explain().splitlines(), width)

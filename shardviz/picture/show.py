@@ -16,6 +16,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.comparison import Comparison
@@ -42,6 +43,7 @@ from shardviz.picture.program import (
     request_text,
 )
 from shardviz.picture.report import (
+    audit_text,
     draw_audit,
     draw_report,
     draw_roofline,
@@ -49,9 +51,11 @@ from shardviz.picture.report import (
     roofline_text,
 )
 from shardviz.picture.rules import (
+    draw_remedies,
     draw_resolution,
     draw_rules,
     draw_spec,
+    remedies_text,
     resolution_text,
     rules_text,
     spec_text,
@@ -93,7 +97,7 @@ def _picture_text(picture: Picture, width: int) -> str:
     return paragraphs([picture.alt], width)
 
 
-def _explained(value: Audit | Effects | Observed, width: int) -> str:
+def _explained(value: Effects | Observed, width: int) -> str:
     return paragraphs([value.explain()], width)
 
 
@@ -107,8 +111,9 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     ArraySpec: (draw_array_spec, array_spec_text),
     Rules: (draw_rules, rules_text),
     Resolution: (draw_resolution, resolution_text),
+    Remedies: (draw_remedies, remedies_text),
     Request: (draw_request, request_text),
-    Audit: (draw_audit, _explained),
+    Audit: (draw_audit, audit_text),
     MeshContext: (draw_mesh_context, mesh_context_text),
     Effects: (draw_effects, _explained),
     Observed: (draw_observed, _explained),

@@ -12,9 +12,9 @@ from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, listed, plural
-from shardviz.core.layout.audit import RuleUse, rule_summary
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
-from shardviz.core.layout.resolution import Request, explain_decision
+from shardviz.core.layout.resolution import Request
+from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
@@ -179,7 +179,7 @@ def _why(request: Request, dim: int) -> str:
         return f"dim {dim} {said}, as the PartitionSpec says."
     if request.resolution is None:
         return f"dim {dim} is not split: there are no logical names or no rules."
-    return explain_decision(request.resolution, request.resolution.decisions[dim])
+    return request.resolution.explain_dimension(dim)
 
 
 def rules_view(session: Session) -> dict[str, Any]:

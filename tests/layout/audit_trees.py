@@ -25,6 +25,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from tests.layout import audit_models as models
 
 RULES = [("embed", "data"), ("mlp", "model"), ("vocab", None)]
 
@@ -41,7 +42,10 @@ class Kind(NamedTuple):
         each: what each of its arrays takes on a device that holds it, in bytes; sorted.
         bytes: what all take on the device that holds most, in bytes; the sum of `each` by default.
         unknown: how many more arrays there are, of which nothing says how they are split.
-        program: whether `sv.program` takes the tree as an argument, and is compared as well.
+        argument: what a program takes in place of a tree that jax sees no arrays in; the tree
+            itself where it is None.
+        specs: the path of an array to its PartitionSpec as the library says it.
+        partners: the path of an optimizer's array to that of its parameter.
     """
 
     tree: Any
@@ -50,7 +54,9 @@ class Kind(NamedTuple):
     unknown: int = 0
     rules: Any = ()
     options: dict[str, Any] = {}
-    program: bool = True
+    argument: Any = None
+    specs: Any = None
+    partners: Any = None
 
 
 def put(tree: Any, spec: Callable[[Any], P] | None = None) -> Any:
@@ -93,6 +99,10 @@ def named(specs: Any) -> Any:
     )
 
 
+def with_sharding(array: Any, sharding: Any) -> Any:
+    return jax.ShapeDtypeStruct(array.shape, array.dtype, sharding=sharding)
+
+
 # linen
 
 
@@ -129,7 +139,7 @@ def linen_boxes_on_one_device() -> Kind:
 def linen_bound() -> Kind:
     model = dense()
     bound = model.bind(put(model.init(jax.random.key(0), jnp.ones((2, 8)))))
-    return live(bound, jax.tree.leaves(bound.variables), program=False)
+    return live(bound, jax.tree.leaves(bound.variables), argument=bound.variables)
 
 
 def linen_mesh_axes() -> Kind:
@@ -201,7 +211,7 @@ def nnx_optimizer_live() -> Kind:
         model = net()()
         optimizer = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
     state = nnx.state(optimizer)
-    return live(optimizer, jax.tree.leaves(state), program=False)
+    return live(optimizer, jax.tree.leaves(state))
 
 
 def nnx_state_abstract() -> Kind:
@@ -258,14 +268,14 @@ class Block:
 
 def equinox_live() -> Kind:
     model = put(Block())
-    return live(model, [a for a in jax.tree.leaves(model) if is_array(a)], program=False)
+    return live(model, [a for a in jax.tree.leaves(model) if is_array(a)])
 
 
 def equinox_abstract() -> Kind:
     eqx = importlib.import_module("equinox")
     model = eqx.filter_eval_shape(Block)
     shapes = [a for a in jax.tree.leaves(model) if isinstance(a, jax.ShapeDtypeStruct)]
-    return Kind(model, [], 0, len(shapes), program=False)
+    return Kind(model, [], 0, len(shapes))
 
 
 def equinox_with_names() -> Kind:
@@ -278,7 +288,9 @@ def equinox_with_names() -> Kind:
         return P("data", "model") if path.endswith("weight") else P()
 
     wanted = sharded_bytes(shapes, named(specs))
-    return Kind(model, wanted, options={"names": names}, program=False)
+    split = iter(named(specs))
+    argument = jax.tree.map(lambda a: with_sharding(a, next(split)) if a in shapes else a, model)
+    return Kind(model, wanted, options={"names": names}, argument=argument)
 
 
 def haliax_linear() -> tuple[Any, Any]:
@@ -291,7 +303,7 @@ def haliax_live() -> Kind:
     hax, make = haliax_linear()
     with jax.set_mesh(mesh()):
         model = hax.shard(make(), dict(RULES))
-    return live(model, [a for a in jax.tree.leaves(model) if is_array(a)], program=False)
+    return live(model, [a for a in jax.tree.leaves(model) if is_array(a)])
 
 
 def haliax_abstract() -> Kind:
@@ -301,7 +313,7 @@ def haliax_abstract() -> Kind:
     boxes = [a for a in jax.tree.leaves(model, is_leaf=is_named) if is_named(a)]
     specs = [hax.partitioning.pspec_for_axis(a.axes, dict(RULES)) for a in boxes]
     wanted = sharded_bytes([a.array for a in boxes], named(specs))
-    return Kind(model, wanted, rules=RULES, program=False)
+    return Kind(model, wanted, rules=RULES)
 
 
 def is_named(node: Any) -> bool:
@@ -330,7 +342,12 @@ def penzai_abstract() -> Kind:
 
 def penzai_model() -> Kind:
     model, arrays, shardings = penzai_arrays()
-    return Kind(model, sharded_bytes(arrays, shardings), rules=RULES, program=False)
+    return Kind(
+        model,
+        sharded_bytes(arrays, shardings),
+        rules=RULES,
+        argument=jax.eval_shape(lambda: arrays),
+    )
 
 
 # Keras
@@ -355,13 +372,14 @@ def keras_model(distributed: bool) -> Any:
 def keras_live() -> Kind:
     model, _ = keras_model(True)
     assert sv.mesh(model.variables[0]._layout.device_mesh) == sv.mesh(mesh())
-    return live(model, [v.value for v in model.variables], program=False)
+    values = [v.value for v in model.variables]
+    return live(model, values, argument=values)
 
 
 def keras_optimizer() -> Kind:
     model, _ = keras_model(True)
     variables = model.optimizer.variables
-    return live(variables, [v.value for v in variables], program=False)
+    return live(variables, [v.value for v in variables])
 
 
 def keras_layout_map() -> Kind:
@@ -370,7 +388,9 @@ def keras_layout_map() -> Kind:
     specs = [P(*layouts[v.path].axes) for v in model.trainable_variables]
     shapes = {v.path: jax.ShapeDtypeStruct(v.shape, v.dtype) for v in model.trainable_variables}
     wanted = sharded_bytes(values, named(specs))
-    return Kind(shapes, wanted, options={"names": lambda path, _: layouts[path]}, program=False)
+    argument = [with_sharding(a, s) for a, s in zip(shapes.values(), named(specs), strict=True)]
+    options = {"names": lambda path, _: layouts[path]}
+    return Kind(shapes, wanted, options=options, argument=argument)
 
 
 # optax, orbax, and no library at all
@@ -402,7 +422,7 @@ def orbax_metadata() -> Kind:
     ocp, tree, folder = saved()
     with ocp.StandardCheckpointer() as reader:
         found = reader.metadata(folder)
-    return live(found, jax.tree.leaves(tree), program=False)
+    return live(found, jax.tree.leaves(tree), argument=tree)
 
 
 def orbax_restored() -> Kind:
@@ -443,7 +463,45 @@ def on_the_host() -> Kind:
     return Kind(jax.tree.map(np.asarray, plain()), [], 0, 3)
 
 
+# real models
+
+
+def model_state(optimizer: str, scanned: bool = False, experts: int = 0) -> Callable[[], Kind]:
+    """A train state of linen: its transformer, or a mixture of experts."""
+
+    def kind() -> Kind:
+        importlib.import_module("optax.contrib")
+        made = models.OPTIMIZERS[optimizer]
+        state, specs, partners = models.linen_state(mesh(), made, scanned, experts)
+        leaves = models.by_path(state, models.is_box)
+        shapes = [getattr(leaf, "value", leaf) for leaf in leaves.values()]
+        wanted = sharded_bytes(shapes, named(list(specs.values())))
+        return Kind(state, wanted, rules=models.RULES, specs=specs, partners=partners)
+
+    return kind
+
+
+def nnx_model() -> Kind:
+    state, specs, partners = models.nnx_transformer(mesh())
+    shapes = models.by_path(state, lambda v: hasattr(v, "get_metadata"))
+    values = [shapes[path].get_value() for path in specs]
+    wanted = sharded_bytes(values, named(list(specs.values())))
+    return Kind(state, wanted, specs=specs, partners=partners)
+
+
+def keras_model_and_optimizers() -> Kind:
+    parts, specs, partners = models.keras_transformer()
+    values = [v.value for part in parts for v in part.variables]
+    return live(parts, values, specs=specs, partners=partners, argument=values)
+
+
 KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
+    "linen transformer, adamw": ("optax", model_state("adamw")),
+    "linen transformer, scanned, lion in MultiSteps": ("optax", model_state("MultiSteps", True)),
+    "linen mixture of experts, ademamix": ("optax", model_state("ademamix", False, 4)),
+    "linen mixture of experts, scanned, adamw": ("optax", model_state("adamw", True, 4)),
+    "nnx transformer and its optimizer": ("optax", nnx_model),
+    "Keras transformer and two optimizers": ("keras", keras_model_and_optimizers),
     "arrays in a dict": ("jax", dict_live),
     "arrays on one device, on all, of jit": ("jax", other_live),
     "ShapeDtypeStructs with shardings": ("jax", shape_structs),
@@ -494,17 +552,31 @@ def compared(kind: Kind) -> dict[str, Any]:
         "problems": dict(audit.problems),
         "said": "unknown" in audit.explain(),
     }
-    if kind.program:
-        options = {k: v for k, v in kind.options.items() if k == "dialect"}
-        program = sv.program(
-            lambda tree: jnp.zeros(()), kind.tree, mesh=sv.mesh(mesh()), rules=kind.rules or None,
-            **options,
-        )  # fmt: skip
-        said = [r for r in audit.rows if r.spec is not None]
-        asked = [r for r in program.requests if r.array.spec or r.array.logical]
-        extra = counted(said) - counted(program.requests), counted(asked) - counted(said)
-        found["program"] = str(extra) if any(extra) else ""
+    if kind.specs is not None:
+        ours = {row.path: row.spec and row.spec.to_jax() for row in audit.rows}
+        wanted = {path: same_length(spec, ours.get(path)) for path, spec in kind.specs.items()}
+        found["specs"] = str({p: (s, ours.get(p)) for p, s in wanted.items() if ours.get(p) != s})
+    if kind.partners is not None:
+        paired = {row.path: row.partner for row in audit.rows if row.partner}
+        found["partners"] = str(dict(paired.items() ^ kind.partners.items()))
+    options = {k: v for k, v in kind.options.items() if k == "dialect"}
+    program = sv.program(
+        lambda tree: jnp.zeros(()), kind.tree if kind.argument is None else kind.argument,
+        mesh=sv.mesh(mesh()), rules=kind.rules or None, **options,
+    )  # fmt: skip
+    said = [r for r in audit.rows if r.spec is not None]
+    asked = [r for r in program.requests if r.array.spec or r.array.logical]
+    extra = counted(said) - counted(program.requests), counted(asked) - counted(said)
+    found["program"] = str(extra) if any(extra) else ""
+    of_program = sv.audit(program)
+    found["program_audit"] = str(counted(of_program.rows) - counted(program.requests) or "")
     return found
+
+
+def same_length(spec: P, ours: Any) -> P:
+    """A spec with the dimensions that it leaves out, where ours has them: flax drops some."""
+    missing = len(ours or ()) - len(spec)
+    return P(*spec, *[None] * max(0, missing))
 
 
 def counted(rows: Iterable[Any]) -> Counter:

@@ -98,8 +98,8 @@ def test_explain(found):
         found.explain()
         == """\
 8 arrays of 20.9 MiB on data=4, model=2, expert=1 (8 devices) by 8 rules, read as linen: 10 MiB on\
- each device. Largest there: layers/0/wi 2 MiB, layers/0/wo 2 MiB, layers/1/wi 2 MiB, layers/1/wo\
- 2 MiB and big 2 MiB.
+ each device. Largest there: layers/{0..1}/wi 2 × 2 MiB, layers/{0..1}/wo 2 × 2 MiB, big 2 MiB and\
+ norm 2 KiB.
 2 arrays cannot be laid out:
   emb: Dimension 0 is to be split over 'tensor', which is no axis of the mesh (data=4, model=2,\
  expert=1). Known: 'data', 'model' and 'expert'.

@@ -48,10 +48,24 @@ def test_a_program_reads_the_tree_as_the_audit_does(found, kind):
     row = found[kind]
     if "missing" in row:
         pytest.skip(row["missing"])
-    assert row.get("program", "") == ""
+    assert row["program"] == ""
+    assert row["program_audit"] == ""
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_specs_and_pairs_are_those_of_the_library_leaf_by_leaf(found, kind):
+    row = found[kind]
+    if "missing" in row:
+        pytest.skip(row["missing"])
+    assert row.get("specs", "{}") == "{}"
+    assert row.get("partners", "{}") == "{}"
 
 
 def test_libraries_of_the_tests_are_tried(found):
     always = [kind for kind, (library, _) in KINDS.items() if library in ("jax", "flax")]
     assert all("missing" not in found[kind] for kind in always)
     assert len(always) >= 15
+
+
+def test_real_models_are_compared_leaf_by_leaf(found):
+    assert sum("specs" in row and "partners" in row for row in found.values()) >= 5

@@ -7,10 +7,10 @@ import random
 import pytest
 
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import RuleUse, rule_summary
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import requests
+from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect, Rules
 from tests.layout.test_rules_equal_flax import random_names, random_table
 

@@ -157,10 +157,17 @@ def test_an_audit_has_the_largest_first_and_a_bar_true_to_length():
 
 
 def test_a_long_audit_is_shortened_and_the_rest_added_up():
-    rows = [W.replace(name=f"w{i}") for i in range(50)]
+    letters = [a + b for a in "abcde" for b in "abcdefghij"]
+    rows = [W.replace(name=name) for name in letters]
     picture = draw(audit(rows, RULES, MESH), limit=10)
     assert len(picture.tiles) == 11
     assert picture.tiles.tooltip(10) == "40 MiB 40 smaller arrays"
+
+
+def test_layers_are_one_bar():
+    rows = [W.replace(name=f"layer_{i}/w") for i in range(50)]
+    picture = draw(audit(rows, RULES, MESH))
+    assert picture.tiles.tooltip(0).startswith("50 × 1 MiB layer_{0..49}/w")
 
 
 def test_a_report_shows_stages_collectives_and_checks():

@@ -106,6 +106,8 @@ VALUES: dict[str, Any] = {
     "no rules": Rules(),
     "resolution": resolve(("embed", "mlp"), RULES, mesh=MESH, shape=(512, 2047)),
     "resolution of a scalar": resolve((), RULES),
+    "remedies": resolve(("embed", "mlp"), RULES, mesh=MESH, shape=(512, 2047)).remedies("split 1"),
+    "no remedies": resolve((), RULES, mesh=MESH, shape=()).remedies("split"),
     "request": request(W, MESH, RULES),
     "broken request": request(BAD, MESH, RULES),
     "request with a spec": request(W.replace(spec="data"), MESH, RULES),

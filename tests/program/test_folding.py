@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shardviz.core.format import fold
 from shardviz.core.program.folding import (
-    fold,
     fold_collectives,
     fold_line,
     fold_values,

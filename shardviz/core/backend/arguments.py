@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,15 +16,16 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, foreign_memory
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_leaf import on_mesh, read_leaf
+from shardviz.core.layout.array_leaf import TreeLeaf, on_mesh, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
-from shardviz.core.layout.array_tree import MAX_DEPTH
+from shardviz.core.layout.array_tree import MAX_DEPTH, ArrayTree, is_optimizer_state, short_name
 from shardviz.core.layout.libraries import LeafMetadata, without_metadata
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.program.program import Program
 
 
 def program_arrays(
@@ -77,6 +78,37 @@ def program_arrays(
         arrays.append((array, box))
     mesh = mesh if mesh is not None else on
     return tuple(_boxed(a, box, mesh, rules, dialect) for a, box in arrays), tree, on
+
+
+def argument_tree(program: Program) -> ArrayTree:
+    """The arrays of a program's arguments by their paths, and which of them an optimizer keeps.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> x = ArraySpec("x", (8,))
+    >>> [leaf.array.name for leaf in argument_tree(Program(abs, (x,), make_mesh(data=4))).leaves]
+    ['x']
+    """
+    kinds = [TreeLeaf(array, described=True) for array in program.arrays]
+    if program.tree is None:
+        paths = [array.name for array in program.arrays]
+        return ArrayTree(paths, paths, kinds)
+    arguments = jax.tree.unflatten(program.tree, program.arrays)
+    names = getattr(program.fn, "names", None) or parameter_names(program.fn, len(arguments))
+    paths = [_slashed(names, path) for path, _, _ in leaves_with_paths(arguments)[0]]
+    kept = jax.tree_util.tree_flatten_with_path(arguments, is_leaf=is_optimizer_state)[0]
+    tops = tuple(f"{_slashed(names, path)}/" for path, value in kept if is_optimizer_state(value))
+    states = frozenset(i for i, path in enumerate(paths) if f"{path}/".startswith(tops))
+    named: dict[str, None] = {}
+    for path in paths:
+        named[unique(short_name(path), named.keys())] = None
+    return ArrayTree(paths, list(named), kinds, states)
+
+
+def _slashed(names: Sequence[str], path: Sequence[Any]) -> str:
+    """A path as audits write it: `state/params/w`."""
+    rest = jax.tree_util.keystr(tuple(path[1:]), simple=True, separator="/")
+    text = f"{names[path[0].idx]}/{rest}" if rest else str(names[path[0].idx])
+    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def check_depth(tree: Any) -> None:
@@ -175,7 +207,7 @@ def path_name(root: str, path: Iterable[Any]) -> str:
     return name if len(name) <= MAX_NAME - 8 else "…" + name[-(MAX_NAME - 9) :].lstrip()
 
 
-def unique(name: str, taken: set[str]) -> str:
+def unique(name: str, taken: Collection[str]) -> str:
     """`name`, or `name_2`, `name_3` … where it is taken.
 
     >>> unique("w", {"w", "w_2"})

@@ -109,14 +109,16 @@ class ArraySpec(Displayed):
         """A copy with some fields changed, checked again."""
         return replace(self, **changes)
 
-    def renamed(self, name: str) -> ArraySpec:
-        """A copy under another name; nothing else is checked again.
+    def renamed(self, name: str, checked: bool = False) -> ArraySpec:
+        """A copy under another name; nothing else is checked again, nor the name if it was.
 
         Raises:
             LayoutError: for a name that no array can have.
         """
         copy = object.__new__(ArraySpec)
-        copy.__dict__.update(self.__dict__, name=check_name(name, "an array", LayoutError))
+        fields = self.__dict__.copy()
+        fields["name"] = name if checked else check_name(name, "an array", LayoutError)
+        object.__setattr__(copy, "__dict__", fields)
         return copy
 
     def __repr__(self) -> str:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from shardviz.core.errors import LayoutError, RuleError, ShardvizError
 from shardviz.core.format import shown
@@ -21,12 +22,15 @@ from shardviz.core.layout.libraries import (
     library_of,
     model_arrays,
     names_of,
+    optimizer_partners,
+    quick_key,
     without_metadata,
 )
-from shardviz.core.layout.parse import MAX_NAME, limited
+from shardviz.core.layout.parse import MAX_NAME, check_name, limited
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 MAX_DEPTH = 64
+LONG_NAME = MAX_NAME - 8  # letters; a number may follow
 MAX_VALUES = 1_000_000
 MAX_STREAMED = 20_000  # rows of an iterator, which may be endless: a list may be longer
 _DIGITS = re.compile(r"\s*[(\[]?\s*[0-9][0-9_,\s x×*)\]]*")
@@ -37,6 +41,32 @@ Children = Callable[[Any], "list[tuple[str, Any]] | None"]
 _TABLE = 0  # a table or a tree: rows are read, and all that is no array is refused
 _FIELDS = 1  # the fields of a class: numbers are scalars; text and functions are none of ours
 _MODULE = 2  # the fields of an equinox module: everything but arrays is none of ours
+
+
+class ArrayTree(NamedTuple):
+    """The arrays of a tree, and which of them an optimizer keeps.
+
+    Attributes:
+        paths: the path of every array, in order.
+        names: the same, each once and no longer than a name may be.
+        kinds: what each array says; those of one signature share it, whatever their names.
+        states: the positions of those in an object of optax or in an optimizer of Keras.
+        known: the position of an array in an optimizer of Keras, to the path of its parameter.
+    """
+
+    paths: list[str]
+    names: list[str]
+    kinds: list[TreeLeaf]
+    states: frozenset[int] = frozenset()
+    known: Mapping[int, str] = MappingProxyType({})
+
+    @property
+    def leaves(self) -> list[TreeLeaf]:
+        """The arrays under their names."""
+        return [
+            leaf if leaf.array.name == name else leaf.renamed(name)
+            for name, leaf in zip(self.names, self.kinds, strict=True)
+        ]
 
 
 def read_arrays(
@@ -59,23 +89,44 @@ def read_arrays(
     >>> [f.array for f in read_arrays({"mlp": {"wi": ((512, 2048), "embed mlp")}})]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
     """
+    return read_tree(tree, names, children).leaves
+
+
+def read_tree(tree: Any, names: Names | None = None, children: Children | None = None) -> ArrayTree:
+    """What `read_arrays` reads, and what is known of the containers they stand in.
+
+    Raises:
+        LayoutError: as `read_arrays`.
+
+    >>> read_tree({"w": ((8,), "embed")}).states
+    frozenset()
+    """
     reader = _TreeReader(names, children)
     reader.collect(tree, "", 0, _TABLE)
-    if reader.number is not None and all(leaf.array.shape == () for leaf in reader.found):
+    if reader.number is not None and all(leaf.array.shape == () for leaf in reader.kinds):
         raise LayoutError(_no_array(*reader.number))
-    return reader.found
+    for name in reader.named:
+        check_name(name, "an array", LayoutError)
+    states = frozenset(i for begin, end in reader.states for i in range(begin, end))
+    return ArrayTree(reader.paths, reader.named, reader.kinds, states, reader.known)
 
 
 class _TreeReader:
     """Collects the arrays of one tree."""
 
     def __init__(self, names: Names | None, children: Children | None) -> None:
-        self.found: list[TreeLeaf] = []
+        self.paths: list[str] = []
+        self.named: list[str] = []
+        self.kinds: list[TreeLeaf] = []
         self.number: tuple[Any, str] | None = None  # the first number in a mapping, and its path
+        self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
+        self.known: dict[int, str] = {}
         self._names, self._children = names, children
-        self._seen: dict[str, int] = {}
+        self._seen: dict[str, int] = {}  # of the names that are there more than once
+        self._taken: set[str] = set()
         # One checked leaf per signature: large models have many arrays and few signatures.
         self._checked: dict[Any, TreeLeaf] = {}
+        self._read: dict[Any, TreeLeaf] = {}
         self._values = 0
 
     def collect(self, value: Any, path: str, depth: int, inside: int) -> None:
@@ -88,16 +139,32 @@ class _TreeReader:
             )
         if value is None:
             return
+        key = quick_key(value) if self._names is None else None
+        if key is not None and key in self._read:
+            self._keep(self._read[key], path or "array")
+            return
+        begin = len(self.kinds)
+        self._collect(value, path, depth, inside)
+        if key is not None and len(self.kinds) == begin + 1:
+            self._read[key] = self.kinds[-1]
+
+    def _collect(self, value: Any, path: str, depth: int, inside: int) -> None:
         if isinstance(value, ArraySpec):
             self._keep(
                 TreeLeaf(value, described=True), f"{path}/{value.name}" if path else value.name
             )
+        elif isinstance(value, TreeLeaf):
+            self._keep(value, path or value.array.name)
         elif isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
             self._collect_sequence(value, path, depth, inside)
         elif self._read_leaf(value, path, depth, inside):
             return
         elif (model := self._model(value, path)) is not None:
+            begin = len(self.kinds)
             self.collect(model, path, depth + 1, inside)
+            if (partners := optimizer_partners(value)) is not None:
+                self.states.append((begin, len(self.kinds)))
+                self.known.update((begin + n, p) for n, p in enumerate(partners) if p is not None)
         elif isinstance(value, Mapping):
             for key, inner in _items(value):
                 if inside == _TABLE and isinstance(inner, _SCALARS):
@@ -130,8 +197,11 @@ class _TreeReader:
         within = max(inside, _MODULE if library_of(type(value)) == "equinox" else _FIELDS)
         found = self._fields(value)
         if found is not None:
+            begin = len(self.kinds)
             for name, inner in found:
                 self.collect(inner, _joined(path, name) if name else path, depth + 1, within)
+            if is_optimizer_state(value):
+                self.states.append((begin, len(self.kinds)))
         elif isinstance(value, Iterator):
             rows = limited(value, MAX_STREAMED, "The rows of an iterator", LayoutError)
             self.collect(rows, path, depth, inside)
@@ -152,7 +222,10 @@ class _TreeReader:
         box = without_metadata(value)
         if box is not None:
             inner, path = box.value, box.path or path
-            if without_metadata(inner) is None and not is_array(inner):
+            if isinstance(inner, TreeLeaf):  # of an argument of a program
+                self._keep(inner, path)
+                return True
+            if not is_array(inner) and without_metadata(inner) is None:
                 self.collect(inner, path, depth + 1, inside)
                 return True
             self._array(path, inner, box)
@@ -166,8 +239,8 @@ class _TreeReader:
         return False
 
     def _array(self, path: str, value: Any, box: LeafMetadata | None) -> None:
-        name = _short(path or "array")
-        self._keep(read_leaf(name, value, box, self._names), name)
+        path = path or "array"
+        self._keep(read_leaf(short_name(path), value, box, self._names), path)
 
     def _scalar(self, value: Any, path: str) -> None:
         self._keep(
@@ -200,16 +273,25 @@ class _TreeReader:
         self._keep(first, name)
 
     def _keep(self, leaf: TreeLeaf, name: str) -> None:
-        name = _short(name)
-        count = self._seen[name] = self._seen.get(name, 0) + 1
-        if count > 1:
+        self.paths.append(name)
+        if len(name) > LONG_NAME:
+            name = short_name(name)
+        if name in self._taken:
+            count = self._seen[name] = self._seen.get(name, 1) + 1
             name = f"{name} ({count})"
-        self.found.append(leaf if leaf.array.name == name else leaf.renamed(name))
+        else:
+            self._taken.add(name)
+        self.named.append(name)
+        self.kinds.append(leaf)
 
 
-def _short(name: str) -> str:
-    """The end of a long path, which says more than its beginning."""
-    return name if len(name) <= MAX_NAME - 8 else "…" + name[9 - MAX_NAME :]
+def short_name(name: str) -> str:
+    """The end of a long path, which says more than its beginning.
+
+    >>> short_name("params/w")
+    'params/w'
+    """
+    return name if len(name) <= LONG_NAME else "…" + name[1 - LONG_NAME :]
 
 
 def _none_of_ours(value: Any, inside: int) -> bool:
@@ -268,6 +350,12 @@ def _items(mapping: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
 def _joined(path: str, key: Any) -> str:
     part = key if isinstance(key, str) else str(key) if type(key) is int else shown(key)
     return f"{path}/{part}" if path else part
+
+
+def is_optimizer_state(value: Any) -> bool:
+    """Whether it is an object of optax; `LookaheadParams` and the like hold parameters."""
+    kind = type(value)
+    return library_of(kind) == "optax" and not kind.__name__.endswith("Params")
 
 
 def _fields(value: Any) -> Iterable[str] | None:

@@ -6,248 +6,37 @@ rules decide nothing.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError
-from shardviz.core.format import bytes_text, joined, listed, nearest, plural, shown
+from shardviz.core.format import Fold, bytes_text, fold, joined, plural, shown
 from shardviz.core.layout.array_leaf import Names, TreeLeaf, on_mesh
-from shardviz.core.layout.array_tree import Children, read_arrays
+from shardviz.core.layout.array_tree import ArrayTree, Children, read_tree
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.libraries import mesh_of
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.resolution import Request, Resolution, request
-from shardviz.core.layout.rules import Dialect, Rule, Rules
-from shardviz.core.layout.verdicts import BROKEN, Outcome
-
-
-@dataclass(frozen=True)
-class RuleUse:
-    """What one rule did.
-
-    Attributes:
-        index: its position in the table, counted from 0.
-        rule: the rule.
-        decides: the arrays in which it decides how a dimension is split.
-        leaves_unsplit: the arrays in which it ends the search and leaves a dimension unsplit.
-        lost: the arrays in which other dimensions use its axes, each with a sentence.
-        unreached: the arrays in which another rule had decided the dimension before.
-        broken: the arrays in which it decides and that cannot be laid out so, each with a sentence.
-        never: where it decides nothing anywhere, one sentence on why; else None.
-        absent: whether it never fires because no array has a dimension of its name.
-
-    >>> RuleUse(0, Rule("batch", ("data",)), decides=("x",)).never is None
-    True
-    """
-
-    index: int
-    rule: Rule
-    decides: tuple[str, ...] = ()
-    leaves_unsplit: tuple[str, ...] = ()
-    lost: tuple[tuple[str, str], ...] = ()
-    unreached: tuple[str, ...] = ()
-    broken: tuple[tuple[str, str], ...] = ()
-    never: str | None = None
-    absent: bool = False
-
-
-def rule_summary(requests: Iterable[Request], rules: Rules) -> tuple[RuleUse, ...]:
-    """One RuleUse per rule, in table order; arrays with a spec of their own do not count.
-
-    >>> from shardviz.core.layout.array_spec import ArraySpec
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.resolution import request
-    >>> table = Rules.of(("mlp", "model"), ("embed", "model"), ("embed", None), ("embed", "data"))
-    >>> found = request(ArraySpec("w", (8, 4), "embed mlp"), make_mesh(data=4, model=2), table)
-    >>> uses = rule_summary([found], table)
-    >>> uses[0].decides, uses[2].leaves_unsplit, uses[1].lost[0][1]
-    (('w',), ('w',), "'model' goes to 'mlp' through rule 1")
-    >>> uses[3].never
-    "never fires: rule 3 ends every search for 'embed' first"
-    """
-    found = _Uses(tuple(requests), rules)
-    return tuple(found.use(index, rule) for index, rule in enumerate(rules))
-
-
-@dataclass
-class _Tally:
-    """A RuleUse under construction. `owners` counts the (axis, name, rule) that it lost to."""
-
-    decides: list[str] = field(default_factory=list)
-    leaves_unsplit: list[str] = field(default_factory=list)
-    lost: list[tuple[str, str]] = field(default_factory=list)
-    unreached: list[str] = field(default_factory=list)
-    broken: list[tuple[str, str]] = field(default_factory=list)
-    owners: Counter[tuple[str, str, int]] = field(default_factory=Counter)
-    by_rules: set[int] = field(default_factory=set)
-
-
-class _Event(NamedTuple):
-    """What one rule did in all arrays that share a Resolution."""
-
-    rule: int
-    kind: str  # the field of _Tally it goes to
-    sentence: str = ""
-    owners: tuple[tuple[str, str, int], ...] = ()
-    by_rule: int | None = None
-
-
-class _Uses:
-    """Collects over all requests; arrays that share a Resolution share their events."""
-
-    def __init__(self, requests: tuple[Request, ...], rules: Rules):
-        self.rules = rules
-        self.tallies = [_Tally() for _ in rules]
-        self.named: set[str] = set()  # logical names of arrays that rules decide
-        self.overridden: set[str] = set()  # those of arrays with a spec of their own
-        self.unresolved: set[str] = set()
-        events: dict[int, list[_Event]] = {}
-        for one in requests:
-            names = {n for n in one.array.logical or () if isinstance(n, str)}
-            if one.spec_wins:
-                self.overridden |= names
-            elif one.resolution is None:
-                self.unresolved |= names
-            else:
-                key = id(one.resolution)
-                if key not in events:
-                    events[key] = list(_events(one.resolution))
-                    self.named |= names
-                self._tally(one.array.name, events[key])
-        self.everywhere = self.named | self.overridden | self.unresolved
-        self.nnx = any(r.resolution and r.resolution.dialect is Dialect.NNX for r in requests)
-
-    def _tally(self, array: str, events: Sequence[_Event]) -> None:
-        for rule, kind, sentence, owners, by_rule in events:
-            tally = self.tallies[rule]
-            entries = getattr(tally, kind)
-            entry = (array, sentence) if kind in ("lost", "broken") else array
-            if not entries or entries[-1] != entry:  # nnx lets one name occur twice in an array
-                entries.append(entry)
-            tally.owners.update(owners)
-            if by_rule is not None:
-                tally.by_rules.add(by_rule)
-
-    def use(self, index: int, rule: Rule) -> RuleUse:
-        """The RuleUse of one rule."""
-        tally = self.tallies[index]
-        idle = not (tally.decides or tally.leaves_unsplit or tally.broken)
-        return RuleUse(
-            index,
-            rule,
-            tuple(tally.decides),
-            tuple(tally.leaves_unsplit),
-            tuple(tally.lost),
-            tuple(tally.unreached),
-            tuple(tally.broken),
-            f"never fires: {self._why_never(index, rule, tally)}" if idle else None,
-            idle and rule.logical not in self.everywhere,
-        )
-
-    def _why_never(self, index: int, rule: Rule, tally: _Tally) -> str:
-        name = shown(rule.logical)
-        if rule.logical not in self.named:
-            return self._why_absent(rule, name)
-        before = None if self.nnx else self._preempting(index, rule)
-        if before is not None:
-            ends = not self.rules[before].axes
-            return f"rule {before + 1} " + (
-                f"ends every search for {name} first"
-                if ends
-                else f"({self.rules[before]}) takes every {name} that this one could"
-            )
-        if not tally.lost:
-            numbers = listed(sorted(r + 1 for r in tally.by_rules))
-            word = "rule" if len(tally.by_rules) == 1 else "rules"
-            does = ("replaces" if len(tally.by_rules) == 1 else "replace") if self.nnx else (
-                "decides" if len(tally.by_rules) == 1 else "decide")  # fmt: skip
-            what = "it: nnx takes the last of a name" if self.nnx else f"every {name} first"
-            return f"{word} {numbers} {does} {what}"
-        takers = _takers(o for o, _ in tally.owners.most_common(4))
-        lost = "it loses " + joined(
-            f"{listed(axes)} to {shown(owner)} (rule {through + 1})"
-            for (owner, through), axes in takers.items()
-        )
-        if not tally.unreached:
-            return f"{lost} in every array" if len(tally.lost) > 1 else lost
-        return (
-            f"{lost} in {plural(len(tally.lost), 'array')}, and other rules decide first in"
-            f" {len(tally.unreached):,}"
-        )
-
-    def _why_absent(self, rule: Rule, name: str) -> str:
-        if rule.logical in self.overridden:
-            return f"each array with {name} has a PartitionSpec of its own, which wins"
-        if rule.logical in self.unresolved:
-            return f"the names of the arrays with {name} cannot be resolved"
-        # An unused rule beside a name that no rule knows is most likely a typo.
-        close = nearest(rule.logical, (n for n in self.named if n not in self.rules.by_name))
-        hint = f"; an array has {shown(close)}" if close else ""
-        return f"no array has a dimension {name}{hint}"
-
-    def _preempting(self, index: int, rule: Rule) -> int | None:
-        """An earlier rule that wins wherever this one could: it needs no other axes."""
-        for before in self.rules.by_name[rule.logical]:
-            if before >= index:
-                return None
-            if set(self.rules[before].axes) <= set(rule.axes):
-                return before
-        return None
-
-
-def _events(resolution: Resolution) -> Iterable[_Event]:
-    """What every rule for these names did, in sentences that are true of each such array."""
-    by_name, nnx = resolution.rules.by_name, resolution.dialect is Dialect.NNX
-    for dim, name in enumerate(resolution.names):
-        if not isinstance(name, str):
-            continue
-        winner = resolution.winners[dim]
-        for index in by_name.get(name, ()):
-            if winner is not None and index != winner and (nnx or winner < index):
-                yield _Event(index, "unreached", by_rule=winner)
-                continue
-            verdict = resolution.verdict(dim, index)
-            if verdict.outcome is Outcome.UNSPLIT:
-                yield _Event(index, "leaves_unsplit")
-            elif verdict.outcome in BROKEN:
-                reason = verdict.reason.removeprefix("decides, but ")
-                yield _Event(index, "broken", f"dimension {dim}: {reason}")
-            elif verdict.decides:
-                yield _Event(index, "decides")
-            else:
-                yield _lost(resolution, index, verdict.taken)
-
-
-def _lost(
-    resolution: Resolution, index: int, taken: tuple[tuple[str, int, int | None], ...]
-) -> _Event:
-    owners = tuple(
-        (axis, str(resolution.names[dim]), through)
-        for axis, dim, through in taken
-        if through is not None
-    )
-    parts = [
-        f"{listed(axes)} {'goes' if len(axes) == 1 else 'go'} to {shown(owner)} through rule"
-        f" {through + 1}"
-        for (owner, through), axes in _takers(owners).items()
-    ]
-    return _Event(index, "lost", joined(parts), owners)
-
-
-def _takers(
-    owners: Iterable[tuple[str, str, int]],
-) -> dict[tuple[str, int], list[str]]:
-    """Which axes go where: from (logical name, rule) to axes."""
-    takers: dict[tuple[str, int], list[str]] = {}
-    for axis, owner, through in owners:
-        takers.setdefault((owner, through), []).append(axis)
-    return takers
-
+from shardviz.core.layout.optimizer_state import (
+    GROUPS,
+    OPTIMIZER,
+    Difference,
+    GroupBytes,
+    difference_lines,
+    differences,
+    group_bytes,
+    may_hold_state,
+    on_fullest_device,
+    pair,
+)
+from shardviz.core.layout.remedy_edits import Arrays
+from shardviz.core.layout.resolution import Request, Requests, collector_paused, request
+from shardviz.core.layout.rule_uses import RuleUse, rule_summary
+from shardviz.core.layout.rules import Dialect, Rules
 
 BIG = 1 << 20  # bytes; smaller arrays may be replicated without mention
 SHOWN = 5
@@ -280,6 +69,8 @@ class Audit(Displayed):
             read by the names of its axes.
         unnamed: the arrays without names beside others in a box of flax, which reads them as not
             split.
+        capacity: the memory of one device of the target, in bytes, or None.
+        target: the target as text, or `""`.
 
     >>> table = Rules.of(("mlp", "model"), ("embed", "data"), ("heads", "model"))
     >>> found = audit({"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 510), "mlp embd")},
@@ -288,22 +79,70 @@ class Audit(Displayed):
     (2613248, [2], (Unmatched(name='embd', nearest='embed', arrays=('wo',)),))
     """
 
-    rows: tuple[Request, ...]
+    rows: Sequence[Request]
     mesh: MeshSpec
     rules: Rules
     dialect: Dialect
     elsewhere: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
+    capacity: int | None = None
+    target: str = ""
+
+    def __post_init__(self) -> None:
+        # For remedies, which look at the other arrays; rows that are made later have it, too.
+        rows = self.rows
+        for row in [k for k, _ in rows.kinds] if isinstance(rows, Requests) else rows:
+            object.__setattr__(row, "audit", self)
+
+    @cached_property
+    def arrays(self) -> Arrays:
+        """The arrays that the rules split, by their names; for remedies."""
+        return Arrays(self.rows)
 
     @cached_property
     def bytes_per_device(self) -> int:
         """What all arrays that lay out take on the device that holds most of them, in bytes."""
-        alone: Counter[int] = Counter()
-        for row in self.off_mesh:
-            assert row.layout is not None
-            alone.update(dict.fromkeys(row.layout.device_ids, row.layout.bytes_per_device))
-        split = sum(_bytes_per_device(r) for r in self._laid_out if r.spec is not None)
-        return split + max(alone.values(), default=0)
+        return on_fullest_device(self.rows)
+
+    @cached_property
+    def groups(self) -> tuple[GroupBytes, ...]:
+        """What each group of arrays takes, those that there are: parameters first."""
+        return tuple(
+            group_bytes(name, rows)
+            for name in GROUPS
+            if (rows := [r for r in self.rows if r.group == name])
+        )
+
+    @cached_property
+    def total(self) -> GroupBytes:
+        """What all arrays take."""
+        return group_bytes("total", self.rows)
+
+    @cached_property
+    def fits(self) -> bool | None:
+        """Whether the arrays fit in the memory of the target; None where no target was given."""
+        return None if self.capacity is None else self.bytes_per_device <= self.capacity
+
+    @cached_property
+    def differences(self) -> tuple[Difference, ...]:
+        """How arrays of the optimizer are held otherwise than their parameters."""
+        return differences(self.rows)
+
+    @cached_property
+    def unpaired(self) -> tuple[Request, ...]:
+        """The arrays of the optimizer that belong to no parameter; scalars are left out."""
+        return tuple(r for r in self.rows if r.group == OPTIMIZER and r.partner is None and r.shape)
+
+    @cached_property
+    def folds(self) -> tuple[Fold[Request], ...]:
+        """The rows, those that differ only in the number of their layer as one; in order."""
+        return tuple(fold(self.rows, lambda r: r.path, _alike))
+
+    @cached_property
+    def largest_folds(self) -> tuple[Fold[Request], ...]:
+        """Those of the rows that lay out, those that take most on each device first."""
+        laid_out = [f for f in self.folds if f.items[0].layout is not None]
+        return tuple(sorted(laid_out, key=_fold_bytes, reverse=True))
 
     @cached_property
     def unknown(self) -> tuple[Request, ...]:
@@ -374,9 +213,12 @@ class Audit(Displayed):
         """All findings, one paragraph each."""
         parts = [
             _explain_sizes(self),
+            _explain_capacity(self),
             _explain_unknown(self),
             _explain_problems(self),
             _explain_unmatched(self),
+            _explain_differences(self),
+            _explain_groups(self),
             _explain_replicated(self),
             _explain_rules(self),
         ]
@@ -399,18 +241,23 @@ def audit(
     dialect: Any = Dialect.LINEN,
     names: Names | None = None,
     children: Children | None = None,
+    capacity: int | None = None,
+    target: str = "",
 ) -> Audit:
     """Resolves and lays out every array of a table, a tree or a model with one rule table.
 
     What fails for an array becomes its row's `problem` and is never raised.
 
     Args:
-        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models.
+        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models; or an
+            ArrayTree.
         rules: the table, or what `Rules.of` takes.
         mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is none.
         dialect: who reads the table.
         names: called as `names(path, array)` for arrays that say nothing themselves.
         children: the named children of a container that is registered with jax, or None.
+        capacity: the memory of one device of the target, in bytes.
+        target: the target as text.
 
     Raises:
         ShardvizError: for a tree, table, mesh or dialect that cannot be read.
@@ -422,23 +269,62 @@ def audit(
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if names is not None and not callable(names):
         raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
-    found = read_arrays(tree_or_table, names, children)
+    with collector_paused():
+        tree = tree_or_table
+        if not isinstance(tree, ArrayTree):
+            tree = read_tree(tree_or_table, names, children)
+        return _audited(tree, table, mesh, reader, capacity, target)
+
+
+def _audited(
+    tree: ArrayTree,
+    table: Rules,
+    mesh: Any,
+    reader: Dialect,
+    capacity: int | None,
+    target: str,
+) -> Audit:
+    """The Audit of arrays that are read."""
+    kinds = dict(zip(map(id, tree.kinds), tree.kinds, strict=True))  # some dozens, mostly
+    found = kinds.values()
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
     grid = _mesh(mesh, own.values())
     moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
-    elsewhere = [leaf for leaf in found if id(leaf.mesh) in moved and leaf.array.spec is not None]
-    bare = [leaf for leaf in found if not leaf.known and leaf.array.rank]
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
     boxed = any(leaf.defaults for leaf in found)
-    rows = _rows(found, grid, table, reader, boxed)
+    other = {k for k, f in kinds.items() if id(f.mesh) in moved and f.array.spec is not None}
+    bare = {k for k, f in kinds.items() if boxed and not f.known and f.array.rank}
+    memo: dict[Any, Request] = {}
+    made = {k: _kind(leaf, grid, table, reader, boxed, memo) for k, leaf in kinds.items()}
     return Audit(
-        tuple(rows),
+        _paired([made[id(leaf)] for leaf in tree.kinds], tree),
         grid,
         table,
         reader,
-        tuple(leaf.array.name for leaf in elsewhere),
-        tuple(leaf.array.name for leaf in bare) if boxed else (),
+        _named(tree, other),
+        _named(tree, bare),
+        capacity,
+        target,
     )
+
+
+def _paired(kinds: list[Request], tree: ArrayTree) -> Sequence[Request]:
+    """The rows, each with its group and the parameter that it belongs to."""
+    at = {path: n for n, path in enumerate(tree.paths)} if tree.known else {}
+    known = {n: at[path] for n, path in tree.known.items() if path in at}
+    if not may_hold_state(tree.paths) and not tree.states and not known:
+        return Requests(tree.names, kinds)
+    found = pair(tree.paths, [kind.shape for kind in kinds], tree.states, known)
+    partners = [None if at is None else tree.names[at] for at in found.partners]
+    return Requests(tree.names, kinds, found.groups, partners)
+
+
+def _named(tree: ArrayTree, kinds: set[int]) -> tuple[str, ...]:
+    """The names of the arrays of some kinds, by the ids of these."""
+    if not kinds:
+        return ()
+    both = zip(tree.names, tree.kinds, strict=True)
+    return tuple(name for name, leaf in both if id(leaf) in kinds)
 
 
 def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
@@ -454,32 +340,54 @@ def _mesh(given: Any, own: Iterable[MeshSpec | None]) -> MeshSpec:
     return found
 
 
-def _rows(
-    found: Iterable[TreeLeaf], mesh: MeshSpec, rules: Rules, dialect: Dialect, boxed: bool
-) -> Iterable[Request]:
-    """One Request per array; arrays of one signature share their Resolution and Layout.
+def _kind(
+    leaf: TreeLeaf,
+    mesh: MeshSpec,
+    rules: Rules,
+    dialect: Dialect,
+    boxed: bool,
+    memo: dict[Any, Request],
+) -> Request:
+    """The Request of an array, under any name; arrays of one signature share their Layout.
 
     Args:
         boxed: whether arrays that say nothing are read as not split.
     """
-    memo: dict[Any, Request] = {}
-    for leaf in found:
-        if leaf.problem is not None:
-            yield Request(leaf.array, None, None, None, leaf.problem)
-            continue
-        array = on_mesh(leaf, mesh, rules, dialect)
-        if not (leaf.known or boxed or mesh.size == 1):
-            whole = leaf.layout is not None and _covers(leaf.layout, mesh)
-            if not whole and (leaf.layout is not None or array.rank):
-                yield Request(array, None, None, leaf.layout, None)
-                continue
-        key = (array.shape, array.logical, array.dtype, array.spec)
-        first = memo.get(key)
-        if first is None:
-            first = memo[key] = request(array, mesh, rules, dialect)
-            yield first
-        else:
-            yield Request(array, first.resolution, first.spec, first.layout, first.problem)
+    if leaf.problem is not None:
+        return Request(leaf.array, None, None, None, leaf.problem)
+    array = on_mesh(leaf, mesh, rules, dialect)
+    if not (leaf.known or boxed or mesh.size == 1):
+        whole = leaf.layout is not None and _covers(leaf.layout, mesh)
+        if not whole and (leaf.layout is not None or array.rank):
+            return Request(array, None, None, leaf.layout, None)
+    key = (array.shape, array.logical, array.dtype, array.spec)
+    if key not in memo:
+        memo[key] = request(array, mesh, rules, dialect)
+    first = memo[key]
+    return Request(array, first.resolution, first.spec, first.layout, first.problem)
+
+
+def fold_bytes(one: Fold[Request]) -> str:
+    """What alike arrays take on each device: `32 × 2 MiB`.
+
+    >>> rows = [(f"layers/{n}/w", (512, 2048), "embed mlp") for n in range(32)]
+    >>> one, = audit(rows, [("mlp", "model")], "data=4, model=2").folds
+    >>> one.name, fold_bytes(one)
+    ('layers/{0..31}/w', '32 × 2 MiB')
+    """
+    return f"{one.count}{bytes_text(_bytes_per_device(one.items[0]))}"
+
+
+def _fold_bytes(one: Fold[Request]) -> int:
+    return sum(_bytes_per_device(row) for row in one.items)
+
+
+def _alike(row: Request) -> Hashable:
+    kept = row.layout
+    shared = None if kept is None else (kept.shard_shape, kept.num_blocks)
+    partner = None if row.partner is None else re.sub(r"\d+", "#", row.partner)
+    problem = None if row.problem is None else re.sub(r"\d+", "#", row.problem)
+    return (row.shape, row.dtype, row.names, row.spec, shared, row.group, partner, problem)
 
 
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:
@@ -501,8 +409,47 @@ def _explain_sizes(found: Audit) -> str:
         f" ({plural(found.mesh.size, 'device')}) by {plural(len(found.rules), 'rule')}, read as"
         f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
     )
-    top = [f"{r.array.name} {bytes_text(_bytes_per_device(r))}" for r in found.largest[:SHOWN]]
+    top = [f"{f.name} {fold_bytes(f)}" for f in found.largest_folds[:SHOWN]]
     return f"{head} Largest there: {joined(top)}." if len(found.rows) > 1 and top else head
+
+
+def _explain_groups(found: Audit) -> str:
+    if len(found.groups) < 2:
+        return ""
+    lines = [f"  {_group_line(g)}" for g in (*found.groups, found.total)]
+    return "\n".join(["On each device:", *lines])
+
+
+def _group_line(group: GroupBytes) -> str:
+    waste = f", {bytes_text(group.waste)} of it by replication" if group.waste else ""
+    return (
+        f"{group.name} {bytes_text(group.bytes_per_device)} ({plural(group.arrays, 'array')} of"
+        f" {bytes_text(group.bytes)} in all, {group.copies:,.3g} copies"
+        f"{waste})"
+    )
+
+
+def _explain_capacity(found: Audit) -> str:
+    if found.capacity is None:
+        return ""
+    share = found.bytes_per_device / found.capacity
+    verdict = "they fit" if found.fits else "they do not fit"
+    return (
+        f"That is {share:.1%} of the {bytes_text(found.capacity)} of one device of {found.target}:"
+        f" {verdict}{', before activations' * bool(found.fits)}."
+    )
+
+
+def _explain_differences(found: Audit) -> str:
+    lines = [f"  {line}." for line in difference_lines(found.differences)]
+    if found.unpaired:
+        size = bytes_text(sum(r.array.bytes for r in found.unpaired))
+        one = len(found.unpaired) == 1
+        lines.append(
+            f"  {plural(len(found.unpaired), 'array')} of the optimizer ({size}) belong"
+            f"{'s' * one} to no parameter: {_few(r.path for r in found.unpaired)}."
+        )
+    return _first_lines("The optimizer beside its parameters:", lines) if lines else ""
 
 
 def _explain_unknown(found: Audit) -> str:
@@ -560,9 +507,11 @@ def _explain_unmatched(found: Audit) -> str:
 def _explain_replicated(found: Audit) -> str:
     if not found.replicated:
         return ""
-    names = [f"{r.array.name} ({bytes_text(r.array.bytes)})" for r in found.replicated]
-    word = "is" if len(names) == 1 else "are"
-    return f"{plural(len(names), 'large array')} {word} replicated: {_few(names)}."
+    count = len(found.replicated)
+    folds = fold(found.replicated, lambda r: r.path, lambda r: r.array.bytes)
+    names = [f"{f.name} ({f.count}{bytes_text(f.items[0].array.bytes)})" for f in folds]
+    word = "is" if count == 1 else "are"
+    return f"{plural(count, 'large array')} {word} replicated: {joined(names, limit=SHOWN)}."
 
 
 def _explain_rules(found: Audit) -> str:
@@ -588,7 +537,11 @@ def _axes(mesh: MeshSpec) -> str:
 
 
 def _few(names: Iterable[str]) -> str:
-    return joined(names, limit=SHOWN)
+    """Some names, those that differ in the number of their layer as one; the others counted."""
+    folds = fold(names, str)
+    hidden = sum(len(f.items) for f in folds[SHOWN:])
+    more = [f"{hidden:,} more"] if hidden else []
+    return joined([*(f.name for f in folds[:SHOWN]), *more])
 
 
 def _first_lines(head: str, lines: list[str]) -> str:

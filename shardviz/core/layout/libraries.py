@@ -66,7 +66,7 @@ def library_of(kind: type) -> str:
     return ""
 
 
-_LIBRARIES = ("equinox", "flax", "haliax", "keras", "orbax", "penzai")
+_LIBRARIES = ("equinox", "flax", "haliax", "keras", "optax", "orbax", "penzai")
 
 
 def without_metadata(value: Any) -> LeafMetadata | None:
@@ -88,9 +88,9 @@ def without_metadata(value: Any) -> LeafMetadata | None:
 
 
 def _flax_box(value: Any) -> LeafMetadata | None:
-    metadata = attribute(value, "get_metadata")
-    if callable(metadata):  # an nnx Variable
-        found: Any = metadata()
+    is_variable, is_box = _flax_kind(type(value))
+    if is_variable:
+        found: Any = value.get_metadata()
         kept = (found.get(k) for k in ("out_sharding", "sharding_names", "sharding"))
         names = next((k for k in kept if k), None)
         read = attribute(value, "get_value")
@@ -99,12 +99,52 @@ def _flax_box(value: Any) -> LeafMetadata | None:
         mesh = found.get("mesh") if own is None else own
         rules = found.get("sharding_rules") or ()
         return LeafMetadata(array, names_of(names), mesh=mesh, rules=rules, defaults=True)
-    names = attribute(value, "names")
-    if isinstance(names, (tuple, list)) and attribute(value, "unbox") is not None:
+    names = attribute(value, "names") if is_box else None
+    if isinstance(names, (tuple, list)):
         logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
         rules = (attribute(value, "rules") or ()) if logical else ()
         return LeafMetadata(value.value, names_of(names), logical, mesh, None, rules, True)
     return None
+
+
+def quick_key(value: Any) -> Any:
+    """All that is read of an array, or of an array in a box of linen, as a key that can be hashed.
+
+    Reading an array takes ten times as long, and large models have many arrays and few kinds. None
+    for all else, and for arrays of unusual parts.
+    """
+    kind = type(value)
+    known = _quick_kind(kind)
+    if not known:
+        return None
+    try:
+        names = mesh = rules = None
+        if known == 2:
+            names, mesh, rules = value.names, value.mesh, getattr(value, "rules", None)
+            value = value.value
+            if _quick_kind(type(value)) != 1:
+                return None
+        sharding = getattr(value, "sharding", None)
+        key = (names, value.shape, value.dtype, kind, type(value), sharding, mesh, rules)
+        hash(key)
+    except Exception:  # noqa: BLE001  a foreign property may raise anything; it is read with care
+        return None
+    return key
+
+
+@lru_cache(maxsize=4096)
+def _quick_kind(kind: type) -> int:
+    """1 for arrays of jax and numpy and their shapes, 2 for boxes of linen, 0 for all else."""
+    package = (kind.__module__ or "").partition(".")[0]
+    if package in ("jax", "jaxlib", "numpy"):
+        return int(hasattr(kind, "shape") and hasattr(kind, "dtype"))
+    return 2 if package == "flax" and _flax_kind(kind)[1] and not _flax_kind(kind)[0] else 0
+
+
+@lru_cache(maxsize=4096)
+def _flax_kind(kind: type) -> tuple[bool, bool]:
+    """Whether a class is that of an nnx variable, and whether it is a box of linen."""
+    return callable(attribute(kind, "get_metadata")), attribute(kind, "unbox") is not None
 
 
 def _haliax_box(value: Any) -> LeafMetadata | None:
@@ -205,6 +245,25 @@ def _keras_model(value: Any) -> Any:
     return variables
 
 
+def optimizer_partners(value: Any) -> list[str | None] | None:
+    """For each variable of an optimizer of Keras the path of the model's variable that it is for.
+
+    Keras keeps lists with one entry for each variable of the model, in their order. None where
+    `value` is no optimizer of Keras.
+    """
+    models = attribute(value, "_trainable_variables")
+    if library_of(type(value)) != "keras" or not hasattr(value, "apply_gradients"):
+        return None
+    models = list(models or ())
+    found: dict[int, str] = {}
+    for kept in vars(value).values():
+        if not isinstance(kept, (list, tuple)) or len(kept) != len(models):
+            continue
+        for variable, model in zip(kept, models, strict=True):
+            found[id(variable)] = model.path
+    return [found.get(id(variable)) for variable in value.variables]
+
+
 def _orbax_tree(value: Any) -> Any:
     if attribute(value, "directory") is not None:  # of text, which is no array
         return ()
@@ -225,6 +284,8 @@ _MODELS: dict[str, Callable[[Any], Any]] = {
 def names_of(sharding: Any) -> Any:
     """Names, one per dimension, or a Spec where a sharding names mesh axes, or None."""
     if sharding is None or isinstance(sharding, (str, Spec)):
+        return sharding
+    if type(sharding) is tuple and all(n is None or type(n) is str for n in sharding):
         return sharding
     found = named_sharding(sharding)
     if found is not None:

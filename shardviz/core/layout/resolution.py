@@ -10,8 +10,11 @@ The first stage of a program, computed without jax after every edit.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+import contextlib
+import gc
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -23,8 +26,9 @@ from shardviz.core.layout.array_spec import ArraySpec, read_names, read_shape
 from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
+from shardviz.core.layout.remedies import Arrays, Leaf, Remedies, Search
 from shardviz.core.layout.rules import Dialect, Rule, Rules
-from shardviz.core.layout.verdicts import BROKEN, Outcome, Verdict
+from shardviz.core.layout.verdicts import BROKEN, Decision, Outcome, Verdict
 
 MEMO_SIZE = 4096
 
@@ -125,44 +129,6 @@ def _nested(index: int, rule: Rule) -> RuleError:
         f"Rule {index + 1} ({rule}) leads to a tuple in a tuple, which no PartitionSpec can hold."
         " Write the axes in one tuple."
     )
-
-
-@dataclass(frozen=True, repr=False)
-class Decision:
-    """How one dimension is split, and which rule decided it.
-
-    Attributes:
-        dimension: its position in the array.
-        logical: its logical name, or None.
-        axes: the mesh axes that split it; `()` where it is not split.
-        rule: the index of the rule that decided, or None.
-        verdicts: one Verdict per rule, in table order.
-        passed_through: whether an unmatched name was taken for a mesh axis (nnx only).
-
-    >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
-    >>> decision
-    Decision(dimension 1, mlp → model by rule 1)
-    >>> decision.axes, decision.rule, decision.deciding.kind
-    (('model',), 0, 'applied')
-    """
-
-    dimension: int
-    logical: str | None
-    axes: tuple[str, ...]
-    rule: int | None
-    verdicts: tuple[Verdict, ...]
-    passed_through: bool = False
-
-    @property
-    def deciding(self) -> Verdict | None:
-        """The verdict on the rule that decided, or None."""
-        return None if self.rule is None else self.verdicts[self.rule]
-
-    def __repr__(self) -> str:
-        name = "nameless" if self.logical is None else self.logical
-        by = "no rule" if self.rule is None else f"rule {self.rule + 1}"
-        became = f"{name} → {words.target_text(self.axes)}"
-        return f"Decision(dimension {self.dimension}, {became} by {by})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -292,42 +258,72 @@ class Resolution(Displayed):
             if isinstance(n, str) and n not in known
         )
 
+    def remedies(self, want: Any, dtype: str = "float32") -> Remedies:
+        """The smallest edits with which the array is split as wanted; see `shardviz.remedies`.
+
+        Raises:
+            ShardvizError: for a wish that cannot be read.
+
+        >>> resolve("embed mlp", [("mlp", "model"), ("embed", "model")]).remedies("split 0")[0].edit
+        'Move rule 2 (embed → model) before rule 1'
+        """
+        return self._search(dtype).find(want)
+
+    def _search(self, dtype: str = "float32") -> Search:
+        leaf = Leaf(None, self.names, self.shape, dtype)
+        return Search(leaf, self.rules, self.mesh, self.dialect, resolved_spec, Arrays())
+
     def explain(self) -> str:
-        """The explanation of every dimension, one line each."""
+        """The explanation of every dimension, one line each; last, what would split another."""
+        said = self.findings
+        found = first_remedy(self)
+        return said if found is None else f"{said}\n{found}"
+
+    @property
+    def findings(self) -> str:
+        """`explain` without what to change, which takes longer."""
         lines = [f"{self.spec}  ({self.dialect.value} rules, {plural(len(self.rules), 'rule')})"]
-        lines += [explain_decision(self, d) for d in self.decisions]
+        lines += [self.explain_dimension(d) for d in range(len(self.names))]
         said = "\n".join(lines)
         lines += [p for p in self.problems if p.split(": ", 1)[-1] not in said]
         return "\n".join(lines)
+
+    def explain_dimension(self, dimension: int) -> str:
+        """The explanation of one dimension, in one line."""
+        return words.explain_decision(self.decisions[dimension], self._near)
+
+    @property
+    def _near(self) -> dict[int, str | None]:
+        return {d: close for d, _, close in self.unmatched()}
 
     def __repr__(self) -> str:
         names = ", ".join("_" if n is None else str(n) for n in self.names)
         return f"Resolution({names} → {self.spec}, {self.dialect.value})"
 
 
-def explain_decision(resolution: Resolution, decision: Decision) -> str:
-    """One line on one dimension: which rule decided, and which could not apply."""
-    name = decision.logical
-    head = f"dim {decision.dimension} {'(no name)' if name is None else f'“{name}”'}"
-    if is_unconstrained(name):
-        return f"dim {decision.dimension} is left to the compiler."
-    if name is None:
-        return f"{head} is not split: no rule can match a dimension without a name."
-    near = {d: n for d, _, n in resolution.unmatched()}
-    if decision.passed_through:
-        return f"{head} → {name}: no rule is for it, so nnx takes the name for a mesh axis."
-    if decision.dimension in near:
-        close = near[decision.dimension]
-        hint = f" Did you mean “{close}”?" if close else ""
-        return f"{head} is not split: no rule knows “{name}”.{hint}"
-    lost = [v for v in decision.verdicts if v.logical == name and not v.decides]
-    before = [v for v in lost if v.outcome in (Outcome.TAKEN, Outcome.PART_TAKEN)]
-    if decision.deciding is None:
-        return f"{head} is not split: " + " ".join(f"{v}" for v in before)
-    verdict = decision.deciding
-    unsplit = "is left to the compiler" if verdict.free else "is not split"
-    lead = f"{head} → {', '.join(decision.axes)}" if decision.axes else f"{head} {unsplit}"
-    return " ".join([f"{lead}: {verdict}", *(f"Before it, {v}" for v in before)])
+def first_remedy(resolution: Resolution) -> str | None:
+    """One sentence on what to change, where a dimension fails or lost the axes it asked for."""
+    search = resolution._search()
+    for dim in words.disliked(resolution.decisions, resolution._near, resolution.mesh):
+        found = search.find(f"split {dim}", most=1, pairs=False)
+        if found:
+            edit = found[0].edit
+            return f"To split dimension {dim}: {edit[0].lower()}{edit[1:]}."
+    return None
+
+
+def resolved_spec(
+    names: tuple[str | None, ...], rules: Rules, mesh: MeshSpec | None, dialect: Dialect
+) -> Spec:
+    """The spec that names become, without any verdict.
+
+    Raises:
+        RuleError: as `match_rules`.
+    """
+    found = stored_matches(names, rules, dialect) or match_rules(names, rules, dialect)
+    if dialect is Dialect.MAXTEXT and mesh is not None:
+        return without_size_one(found.spec, mesh)
+    return found.spec
 
 
 def resolve(
@@ -393,6 +389,11 @@ class Request(Displayed):
             nothing says how the array is split.
         layout: the Layout, or None where the array cannot be laid out so, or nothing says how.
         problem: the sentence on why not, or None.
+        partner: the path of the parameter that the array is a moment, a gradient or a copy of, or
+            None.
+        group: what it is in a train state: `"parameters"`, `"gradients"`, `"optimizer state"` or
+            `"other"`.
+        audit: the Audit whose row it is, or None.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -405,11 +406,24 @@ class Request(Displayed):
     spec: Spec | None
     layout: Layout | None
     problem: str | None
+    partner: str | None = None
+    group: str = "other"
+    audit: Any = field(default=None, compare=False, repr=False)
 
     @property
     def spec_wins(self) -> bool:
         """Whether the array has a spec of its own, which overrides the rules."""
         return self.array.spec is not None
+
+    def placed(self, name: str, group: str = "other", partner: str | None = None) -> Request:
+        """A copy for an array of the same kind under another name, which was checked, in a group."""
+        # A frozen dataclass makes a Python call for each field; audits make thousands of these.
+        made = object.__new__(Request)
+        parts = self.__dict__.copy()
+        parts["array"] = self.array.renamed(name, checked=True)
+        parts["group"], parts["partner"] = group, partner
+        object.__setattr__(made, "__dict__", parts)
+        return made
 
     @property
     def path(self) -> str:
@@ -440,6 +454,99 @@ class Request(Displayed):
     def replicas(self) -> int | None:
         """How many devices hold each of its shards; None where that is not known."""
         return None if self.layout is None else self.layout.replicas
+
+    def remedies(self, want: Any) -> Remedies:
+        """The smallest edits with which the array is split as wanted; see `shardviz.remedies`.
+
+        Raises:
+            ShardvizError: for a wish that cannot be read.
+        """
+        array, source = self.array, self.audit or self.resolution
+        if self.spec_wins:
+            reason = (
+                f"{self.path} has a PartitionSpec of its own, {self.spec}, which no rule changes."
+            )
+            return Remedies((), str(want), self.path, f"{reason} Change that.")
+        if array.logical is None or source is None:
+            reason = (
+                self.problem if array.logical else "It has no logical names that rules are for."
+            )
+            return Remedies((), str(want), self.path, f"No rule splits {self.path}. {reason}")
+        arrays = Arrays() if self.audit is None else self.audit.arrays
+        leaf = Leaf(self.path, array.logical, array.shape, array.dtype)
+        search = Search(leaf, source.rules, source.mesh, source.dialect, resolved_spec, arrays)
+        return search.find(want)
+
+
+@contextlib.contextmanager
+def collector_paused() -> Iterator[None]:
+    """Without Python's collector of cycles, which takes a third of the time of a large result.
+
+    Plans and audits make thousands of values that stay and hardly any cycle, so every pass of the
+    collector looks through all of them, and through jax's, for nothing.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+class Requests(Sequence[Request]):
+    """The Requests of many arrays, made when they are first looked at.
+
+    Arrays of one signature differ in their names alone, and a large model has thousands of arrays
+    and some dozens of signatures.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> kind = request(ArraySpec("x", (8,)), make_mesh(data=4), None)
+    >>> some = Requests(["a", "b"], [kind, kind])
+    >>> [row.path for row in some], some.kinds[0][1]
+    (['a', 'b'], 2)
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        kinds: Sequence[Request],
+        groups: Sequence[str] | None = None,
+        partners: Sequence[str | None] | None = None,
+    ) -> None:
+        self._names, self._kinds = names, kinds
+        self._placed = () if groups is None or partners is None else (groups, partners)
+
+    @cached_property
+    def kinds(self) -> tuple[tuple[Request, int], ...]:
+        """One Request of each signature, and how many arrays have it."""
+        found = {id(kind): kind for kind in self._kinds}
+        times = Counter(map(id, self._kinds))
+        return tuple((kind, times[key]) for key, kind in found.items())
+
+    @cached_property
+    def _made(self) -> tuple[Request, ...]:
+        with collector_paused():
+            return tuple(map(Request.placed, self._kinds, self._names, *self._placed))
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._made[index]
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._made)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._made == tuple(other)
+
+    def __hash__(self) -> int:
+        return hash(self._made)
+
+    def __repr__(self) -> str:
+        return repr(self._made)
 
 
 def request(

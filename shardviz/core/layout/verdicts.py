@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from shardviz.core.format import joined, listed, shown, suggestion
 from shardviz.core.layout.layout import Misfit
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import is_unconstrained
 
 
 class Outcome(enum.Enum):
@@ -249,3 +251,96 @@ def taken(
         reason = f"needs all of ({', '.join(axes)}), and {causes}; {listed(free)} {verb} free."
         return Verdict(rule, logical, axes, Outcome.PART_TAKEN, reason, taken=holders)
     return Verdict(rule, logical, axes, Outcome.TAKEN, f"does not apply: {causes}.", taken=holders)
+
+
+@dataclass(frozen=True, repr=False)
+class Decision:
+    """How one dimension is split, and which rule decided it.
+
+    Attributes:
+        dimension: its position in the array.
+        logical: its logical name, or None.
+        axes: the mesh axes that split it; `()` where it is not split.
+        rule: the index of the rule that decided, or None.
+        verdicts: one Verdict per rule, in table order.
+        passed_through: whether an unmatched name was taken for a mesh axis (nnx only).
+
+    >>> from shardviz.core.layout.resolution import resolve
+    >>> decision = resolve("embed mlp", [("mlp", "model")]).decisions[1]
+    >>> decision
+    Decision(dimension 1, mlp → model by rule 1)
+    >>> decision.axes, decision.rule, decision.deciding.kind
+    (('model',), 0, 'applied')
+    """
+
+    dimension: int
+    logical: str | None
+    axes: tuple[str, ...]
+    rule: int | None
+    verdicts: tuple[Verdict, ...]
+    passed_through: bool = False
+
+    @property
+    def deciding(self) -> Verdict | None:
+        """The verdict on the rule that decided, or None."""
+        return None if self.rule is None else self.verdicts[self.rule]
+
+    def __repr__(self) -> str:
+        name = "nameless" if self.logical is None else self.logical
+        by = "no rule" if self.rule is None else f"rule {self.rule + 1}"
+        became = f"{name} → {target_text(self.axes)}"
+        return f"Decision(dimension {self.dimension}, {became} by {by})"
+
+
+def explain_decision(decision: Decision, near: Mapping[int, str | None]) -> str:
+    """One line on one dimension: which rule decided, and which could not apply.
+
+    Args:
+        near: the dimensions whose name no rule is for, with the nearest name that one is for.
+    """
+    name = decision.logical
+    head = f"dim {decision.dimension} {'(no name)' if name is None else f'“{name}”'}"
+    if is_unconstrained(name):
+        return f"dim {decision.dimension} is left to the compiler."
+    if name is None:
+        return f"{head} is not split: no rule can match a dimension without a name."
+    if decision.passed_through:
+        return f"{head} → {name}: no rule is for it, so nnx takes the name for a mesh axis."
+    if decision.dimension in near:
+        close = near[decision.dimension]
+        hint = f" Did you mean “{close}”?" if close else ""
+        return f"{head} is not split: no rule knows “{name}”.{hint}"
+    lost = [v for v in decision.verdicts if v.logical == name and not v.decides]
+    before = [v for v in lost if v.outcome in (Outcome.TAKEN, Outcome.PART_TAKEN)]
+    if decision.deciding is None:
+        return f"{head} is not split: " + " ".join(f"{v}" for v in before)
+    verdict = decision.deciding
+    unsplit = "is left to the compiler" if verdict.free else "is not split"
+    lead = f"{head} → {', '.join(decision.axes)}" if decision.axes else f"{head} {unsplit}"
+    return " ".join([f"{lead}: {verdict}", *(f"Before it, {v}" for v in before)])
+
+
+def disliked(
+    decisions: Iterable[Decision], near: Mapping[int, str | None], mesh: MeshSpec | None
+) -> tuple[int, ...]:
+    """The dimensions that fail; then those not split though rules or a misspelt name ask for it.
+
+    Those that a rule leaves unsplit on purpose are not among them.
+
+    >>> from shardviz.core.layout.resolution import resolve
+    >>> table = [("mlp", "model"), ("heads", "model"), ("embed", None)]
+    >>> disliked(resolve("embed mlp heads", table).decisions, {}, None)
+    (2,)
+    """
+    fails, asks = [], []
+    for decision in decisions:
+        verdict, dim = decision.deciding, decision.dimension
+        if verdict is not None and verdict.outcome in BROKEN:
+            fails.append(dim)
+        elif decision.passed_through:
+            fails += [dim] * (mesh is not None and decision.logical not in mesh.shape)
+        elif near.get(dim) or (
+            verdict is None and dim not in near and isinstance(decision.logical, str)
+        ):
+            asks.append(dim)
+    return (*fails, *asks)

@@ -12,13 +12,12 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.format import Fold, bytes_text, fold, plural, shown
 from shardviz.core.hardware.chips import Chip
 from shardviz.core.hardware.interconnect import LinkUse, device_rows, groups_over, route
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.folding import Fold, fold
 from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, needed_bytes

@@ -6,11 +6,9 @@ ones are made; a Pallas kernel cannot be lowered for CPUs, so the program is low
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,7 +34,7 @@ from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import joined, plural, shown
 from shardviz.core.layout.layout import Misfit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.resolution import Request
+from shardviz.core.layout.resolution import Request, collector_paused
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Origin, PlannedOp
 from shardviz.core.program.program import Program
@@ -109,7 +107,7 @@ class _PlanRun:
         self.plan = replace(self.plan, lower_s=lowered.seconds)
         self.stage = "propagate"
         begun = time.perf_counter()
-        with _collector_paused():
+        with collector_paused():
             self._propagate(lowered)
         self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
 
@@ -179,23 +177,6 @@ class _PlanRun:
             words = f"{diagnosis.problem} {found.message}"
             found = Failure(self.stage, words, diagnosis.source or found.source)
         self.plan = replace(self.plan, error=found, diagnosis=diagnosis)
-
-
-@contextlib.contextmanager
-def _collector_paused() -> Iterator[None]:
-    """Without Python's collector of cycles, which takes a third of the time of a large plan.
-
-    Reading a plan makes hundreds of thousands of values that stay and hardly any cycle, so every
-    pass of the collector looks through all of them, and through jax's, for nothing.
-    """
-    if not gc.isenabled():
-        yield
-        return
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 def _unused(request: Request) -> PlannedOp:

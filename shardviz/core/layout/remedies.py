@@ -1,0 +1,600 @@
+"""remedies() -> Remedies: the smallest edits of a rule table that split an array as somebody wants.
+
+Every edit of `remedy_edits` is made, the array is resolved under the new table, and what gives the
+wish is kept; then the other arrays that have a name of the changed rules are resolved again. An
+edit with which an array can no longer be laid out is left out.
+
+The functions that resolve are passed in, since `Resolution.explain` ends with a remedy.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple, overload
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import RuleError, ShardvizError
+from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.layout import Layout, lay_out_parsed
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.remedy_edits import (
+    Arrays,
+    Edit,
+    Group,
+    Kind,
+    Names,
+    Space,
+    State,
+    Wish,
+    edits_of,
+    main_edits,
+    rank,
+    resized,
+    same_but_place,
+    sentence,
+    single_edits,
+    subsets,
+    tier,
+)
+from shardviz.core.layout.rules import Dialect, Rule, Rules
+
+#: `(names, rules, mesh, dialect) -> Spec`, which raises a RuleError where there is none.
+Resolve = Callable[[Names, Rules, MeshSpec | None, Dialect], Spec]
+Shape = tuple[int, ...] | None
+
+MOST = 8  # remedies
+MOST_WEIGHED = 48  # of which the effect on other arrays is found, where some are good already
+MOST_PAIRS = 1_500
+MOST_BREAKING = 250  # edits that break an array, after which no more are tried
+MOST_AXES = 3  # that a rule is given at once, where only a size was wanted
+
+
+@dataclass(frozen=True, repr=False)
+class Remedy:
+    """One way to split an array as it was wanted; checked by resolving every known array again.
+
+    Attributes:
+        edit: what to do, as a sentence.
+        rules: the table after it.
+        names: the array's logical names after it.
+        shape: its shape after it, or None where that is not known.
+        spec: how it is split then.
+        leaf_bytes_saved: how many bytes per device this array takes less; None where the shape or
+            the mesh is not known. An array that could not be laid out counts as not split.
+        bytes_saved: the same over all known arrays.
+        others: the paths of the other arrays that are split otherwise, too.
+        edits: of how many single edits it consists.
+
+    >>> Remedy("Remove rule 1", Rules(), ("embed",), None, Spec(((),)), None, None, ()).edits
+    1
+    """
+
+    edit: str
+    rules: Rules
+    names: Names
+    shape: Shape
+    spec: Spec
+    leaf_bytes_saved: int | None
+    bytes_saved: int | None
+    others: tuple[str, ...]
+    edits: int = 1
+
+    def effect(self) -> str:
+        """What it does, in a sentence.
+
+        >>> Remedy("", Rules(), (), None, Spec.parse("x"), 1024, 4096, ("b", "c")).effect()
+        "P('x'); saves 1 KiB per device here and saves 4 KiB in all; 2 other arrays change: b and c"
+        """
+        parts = [str(self.spec)]
+        if self.leaf_bytes_saved is not None and self.bytes_saved is not None:
+            parts.append(_saved(self.leaf_bytes_saved, self.bytes_saved))
+        if self.others:
+            verb = "changes" if len(self.others) == 1 else "change"
+            count = plural(len(self.others), "other array")
+            parts.append(f"{count} {verb}: {joined(self.others, limit=4)}")
+        return "; ".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.edit}: {self.effect()}."
+
+    def __repr__(self) -> str:
+        return f"Remedy({self})"
+
+
+def _saved(here: int, everywhere: int) -> str:
+    first, second = (
+        f"{'saves' if n > 0 else 'costs'} {bytes_text(abs(n))}" if n else "saves nothing"
+        for n in (here, everywhere)
+    )
+    return f"{first} per device" + ("" if here == everywhere else f" here and {second} in all")
+
+
+@dataclass(frozen=True, repr=False)
+class Remedies(Displayed, Sequence[Remedy]):
+    """The edits that give what was wanted, the smallest first; made by `shardviz.remedies`.
+
+    Attributes:
+        items: the remedies.
+        want: what was wanted, in words.
+        path: the array; None where it has no name.
+        reason: where there is none, one sentence on why; else None.
+
+    >>> found = Remedies((), "split", "w", "w is split already: P('data').")
+    >>> len(found), found.reason
+    (0, "w is split already: P('data').")
+    """
+
+    items: tuple[Remedy, ...]
+    want: str
+    path: str | None = None
+    reason: str | None = None
+
+    @overload
+    def __getitem__(self, index: int) -> Remedy: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Remedy, ...]: ...
+    def __getitem__(self, index: int | slice) -> Remedy | tuple[Remedy, ...]:
+        return self.items[index]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def explain(self) -> str:
+        """All of them, one line each, or why there is none."""
+        if not self.items:
+            return self.reason or ""
+        lines = [f"{n}. {remedy}" for n, remedy in enumerate(self.items, 1)]
+        return "\n".join([f"To {self.want}:", *lines])
+
+    def __repr__(self) -> str:
+        if not self.items:
+            return f"Remedies(none: {self.reason})"
+        more = f" and {len(self) - 1:,} more" if len(self) > 1 else ""
+        return f"Remedies(to {self.want}: {self.items[0].edit}{more})"
+
+
+class Leaf(NamedTuple):
+    """The array that somebody wants to be split otherwise; None for what is not known of it."""
+
+    path: str | None
+    names: Names
+    shape: Shape
+    dtype: str = "float32"
+
+    @property
+    def title(self) -> str:
+        """What sentences call it."""
+        return "the array" if self.path is None else self.path
+
+
+class _Effect(NamedTuple):
+    """What a new table does to the other arrays; `broken` is the sentence on one that it breaks."""
+
+    others: tuple[str, ...]
+    bytes_saved: int
+    broken: str | None = None
+
+
+@dataclass
+class Search:
+    """A search for remedies of one array, `leaf`, among all `arrays` under a table."""
+
+    leaf: Leaf
+    rules: Rules
+    mesh: MeshSpec | None
+    dialect: Dialect
+    resolve: Resolve
+    arrays: Arrays
+
+    def __post_init__(self) -> None:
+        self._specs: dict[Any, tuple[tuple[Rule, ...], Spec | None]] = {}
+        self._layouts: dict[Any, Layout | str | None] = {}
+        self._breaks: list[tuple[list[tuple[Edit, int]], str]] = []
+        self._broken: Group | None = None  # the one that an edit broke last
+
+    def find(self, want: Any, most: int = MOST, pairs: bool = True) -> Remedies:
+        """The remedies, at most so many; those of two edits only where none of one exists."""
+        leaf = self.leaf
+        wish = Wish.of(want, leaf.names, self.mesh, self.dialect)
+        words, start = wish.words(leaf.title), self.start
+        spec = self.spec(start.own, start.names)
+        if spec is not None and self._good(start.shape, spec, wish):
+            return Remedies((), words, leaf.path, self._nothing(spec))
+        impossible = self._impossible(wish)
+        if impossible is not None:
+            return Remedies((), words, leaf.path, impossible)
+        found, all_pairs = self._singles(wish, most), True
+        small = None if found else self._too_small(wish)
+        if not found and pairs and small is None:
+            found, all_pairs = self._pairs(wish, most)
+        reason = None if found else small or self._reason(wish, all_pairs)
+        return Remedies(tuple(found), words, leaf.path, reason)
+
+    def _nothing(self, spec: Spec) -> str:
+        layout = self.layout(self.leaf.shape, self.leaf.dtype, spec)
+        known = isinstance(layout, Layout)
+        size = f" and takes {bytes_text(layout.bytes_per_device)} per device" if known else ""
+        return f"Nothing to change: {self.leaf.title} is split as {spec}{size}."
+
+    @cached_property
+    def start(self) -> State:
+        """The table and the array as they are."""
+        return State(self.rules.entries, self.leaf.names, self.leaf.shape)
+
+    def spec(self, own: tuple[Rule, ...], names: Names) -> Spec | None:
+        """How the array is split by its rules, or None where its names cannot be resolved."""
+        key = (*map(id, own), names)  # hashing rules takes as long as resolving; `own` keeps them
+        known = self._specs.get(key)
+        if known is None:
+            try:
+                spec = self.resolve(names, Rules(own), self.mesh, self.dialect)
+            except RuleError:
+                spec = None
+            known = self._specs[key] = (own, spec)
+        return known[1]
+
+    def layout(self, shape: Shape, dtype: str, spec: Spec) -> Layout | str | None:
+        """The Layout, the sentence on why there is none, or None where too little is known."""
+        key = (shape, dtype, spec)
+        if key not in self._layouts:
+            self._layouts[key] = self._lay_out(shape, dtype, spec)
+        return self._layouts[key]
+
+    def _lay_out(self, shape: Shape, dtype: str, spec: Spec) -> Layout | str | None:
+        if self.mesh is None:
+            axes = spec.axes
+            twice = [a for i, a in enumerate(axes) if a in axes[:i]]
+            return f"Mesh axis {shown(twice[0])} is used twice." if twice else None
+        try:
+            if shape is None:
+                return spec.check(self.mesh)
+            return lay_out_parsed(shape, spec, self.mesh, dtype)
+        except ShardvizError as error:
+            return str(error)
+
+    def _good(self, shape: Shape, spec: Spec, wish: Wish) -> bool:
+        found = self.layout(shape, self.leaf.dtype, spec)
+        if isinstance(found, str):
+            return False
+        if found is None and self.mesh is not None and wish.spec is None and wish.limit is None:
+            # The shape is not known: an axis of size 1 splits nothing all the same.
+            dims = spec.dims if wish.dim is None else (spec.dims[wish.dim],)
+            return any(self.mesh.shape[a] > 1 for axes in dims for a in axes)
+        return wish.met(spec, found)
+
+    def space(self, wish: Wish) -> Space:
+        """The edits that can give the wish."""
+        # Of one array alone nobody knows which rules are for others and which are misspelt.
+        known = frozenset(self.arrays.by_name) | {n for n in self.leaf.names if n}
+        known |= frozenset() if self.arrays.groups else set(self.rules.by_name)
+        axes = self.mesh.axis_names if self.mesh is not None else ()
+        idle = self._any_axes() if wish.spec is not None else ()
+        targets = tuple(self._targets(wish, d) for d in range(len(self.leaf.names)))
+        return Space(targets, axes, self.dialect, known, idle)
+
+    def _any_axes(self) -> tuple[Rule, ...]:
+        """What a rule may lead to: axes that split, few before many, and what rules have now."""
+        sets = [*subsets(self._axes, MOST_AXES), (), *subsets(self._ones, 1)]
+        known = set(self._axes) | set(self.mesh.shape if self.mesh is not None else ())
+        own = [r.axes for r in self.rules.entries if set(r.axes) <= known]
+        return tuple(Rule("", axes) for axes in dict.fromkeys([*sets, *own]))
+
+    def _targets(self, wish: Wish, dim: int) -> tuple[Rule, ...]:
+        """What a rule may give a dimension: what is wanted, or else any axes."""
+        if wish.spec is not None:
+            free = dim in wish.spec.unconstrained
+            axes = wish.spec.dims[dim]
+            more = ((),) if free else ((), *subsets(self._ones, 2))
+            return tuple(Rule("", axes + extra, False, free) for extra in more)
+        return self._any_axes()
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        """The mesh axes that split something; those of the table where there is no mesh."""
+        if self.mesh is not None:
+            return tuple(a for a, size in self.mesh.shape.items() if size > 1)
+        return tuple(dict.fromkeys(a for r in self.rules.entries for a in r.axes))
+
+    @property
+    def _ones(self) -> tuple[str, ...]:
+        """Under maxtext, the axes of size 1 of the array's rules: dropped, but used."""
+        used = dict.fromkeys(a for r in self.start.own for a in r.axes)
+        return tuple(a for a in used if a in self._dropped)
+
+    def _singles(self, wish: Wish, most: int) -> list[Remedy]:
+        found: list[tuple[Any, Remedy]] = []
+        for number, members in enumerate(self._classes(wish)):
+            enough = number >= MOST_WEIGHED or (tier(members[0][0]) > 1 and len(found) >= most)
+            if found and enough:
+                break
+            best = self._first_good(members)
+            if best is not None:
+                edit, remedy = best
+                # A smaller size saves bytes, which nobody asked for.
+                saved = 0 if edit.kind is Kind.SIZE else remedy.bytes_saved or 0
+                others = len(remedy.others) if tier(edit) else 0
+                lost = self._unsplit(remedy.spec)
+                key = (*rank(edit)[:2], lost, others, edit.kind, -saved, number)
+                found.append((key, remedy))
+        return [remedy for _, remedy in sorted(found, key=lambda f: f[0])[:most]]
+
+    def _classes(self, wish: Wish) -> list[list[tuple[Edit, Spec]]]:
+        """The edits that give the wish; those of which one is enough are in one list."""
+        classes: dict[Any, list[tuple[Edit, Spec]]] = {}
+        moved: dict[Any, Any] = {}
+        start = self.start
+        every = itertools.chain(self._fitted(start), single_edits(start, self.space(wish)))
+        for edit in every:
+            spec = self.spec(edit.own, edit.names)
+            size = edit.kind is Kind.SIZE
+            shape = edit.apply(start, 0).shape if size else start.shape
+            if spec is not None and self._good(shape, spec, wish):
+                key = same_but_place(edit, spec)
+                if edit.kind in (Kind.MOVE, Kind.SWAP):
+                    key = moved.setdefault(edit.own, key)
+                classes.setdefault(key, []).append((edit, spec))
+        return sorted(classes.values(), key=lambda c: rank(c[0][0]))
+
+    def _unsplit(self, spec: Spec) -> int:
+        """How many dimensions that were split no longer are."""
+        now = self.spec(self.start.own, self.leaf.names)
+        if now is None or isinstance(self.layout(self.leaf.shape, self.leaf.dtype, now), str):
+            return 0
+        return sum(bool(a) and not b for a, b in zip(now.dims, spec.dims, strict=True))
+
+    def _fitted(self, state: State) -> Iterator[Edit]:
+        """The sizes that divide in place of one that does not."""
+        spec = self.spec(state.own, state.names)
+        if spec is not None and self.mesh is not None and state.shape is not None:
+            yield from resized(state.own, state.names, state.shape, spec, self.mesh)
+
+    def _first_good(self, members: list[tuple[Edit, Spec]]) -> tuple[Edit, Remedy] | None:
+        """The first of edits with one effect on the array that breaks no other array."""
+        for edit, spec in members:
+            for place in edit.places:
+                if len(self._breaks) > MOST_BREAKING:
+                    return None
+                remedy = self._remedy([(edit, place)], spec)
+                if remedy is not None:
+                    return edit, remedy
+        return None
+
+    def _remedy(self, steps: list[tuple[Edit, int]], spec: Spec) -> Remedy | None:
+        """The remedy of edits one after the other, or None where they break an array."""
+        leaf, states = self.leaf, [self.start]
+        for edit, place in steps:
+            states.append(edit.apply(states[-1], place))
+        state = states[-1]
+        touched = {
+            n for (edit, at), s in zip(steps, states, strict=False) for n in edit.touched(s, at)
+        }
+        effect = self._effect(state, touched)
+        if effect.broken is not None:
+            self._breaks.append((steps, effect.broken))
+            return None
+        alike = self._alike([edit for edit, _ in steps])
+        text = self._text(steps, spec, len(alike))
+        here, everywhere = None, None
+        layout = self.layout(state.shape, leaf.dtype, spec)
+        if isinstance(layout, Layout):
+            here = self._bytes_now - layout.bytes_per_device
+            everywhere = here * (1 + len(alike)) + effect.bytes_saved
+        rules = self.rules if not touched else Rules(state.entries)
+        paths = tuple(dict.fromkeys([*alike, *effect.others]))
+        return Remedy(
+            text, rules, state.names, state.shape, spec, here, everywhere, paths, len(steps)
+        )
+
+    def _text(self, steps: list[tuple[Edit, int]], spec: Spec | None = None, alike: int = 0) -> str:
+        state, texts = self.start, []
+        for edit, place in steps:
+            parts = 0
+            if edit.kind is Kind.SIZE and spec is not None and self.mesh is not None:
+                assert edit.subject is not None
+                parts = math.prod(self.mesh.shape[a] for a in spec.dims[edit.subject])
+            texts.append(sentence(state, edit, place, self.leaf.path, alike, parts))
+            state = edit.apply(state, place)
+        return ", then ".join([texts[0], *(t[0].lower() + t[1:] for t in texts[1:])])
+
+    @property
+    def _bytes_now(self) -> int:
+        shape, dtype = self.leaf.shape, self.leaf.dtype
+        spec = self.spec(self.start.own, self.leaf.names)
+        assert shape is not None
+        layout = None if spec is None else self.layout(shape, dtype, spec)
+        if isinstance(layout, Layout):
+            return layout.bytes_per_device
+        return size_in_bytes(math.prod(shape), dtype)
+
+    def _alike(self, edits: list[Edit]) -> tuple[str, ...]:
+        """Arrays that a renamed dimension renames, too: the same array of other layers."""
+        leaf = self.leaf
+        if leaf.path is None or all(e.kind is not Kind.ARRAY_NAME for e in edits):
+            return ()
+        group = self.arrays.groups.get((leaf.names, leaf.shape, leaf.dtype))
+        mine = _without_numbers(leaf.path)
+        paths = group.paths if group else ()
+        return tuple(p for p in paths if p != leaf.path and _without_numbers(p) == mine)
+
+    def _effect(self, after: State, touched: set[str]) -> _Effect:
+        if not touched:
+            return _Effect((), 0)
+        rules, others, saved = Rules(after.entries), [], 0
+        groups = self.arrays.of(touched)
+        if self._broken in groups:  # which most likely breaks again
+            groups.insert(0, groups.pop(groups.index(self._broken)))
+        for group in groups:
+            paths = [p for p in group.paths if p != self.leaf.path]
+            if not paths:
+                continue
+            try:
+                spec = self.resolve(group.names, rules, self.mesh, self.dialect)
+            except RuleError as error:
+                self._broken = group
+                return _Effect((), 0, f"{paths[0]}: {error}")
+            if spec == group.spec:
+                continue
+            layout = self.layout(group.shape, group.dtype, spec)
+            if isinstance(layout, str) and not group.broken:
+                self._broken = group
+                return _Effect((), 0, f"{paths[0]}: {layout}")
+            now = layout.bytes_per_device if isinstance(layout, Layout) else group.bytes
+            saved += (group.bytes - now) * len(paths)
+            others += paths
+        return _Effect(tuple(others), saved)
+
+    def _pairs(self, wish: Wish, most: int) -> tuple[list[Remedy], bool]:
+        """Pairs of edits, and whether all were tried.
+
+        Searched in a table of the array's own rules alone; what is found is then done to the whole
+        table.
+        """
+
+        def key(r: Remedy) -> tuple:
+            return self._unsplit(r.spec), len(r.others), -(r.bytes_saved or 0)
+
+        found: dict[Any, Remedy] = {}
+        space = self.space(wish)
+        if wish.spec is None:  # more than one axis at a time makes too many pairs
+            few = tuple(tuple(t for t in each if len(t.axes) < 2) for each in space.targets)
+            space = space._replace(targets=few)
+        small = self._own_table(space)
+        for tried, (first, second) in enumerate(self._each_pair(small, space, wish)):
+            if tried > MOST_PAIRS or len(found) >= most or len(self._breaks) > MOST_BREAKING:
+                return sorted(found.values(), key=key), tried <= MOST_PAIRS
+            spec = self.spec(second.own, second.names)
+            shape = second.apply(small, 0).shape if second.kind is Kind.SIZE else small.shape
+            if spec is None or not self._good(shape, spec, wish):
+                continue
+            alike = (first.kind, first.target, second.kind, spec)
+            if alike not in found:
+                remedy = self._remedy(self._in_whole_table(first, second, space), spec)
+                if remedy is not None:
+                    found[alike] = remedy
+        return sorted(found.values(), key=key), True
+
+    def _own_table(self, space: Space) -> State:
+        """The rules for the array's names, and for those that it may be given."""
+        start = self.start
+        kept, names = set(start.mine), []
+        for edit in main_edits(start, space):
+            if edit.kind is Kind.RULE_NAME and edit.subject is not None:
+                kept.add(edit.subject)
+            elif edit.kind is Kind.ARRAY_NAME:
+                names.append(edit.target)
+        kept |= set(start.indices(tuple(names)))
+        return State(tuple(start.entries[i] for i in sorted(kept)), start.names, start.shape)
+
+    def _each_pair(self, state: State, space: Space, wish: Wish) -> Iterator[tuple[Edit, Edit]]:
+        """Pairs of edits that may give the wish: after the first, one must be able to."""
+        seen = set()
+        firsts = [*main_edits(state, space), *self._fitted(state)]
+        for first in firsts:
+            missing = wish.missing(first.own, first.names, self.dialect, self._dropped)
+            after = first.apply(state, first.places[0])
+            key = (after.own, after.names, after.shape)
+            if len(missing) > 1 or key in seen:
+                continue
+            seen.add(key)
+            yield from ((first, second) for second in self._fitted(after))
+            for second in main_edits(after, space, *missing):
+                yield first, second
+
+    @cached_property
+    def _dropped(self) -> frozenset[str]:
+        """The axes that are dropped from the spec: those of size 1, under maxtext."""
+        if self.mesh is None or self.dialect is not Dialect.MAXTEXT:
+            return frozenset()
+        return frozenset(a for a, n in self.mesh.shape.items() if n == 1)
+
+    def _in_whole_table(self, first: Edit, second: Edit, space: Space) -> list[tuple[Edit, int]]:
+        """The same two edits in the whole table."""
+        state, steps = self.start, []
+        for edit in (first, second):
+            if edit.kind is not Kind.SIZE:
+                every = edits_of(edit.kind, state, space)
+                edit = next(e for e in every if (e.own, e.names) == (edit.own, edit.names))
+            steps.append((edit, edit.places[0]))
+            state = edit.apply(state, edit.places[0])
+        return steps
+
+    def _impossible(self, wish: Wish) -> str | None:
+        """Why no table at all can give the wish, or None."""
+        title = self.leaf.title
+        if wish.spec is not None:
+            found = self.layout(None, self.leaf.dtype, wish.spec)
+            if wish.spec.unreduced or wish.spec.reduced:
+                return "No rule can make a spec with unreduced or reduced axes."
+            return f"No table can split {title} so. {found}" if isinstance(found, str) else None
+        if wish.limit is not None and (self.mesh is None or self.leaf.shape is None):
+            return f"How many bytes {title} takes is not known: its shape or the mesh is missing."
+        if not self._axes:
+            what = "the mesh has" if self.mesh is not None else "the table names"
+            return f"No table can split {title}: {what} no axis of more than one device."
+        return None
+
+    def _too_small(self, wish: Wish) -> str | None:
+        """Why no table can give the bytes per device, while sizes stay as they are; or None."""
+        least = None if wish.limit is None else self._least_bytes()
+        if least is None or wish.limit is None or least <= wish.limit:
+            return None
+        return (
+            f"No table can do that: split as far as its sizes allow, {self.leaf.title} still takes"
+            f" {bytes_text(least)} per device."
+        )
+
+    def _least_bytes(self) -> int:
+        """What the array takes per device, split over as many devices as its sizes allow."""
+        assert self.mesh is not None
+        assert self.leaf.shape is not None
+        shapes = {self.leaf.shape}
+        for axis in self._axes:
+            parts = self.mesh.shape[axis]
+            shapes |= {
+                (*s[:d], n // parts, *s[d + 1 :])
+                for s in shapes
+                for d, n in enumerate(s)
+                if n % parts == 0
+            }
+        return size_in_bytes(min(math.prod(s) for s in shapes), self.leaf.dtype)
+
+    def _reason(self, wish: Wish, all_pairs: bool) -> str:
+        what = wish.words(self.leaf.title)
+        if self._breaks:
+            (steps, broken), *others = self._breaks
+            rest = f" The same is true of {plural(len(others), 'other edit')}." if others else ""
+            if len(others) >= MOST_BREAKING:
+                rest = f" The same is true of the {len(others):,} other edits that were tried."
+            text = self._text(steps)
+            first = f"{text[0].lower()}{text[1:]} breaks {broken}"
+            return f"No edit can {what} and leave all other arrays as good: {first}{rest}"
+        some = f"any of {MOST_PAIRS:,} pairs of edits that were tried"
+        pairs = f"Nor can {'two that move, add, remove or change rules' if all_pairs else some}."
+        return f"No single edit can {what}{self._because(wish)}. {pairs}"
+
+    def _because(self, wish: Wish) -> str:
+        """What stands in the way, where one thing does."""
+        dims = wish.spec.dims if wish.spec is not None else ()
+        bare = [
+            d for d, axes in enumerate(dims) if axes and not isinstance(self.leaf.names[d], str)
+        ]
+        if wish.dim is not None and not isinstance(self.leaf.names[wish.dim], str):
+            bare = [wish.dim]
+        if bare:
+            return f", because dimension {bare[0]} has no name that a rule could match"
+        start = self.start
+        missing = wish.missing(start.own, start.names, self.dialect, self._dropped)
+        if len(missing) > 1:
+            return f", because dimensions {joined(missing)} have no rule for what is wanted"
+        return ""
+
+
+def _without_numbers(path: str) -> str:
+    return re.sub(r"[0-9]+", "0", path)

@@ -1,0 +1,600 @@
+"""What may be wanted of an array, and the edits of a rule table or the array that can give it.
+
+An edit moves, exchanges, removes or adds a rule, gives one other axes, or renames it; or it renames
+a dimension of the array, or changes its size. Rules for names that the array has not cannot change
+how it is split, so only those that can are made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+from shardviz.core.errors import RuleError, SpecError
+from shardviz.core.format import bytes_text, joined, listed, nearest, plural, shown
+from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import parse_bytes
+from shardviz.core.layout.partition_spec import Spec, rank_problem
+from shardviz.core.layout.rules import Dialect, Rule
+
+Entries = tuple[Rule, ...]
+Names = tuple[str | None, ...]
+
+
+class Kind(IntEnum):
+    """What an edit does; of two with the same effect the first named here comes first.
+
+    >>> Kind.MOVE < Kind.ADD
+    True
+    """
+
+    RULE_NAME = 0
+    ARRAY_NAME = 1
+    MOVE = 2
+    AXES = 3
+    ADD = 4
+    REMOVE = 5
+    SWAP = 6
+    SIZE = 7
+
+
+class State:
+    """A rule table and one array under it.
+
+    Attributes:
+        entries: the rules.
+        names, shape: the array's; the shape is None where it is not known.
+    """
+
+    def __init__(self, entries: Entries, names: Names, shape: tuple[int, ...] | None):
+        self.entries, self.names, self.shape = entries, names, shape
+
+    @cached_property
+    def by_name(self) -> dict[str, list[int]]:
+        """The indices of the rules for each name."""
+        found: dict[str, list[int]] = {}
+        for index, rule in enumerate(self.entries):
+            found.setdefault(rule.logical, []).append(index)
+        return found
+
+    @cached_property
+    def mine(self) -> list[int]:
+        """The indices of the rules for names that the array has; others cannot split it."""
+        return self.indices(self.names)
+
+    @cached_property
+    def own(self) -> Entries:
+        """Those rules."""
+        return tuple(self.entries[i] for i in self.mine)
+
+    def indices(self, names: Names) -> list[int]:
+        """The indices of the rules for these names."""
+        by_name = self.by_name
+        found = {i for n in names if isinstance(n, str) and n in by_name for i in by_name[n]}
+        return sorted(found)
+
+
+class Edit(NamedTuple):
+    """One edit, at one of several places of the table that are the same for the array.
+
+    Attributes:
+        kind: what it does.
+        subject: what it is done to: the index of a rule or a dimension; None for a new rule.
+        target: what becomes of it: a rule, a name or a size; None where a place says it all.
+        own: the rules for names of the array with it.
+        names: the array's names with it.
+        places: the indices to which a rule is moved, or added, or with which it is exchanged; the
+            first disturbs the table least.
+        typo: whether it corrects a misspelt name.
+        idle: whether it gives a rule axes that nobody asked for, so that the rule is not applied.
+    """
+
+    kind: Kind
+    subject: int | None
+    target: int | str | Rule | None
+    own: Entries
+    names: Names
+    places: Sequence[int] = (0,)
+    typo: bool = False
+    idle: bool = False
+
+    def apply(self, before: State, place: int) -> State:
+        """The table and the array with the edit."""
+        rules, i, target, shape = before.entries, self.subject, self.target, before.shape
+        if self.kind is Kind.ADD:
+            assert isinstance(target, Rule)
+            return State((*rules[:place], target, *rules[place:]), self.names, shape)
+        assert i is not None
+        if self.kind is Kind.SIZE:
+            assert shape is not None
+            assert isinstance(target, int)
+            return State(rules, self.names, (*shape[:i], target, *shape[i + 1 :]))
+        if self.kind is Kind.MOVE:
+            rest = rules[:i] + rules[i + 1 :]
+            rules = (*rest[:place], rules[i], *rest[place:])
+        elif self.kind is Kind.SWAP:
+            low, high = sorted((i, place))
+            between = rules[low + 1 : high]
+            rules = (*rules[:low], rules[high], *between, rules[low], *rules[high + 1 :])
+        elif self.kind is not Kind.ARRAY_NAME:
+            rules = (*rules[:i], *self._instead(rules[i]), *rules[i + 1 :])
+        return State(rules, self.names, shape)
+
+    def _instead(self, old: Rule) -> Entries:
+        if isinstance(self.target, Rule):
+            return (self.target,)
+        if isinstance(self.target, str):
+            return (Rule(self.target, old.axes, old.nested, old.free),)
+        return ()
+
+    def touched(self, before: State, place: int) -> set[str]:
+        """The logical names whose rules it changes: arrays without them stay as they are."""
+        if self.kind in (Kind.ARRAY_NAME, Kind.SIZE):
+            return set()
+        found = {self.target.logical} if isinstance(self.target, Rule) else set()
+        if self.subject is not None:
+            found.add(before.entries[self.subject].logical)
+        if self.kind is Kind.SWAP:
+            found.add(before.entries[place].logical)
+        if isinstance(self.target, str):
+            found.add(self.target)
+        return found
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What somebody wants of one array: a spec, to be split, or a limit of bytes.
+
+    >>> mesh = MeshSpec(("data",), (4,))
+    >>> Wish.of("8 MiB", ("embed",), mesh, Dialect.LINEN).limit
+    8388608
+    >>> Wish.of("split embed", ("embed",), mesh, Dialect.LINEN).dim
+    0
+    """
+
+    spec: Spec | None = None
+    dim: int | None = None
+    limit: int | None = None
+
+    @staticmethod
+    def of(want: Any, names: Names, mesh: MeshSpec | None, dialect: Dialect) -> Wish:
+        """The wish that a Spec or a text is: `split`, `split 1`, `split mlp`, `8 MiB`, or a spec.
+
+        Raises:
+            RuleError: for a dimension that the array has not.
+            SpecError: for what cannot be read as a spec either.
+        """
+        if isinstance(want, int) or (isinstance(want, str) and re.match(r"\s*[0-9]", want)):
+            return Wish(limit=parse_bytes(want, "What is wanted", SpecError))
+        if isinstance(want, str):
+            match = re.fullmatch(r"\s*split(?:\s+(?:dimension\s+|dim\s+)?(.+?))?\s*", want)
+            if match is not None:
+                return Wish(dim=None if match[1] is None else _dimension(match[1], names))
+            want = Spec.parse(want)
+        if not isinstance(want, Spec):
+            raise SpecError(
+                "What is wanted of an array is a PartitionSpec, 'split', 'split 1' or a size per"
+                f" device such as '8 MiB'; got {shown(want)}."
+            )
+        if problem := rank_problem(want, len(names)):
+            raise SpecError(problem)
+        dims = want.dims + ((),) * (len(names) - want.rank)
+        if dialect is Dialect.MAXTEXT and mesh is not None:
+            dims = tuple(tuple(a for a in d if mesh.shape.get(a) != 1) for d in dims)
+        return Wish(spec=Spec(dims, want.unconstrained, want.unreduced, want.reduced))
+
+    def words(self, title: str) -> str:
+        """What is wanted, as the rest of a sentence that begins with "to"."""
+        if self.spec is not None:
+            return f"split {title} as {self.spec}"
+        if self.limit is not None:
+            return f"have at most {bytes_text(self.limit)} of {title} per device"
+        return f"split {title}" if self.dim is None else f"split dimension {self.dim} of {title}"
+
+    def met(self, spec: Spec, layout: Layout | None) -> bool:
+        """Whether the spec, or the layout that it makes, is what is wanted."""
+        if self.spec is not None:
+            return spec.equivalent(self.spec)
+        if self.limit is not None:
+            return layout is not None and layout.bytes_per_device <= self.limit
+        if layout is not None:
+            counts = layout.block_counts
+            return (max(counts, default=1) if self.dim is None else counts[self.dim]) > 1
+        return bool(spec.axes if self.dim is None else spec.dims[self.dim])
+
+    def missing(
+        self, own: Entries, names: Names, dialect: Dialect, dropped: frozenset[str]
+    ) -> list[int]:
+        """The dimensions for which no rule leads to what is wanted; one edit can help one.
+
+        Args:
+            own: the rules for the array's names.
+            dropped: the mesh axes that do not count.
+        """
+        if self.spec is None:
+            return []
+        found = []
+        for d, axes in enumerate(self.spec.dims):
+            name, free = names[d], d in self.spec.unconstrained
+            if isinstance(name, str):
+                # Without a rule a dimension is not split; in nnx its name is the mesh axis.
+                bare = (name,) if dialect is Dialect.NNX else ()
+                if (axes == bare and not free) or any(
+                    r.logical == name
+                    and r.free == free
+                    and tuple(a for a in r.axes if a not in dropped) == axes
+                    for r in own
+                ):
+                    continue
+            elif not axes and free == (name is not None):
+                continue
+            found.append(d)
+        return found
+
+
+def _dimension(text: str, names: Names) -> int:
+    """The dimension of that number or logical name.
+
+    Raises:
+        RuleError: if the array has none.
+    """
+    if text in names:
+        return names.index(text)
+    if re.fullmatch(r"[0-9]{1,3}", text) and int(text) < len(names):
+        return int(text)
+    raise RuleError(
+        f"The array has no dimension {shown(text)}: it has {plural(len(names), 'dimension')}"
+        f" ({joined(n or 'no name' for n in names)}). Write 'split 0' or 'split' and a name."
+    )
+
+
+class Space(NamedTuple):
+    """Which edits are tried.
+
+    Attributes:
+        targets: per dimension, what a rule may give it: rules whose name does not matter.
+        idle: what a rule may lead to that is not applied: as good as removed for this array, and
+            another thing for others.
+        axes: the axes of the mesh.
+        dialect: who reads the table.
+        known: the logical names of all arrays that are known, for misspelt names.
+    """
+
+    targets: tuple[tuple[Rule, ...], ...]
+    axes: tuple[str, ...]
+    dialect: Dialect
+    known: frozenset[str]
+    idle: tuple[Rule, ...] = ()
+
+    def of_name(self, names: Names) -> Mapping[str, tuple[Rule, ...]]:
+        """Per logical name of the array, what a rule may give it."""
+        found: dict[str, dict[Rule, None]] = {}
+        for name, targets in zip(names, self.targets, strict=True):
+            if isinstance(name, str):
+                found.setdefault(name, {}).update(dict.fromkeys(targets))
+        return {name: tuple(targets) for name, targets in found.items()}
+
+
+def single_edits(state: State, space: Space) -> Iterator[Edit]:
+    """Every edit that can change how the array is split, sizes excepted."""
+    yield from renamed_rules(state, space)
+    yield from renamed_arrays(state, space)
+    yield from moved(state)
+    yield from exchanged(state)
+    yield from other_axes(state, space)
+    yield from added(state, space)
+    yield from removed(state)
+
+
+def main_edits(state: State, space: Space, only: int | None = None) -> Iterator[Edit]:
+    """The edits that pairs are made of: names only where they are misspelt or missing.
+
+    Those that can bring a rule for the dimension `only`, where it is given.
+    """
+    if any(isinstance(n, str) and n not in state.by_name for n in state.names):
+        yield from (e for e in renamed_rules(state, space) if e.typo)
+        yield from (e for e in renamed_arrays(state, space) if e.typo)
+    if None in state.names:
+        bare = [d for d, name in enumerate(state.names) if name is None]
+        yield from (e for e in renamed_arrays(state, space) if e.target and e.subject in bare)
+    for edit in itertools.chain(other_axes(state, space._replace(idle=())), added(state, space)):
+        assert isinstance(edit.target, Rule)
+        if only is None or edit.target.logical == state.names[only]:
+            yield edit
+    if only is None:
+        yield from moved(state)
+        yield from exchanged(state)
+        yield from removed(state)
+
+
+def edits_of(kind: Kind, state: State, space: Space) -> Iterator[Edit]:
+    """The edits of one kind, sizes excepted."""
+    alone = {Kind.MOVE: moved, Kind.SWAP: exchanged, Kind.REMOVE: removed}
+    if kind in alone:
+        return alone[kind](state)
+    made = {Kind.RULE_NAME: renamed_rules, Kind.ARRAY_NAME: renamed_arrays, Kind.ADD: added}
+    return made.get(kind, other_axes)(state, space)
+
+
+def _gap(mine: Sequence[int], slot: int, count: int) -> range:
+    """The places of `count` rules with `slot` of the array's before them, as in `list.insert`."""
+    first = mine[slot - 1] + 1 if slot else 0
+    return range(first, (mine[slot] if slot < len(mine) else count) + 1)
+
+
+def moved(state: State) -> Iterator[Edit]:
+    """A rule of the array before or after others of its rules."""
+    mine, own, count = state.mine, state.own, len(state.entries) - 1
+    for down in (False, True):
+        for a, i in enumerate(mine):
+            rest = own[:a] + own[a + 1 :]
+            others = [m - (m > i) for m in mine if m != i]
+            for slot in range(a + 1, len(mine)) if down else range(a - 1, -1, -1):
+                after = (*rest[:slot], own[a], *rest[slot:])
+                gap = _gap(others, slot, count)
+                places = gap if down else gap[::-1]  # the nearest first
+                yield Edit(Kind.MOVE, i, None, after, state.names, places)
+
+
+def exchanged(state: State) -> Iterator[Edit]:
+    """A rule of the array in the place of another rule, and that in its place."""
+    mine, own = state.mine, state.own
+    for a, i in enumerate(mine):
+        for b in range(a + 1, len(mine)):
+            after = (*own[:a], own[b], *own[a + 1 : b], own[a], *own[b + 1 :])
+            yield Edit(Kind.SWAP, i, None, after, state.names, (mine[b],))
+        rest = own[:a] + own[a + 1 :]
+        for slot in range(len(mine)):  # with a rule for names that the array has not
+            low = slot if slot < a else slot + 1
+            first = mine[low - 1] + 1 if low else 0
+            last = mine[low] if low < len(mine) else len(state.entries)
+            if slot != a and last > first:
+                after = (*rest[:slot], own[a], *rest[slot:])
+                yield Edit(Kind.SWAP, i, None, after, state.names, range(first, last))
+
+
+def removed(state: State) -> Iterator[Edit]:
+    """The table without one rule of the array."""
+    for a, i in enumerate(state.mine):
+        after = state.own[:a] + state.own[a + 1 :]
+        yield Edit(Kind.REMOVE, i, None, after, state.names)
+
+
+def other_axes(state: State, space: Space) -> Iterator[Edit]:
+    """One rule of the array with another right side."""
+    own, targets = state.own, space.of_name(state.names)
+    for a, i in enumerate(state.mine):
+        old, wanted = own[a], targets[own[a].logical]
+        for target in (*wanted, *(t for t in space.idle if t not in wanted)):
+            new = _rule(old.logical, target)
+            if new != old:
+                after = (*own[:a], new, *own[a + 1 :])
+                typo = _misspelt(old.axes, new.axes, space.axes)
+                idle = target not in wanted
+                yield Edit(Kind.AXES, i, new, after, state.names, typo=typo, idle=idle)
+
+
+@lru_cache(maxsize=4096)
+def _rule(name: str, target: Rule) -> Rule:
+    return Rule(name, target.axes, False, target.free)
+
+
+def _misspelt(old: tuple[str, ...], new: tuple[str, ...], axes: tuple[str, ...]) -> bool:
+    """Whether axes that the mesh lacks are replaced by the ones nearest to them, nothing else."""
+    pairs = [(o, n) for o, n in zip(old, new, strict=False) if o != n]
+    return (
+        len(old) == len(new)
+        and bool(axes)
+        and bool(pairs)
+        and all(o not in axes and _near(o, axes) == n for o, n in pairs)
+    )
+
+
+@lru_cache(maxsize=1024)
+def _near(name: str, known: tuple[str, ...]) -> str | None:
+    return nearest(name, known)
+
+
+def added(state: State, space: Space) -> Iterator[Edit]:
+    """The table with one more rule for a name of the array."""
+    own, mine, count = state.own, state.mine, len(state.entries)
+    for name, targets in space.of_name(state.names).items():
+        for target in targets:
+            rule = _rule(name, target)
+            for slot in range(len(own), -1, -1):
+                after = (*own[:slot], rule, *own[slot:])
+                gap = _gap(mine, slot, count)[::-1]
+                yield Edit(Kind.ADD, None, rule, after, state.names, gap)
+
+
+def renamed_rules(state: State, space: Space) -> Iterator[Edit]:
+    """One rule, for any name, made a rule for a name of the array."""
+    own, mine = state.own, state.mine
+    names = list(dict.fromkeys(n for n in state.names if isinstance(n, str)))
+    unknown = tuple(n for n in names if n not in state.by_name)
+    for i, old in enumerate(state.entries):
+        close = _near(old.logical, unknown) if old.logical not in space.known else None
+        slot = bisect_left(mine, i)
+        rest = own[slot + 1 :] if old.logical in names else own[slot:]
+        for name in names:
+            if name != old.logical:
+                new = Rule(name, old.axes, old.nested, old.free)
+                after, typo = (*own[:slot], new, *rest), name == close
+                yield Edit(Kind.RULE_NAME, i, name, after, state.names, typo=typo)
+
+
+def renamed_arrays(state: State, space: Space) -> Iterator[Edit]:
+    """One dimension of the array under a name that the table knows, or without one."""
+    table = tuple(state.by_name)
+    nnx = space.dialect is Dialect.NNX
+    pool: list[str | None] = [*dict.fromkeys([*table, *(space.axes if nnx else ())]), None]
+    for d, old in enumerate(state.names):
+        close = _near(old, table) if isinstance(old, str) and old not in state.by_name else None
+        for name in pool:
+            if name != old and (nnx or name is None or name not in state.names):
+                names = (*state.names[:d], name, *state.names[d + 1 :])
+                own = tuple(state.entries[i] for i in state.indices(names))
+                typo = name is not None and name == close
+                yield Edit(Kind.ARRAY_NAME, d, name, own, names, typo=typo)
+
+
+def resized(
+    own: Entries, names: Names, shape: tuple[int, ...], spec: Spec, mesh: MeshSpec
+) -> Iterator[Edit]:
+    """The nearest sizes that divide in place of one that does not, where it is only one."""
+    if any(a not in mesh.shape for a in spec.axes):
+        return
+    parts = [math.prod(mesh.shape[a] for a in axes) for axes in spec.dims]
+    wrong = [d for d, count in enumerate(parts) if shape[d] % count]
+    if len(wrong) == 1:
+        d = wrong[0]
+        low = shape[d] - shape[d] % parts[d]
+        # The nearest first; of two as near the larger, which loses nothing.
+        for new in sorted((low, low + parts[d]), key=lambda s: (abs(s - shape[d]), -s)):
+            if new:
+                yield Edit(Kind.SIZE, d, new, own, names)
+
+
+def sentence(
+    before: State, edit: Edit, place: int, path: str | None, alike: int = 0, parts: int = 0
+) -> str:
+    """What to do, in words.
+
+    Args:
+        before: the table and the array without the edit.
+        edit: the edit.
+        place: where in the table.
+        path: the name of the array, or None.
+        alike: how many other arrays are renamed with it.
+        parts: for a size, what it becomes a multiple of.
+
+    >>> state = State((Rule("embed", ("data",)), Rule("mlp", ())), ("embed", "mlp"), None)
+    >>> sentence(state, next(removed(state)), 0, "w")
+    'Remove rule 1 (embed → data)'
+    """
+    rules, at = before.entries, edit.subject
+    if at is None:
+        end = "at the end" if place == len(rules) else f"before rule {place + 1}"
+        return f"Add the rule {edit.target} {end}"
+    if edit.kind is Kind.ARRAY_NAME:
+        return _array_name(before.names[at], edit, path, alike)
+    if edit.kind is Kind.SIZE:
+        assert before.shape is not None
+        return (
+            f"Make dimension {at} a multiple of {parts:,}: {edit.target:,} instead of"
+            f" {before.shape[at]:,}"
+        )
+    rule = f"rule {at + 1} ({rules[at]})"
+    if edit.kind is Kind.REMOVE:
+        return f"Remove {rule}"
+    if edit.kind is Kind.RULE_NAME:
+        return f"Rename {shown(rules[at].logical)} to {shown(edit.target)} in {rule}"
+    if isinstance(edit.target, Rule):
+        return f"Give {rule} {_right_side(edit.target)} in place of {_right_side(rules[at], False)}"
+    if edit.kind is Kind.SWAP:
+        return f"Exchange {rule} and rule {place + 1} ({rules[place]})"
+    return f"Move {rule} {'before' if place < at else 'after'} rule {place + 1}"
+
+
+def _right_side(rule: Rule, with_noun: bool = True) -> str:
+    if not with_noun:
+        return rule.target if len(rule.axes) != 1 else shown(rule.axes[0])
+    if not rule.axes:
+        return rule.target
+    return f"{'the axis' if len(rule.axes) == 1 else 'the axes'} {listed(rule.axes)}"
+
+
+def _array_name(old: object, edit: Edit, path: str | None, alike: int) -> str:
+    array = "the array" if path is None else f"array {path}"
+    if alike:
+        array += f" and {alike:,} like it"
+    if edit.target is None:
+        return f"Take the name {shown(old)} from dimension {edit.subject} of {array}"
+    if not isinstance(old, str):
+        return f"Name dimension {edit.subject} of {array} {shown(edit.target)}"
+    return f"Rename {shown(old)} to {shown(edit.target)} in {array}"
+
+
+def subsets(axes: tuple[str, ...], most: int) -> Iterator[tuple[str, ...]]:
+    for count in range(1, min(most, len(axes)) + 1):
+        yield from itertools.combinations(axes, count)
+
+
+def tier(edit: Edit) -> int:
+    """0: corrects a misspelt name; 1: changes the table or a size; 2: gives another name."""
+    if edit.typo:
+        return 0
+    return 2 if edit.idle or edit.kind in (Kind.RULE_NAME, Kind.ARRAY_NAME) else 1
+
+
+def rank(edit: Edit) -> tuple:
+    many = len(edit.target.axes) if isinstance(edit.target, Rule) else 0
+    return (tier(edit), many > 1, edit.kind)
+
+
+def same_but_place(edit: Edit, spec: Spec) -> tuple:
+    """The same for edits that differ only in a place, of which one is enough."""
+    if edit.kind is Kind.SWAP:
+        return edit.kind, spec
+    if edit.kind in (Kind.MOVE, Kind.ADD):
+        return edit.kind, edit.subject, edit.target, spec
+    return edit.kind, edit.subject, edit.target
+
+
+class Group:
+    """The arrays of one signature: same names, shape and type, so the same spec.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> Group(audit([("a", (8,), "mlp")], [("mlp", "x")], "x=2").rows[0]).bytes
+    16
+    """
+
+    def __init__(self, row: Any):
+        self.names, self.shape, self.dtype = row.names, row.shape, row.dtype
+        self.spec: Spec | None = row.spec
+        self.broken = row.layout is None
+        whole = size_in_bytes(math.prod(row.shape), row.dtype)
+        self.bytes = whole if row.layout is None else row.layout.bytes_per_device
+        self.paths: list[str] = []
+
+
+class Arrays:
+    """The arrays that a table resolves, by the names that they have.
+
+    Args:
+        rows: of an audit; those with a spec of their own, and those without names, are left out.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> found = audit([("a", (8,), "mlp"), ("b", (8,), "mlp")], [("mlp", "x")], "x=2").arrays
+    >>> [group.paths for group in found.of(["mlp"])]
+    [['a', 'b']]
+    """
+
+    def __init__(self, rows: Iterable[Any] = ()):
+        groups: dict[Any, Group] = {}
+        self.by_name: dict[str, list[Group]] = {}
+        for row in rows:
+            if row.resolution is None or row.spec_wins:
+                continue
+            key = (row.names, row.shape, row.dtype)
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Group(row)
+                for name in {n for n in row.names if isinstance(n, str)}:
+                    self.by_name.setdefault(name, []).append(group)
+            group.paths.append(row.path)
+        self.groups = groups
+
+    def of(self, names: Iterable[str]) -> list[Group]:
+        """The groups that have one of these names."""
+        found = {id(g): g for name in names for g in self.by_name.get(name, ())}
+        return list(found.values())

@@ -1,0 +1,394 @@
+"""Which parameter every array of an optimizer belongs to, compared with what optax says."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import pytest
+from flax.core import freeze
+
+import shardviz as sv
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.optimizer_state import OPTIMIZER, pair, role
+
+optax = pytest.importorskip("optax")
+pytest.importorskip("optax.contrib")
+
+# No two have one shape, so that a moment of the shape of a parameter is that parameter's.
+W, B, E = (256, 512), (512,), (4, 8, 16)
+NESTED = {"a": {"w": jnp.zeros(W), "b": jnp.zeros(B)}, "e": jnp.zeros(E)}
+
+
+class Layer(NamedTuple):
+    """Parameters in a class of the user's."""
+
+    mu: Any
+    count: Any
+    inner: Any
+
+
+#: The same parameters in other containers, some with names that optimizers use themselves.
+TREES: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "dicts": lambda w, b, e: {"a": {"w": w, "b": b}, "e": e},
+    "a tuple": lambda w, b, e: (w, b, e),
+    "a list of lists": lambda w, b, e: [[w, b], [e]],
+    "frozen dicts": lambda w, b, e: freeze({"params": {"w": w, "b": {"0": b, "1": e}}}),
+    "a class with names of optax": lambda w, b, e: Layer(w, b, {"nu": e}),
+}
+
+
+CONTRIB = optax.contrib
+ONLY_RATE = [
+    "adabelief",
+    "adadelta",
+    "adafactor",
+    "adagrad",
+    "adam",
+    "adamax",
+    "adamaxw",
+    "adamw",
+    "adan",
+    "amsgrad",
+    "fromage",
+    "lamb",
+    "lars",
+    "lion",
+    "nadam",
+    "nadamw",
+    "noisy_sgd",
+    "novograd",
+    "optimistic_adam",
+    "optimistic_adam_v2",
+    "optimistic_gradient_descent",
+    "polyak_sgd",
+    "radam",
+    "rmsprop",
+    "rprop",
+    "scale_by_rprop",
+    "sgd",
+    "sign_sgd",
+    "signum",
+    "yogi",
+]
+NOTHING = [
+    "apply_every",
+    "identity",
+    "scale_by_adadelta",
+    "scale_by_adam",
+    "scale_by_adamax",
+    "scale_by_adan",
+    "scale_by_amsgrad",
+    "scale_by_belief",
+    "scale_by_distance_over_gradients",
+    "scale_by_factored_rms",
+    "scale_by_lion",
+    "scale_by_novograd",
+    "scale_by_optimistic_gradient",
+    "scale_by_param_block_norm",
+    "scale_by_param_block_rms",
+    "scale_by_polyak",
+    "scale_by_radam",
+    "scale_by_rms",
+    "scale_by_rss",
+    "scale_by_sign",
+    "scale_by_stddev",
+    "scale_by_trust_ratio",
+    "scale_by_yogi",
+    "set_to_zero",
+    "centralize",
+    "keep_params_nonnegative",
+    "normalize_by_update_norm",
+    "add_decayed_weights",
+    "zero_nans",
+]
+CONTRIB_RATE = [
+    "acprop",
+    "ademamix",
+    "adopt",
+    "galore",
+    "madgrad",
+    "muon",
+    "scale_by_madgrad",
+    "simplified_ademamix",
+    "sophia",
+    "dog",
+    "dowg",
+]
+CONTRIB_NOTHING = [
+    "cocob",
+    "dadapt_adamw",
+    "momo",
+    "momo_adam",
+    "normalize",
+    "prodigy",
+    "reduce_on_plateau",
+    "scale_by_acprop",
+    "scale_by_ademamix",
+    "scale_by_adopt",
+    "scale_by_cocob",
+    "scale_by_galore",
+    "scale_by_muon",
+    "scale_by_simplified_ademamix",
+    "schedule_free_adamw",
+    "schedule_free_sgd",
+]
+
+#: name: how it is made, given the parameters
+OPTIMIZERS: dict[str, Callable[[Any], Any]] = {
+    **{n: lambda _, n=n: getattr(optax, n)(0.1) for n in ONLY_RATE},
+    **{n: lambda _, n=n: getattr(optax, n)() for n in NOTHING},
+    **{f"contrib.{n}": lambda _, n=n: getattr(CONTRIB, n)(0.1) for n in CONTRIB_RATE},
+    **{f"contrib.{n}": lambda _, n=n: getattr(CONTRIB, n)() for n in CONTRIB_NOTHING},
+    "adaptive_grad_clip": lambda _: optax.adaptive_grad_clip(0.1),
+    "add_noise": lambda _: optax.add_noise(0.1, 0.1, 0),
+    "apply_if_finite": lambda _: optax.apply_if_finite(optax.adam(0.1), 3),
+    "chain": lambda _: optax.chain(optax.clip(1.0), optax.adam(0.1), optax.trace(0.9)),
+    "clip": lambda _: optax.clip(1.0),
+    "clip_by_block_rms": lambda _: optax.clip_by_block_rms(1.0),
+    "clip_by_global_norm": lambda _: optax.clip_by_global_norm(1.0),
+    "conditionally_mask": lambda _: optax.conditionally_mask(optax.adam(0.1), lambda n: n > 2),
+    "conditionally_transform": lambda _: optax.conditionally_transform(
+        optax.adam(0.1), lambda n: n > 2
+    ),
+    "ema": lambda _: optax.ema(0.9),
+    "freeze": lambda p: optax.freeze(jax.tree.map(lambda _: True, p)),
+    "inject_hyperparams": lambda _: optax.inject_hyperparams(optax.adamw)(learning_rate=0.1),
+    "inject_stateful_hyperparams": lambda _: optax.inject_stateful_hyperparams(optax.adam)(0.1),
+    "masked": lambda p: optax.masked(optax.adam(0.1), _masks(p)),
+    "measure_with_ema": lambda _: optax.measure_with_ema(lambda u: u, 0.9),
+    "monitor": lambda _: optax.monitor({"u": lambda u: u}),
+    "multi_transform": lambda p: _by_label(optax.multi_transform, p),
+    "named_chain": lambda _: optax.named_chain(
+        ("first", optax.scale_by_adam()), ("second", optax.trace(0.9))
+    ),
+    "partition": lambda p: _by_label(optax.partition, p),
+    "scale": lambda _: optax.scale(0.1),
+    "scale_by_learning_rate": lambda _: optax.scale_by_learning_rate(0.1),
+    "scale_by_schedule": lambda _: optax.scale_by_schedule(lambda n: n),
+    "selective_transform": lambda p: optax.selective_transform(
+        optax.adam(0.1), freeze_mask=_masks(p)
+    ),
+    "snapshot": lambda _: optax.snapshot("name", lambda u: u),
+    "stateless": lambda _: optax.stateless(lambda u, p: u),
+    "stateless_with_tree_map": lambda _: optax.stateless_with_tree_map(lambda u, p: u),
+    "trace": lambda _: optax.trace(0.9),
+    "with_extra_args_support": lambda _: optax.with_extra_args_support(optax.adam(0.1)),
+    "MultiSteps": lambda _: optax.MultiSteps(optax.adafactor(0.1), 2).gradient_transformation(),
+    "contrib.dpsgd": lambda _: CONTRIB.dpsgd(0.1, 1.0, 0.1, 0, momentum=0.9),
+    "contrib.differentially_private_aggregate": lambda _: (
+        CONTRIB.differentially_private_aggregate(1.0, 0.1, 0)
+    ),
+    "contrib.mechanize": lambda _: CONTRIB.mechanize(optax.adam(0.1)),
+    "contrib.sam": lambda _: CONTRIB.sam(optax.adam(0.1), optax.sgd(0.1, momentum=0.9)),
+    "contrib.schedule_free": lambda _: CONTRIB.schedule_free(optax.adam(0.1), 0.1),
+    "contrib.split_real_and_imaginary": lambda _: CONTRIB.split_real_and_imaginary(
+        optax.adam(0.1)
+    ),
+    "contrib.hutchinson_estimator_diag_hessian": lambda _: (
+        CONTRIB.hutchinson_estimator_diag_hessian(0)
+    ),
+}  # fmt: skip
+
+#: What `tree_map_params` cannot read: the fields with one array for each parameter.
+BY_HAND: dict[str, tuple[Callable[[], Any], tuple[str, ...]]] = {
+    "lbfgs": (lambda: optax.lbfgs(), ("0/params", "0/updates", "0/diff_params_memory",
+                                      "0/diff_updates_memory", "2/grad")),
+    "scale_by_lbfgs": (lambda: optax.scale_by_lbfgs(), ("params", "updates", "diff_params_memory",
+                                                        "diff_updates_memory")),
+    "scale_by_backtracking_linesearch": (lambda: optax.scale_by_backtracking_linesearch(
+        5, store_grad=True), ("grad",)),
+    "scale_by_zoom_linesearch": (lambda: optax.scale_by_zoom_linesearch(5), ("grad",)),
+    "sm3": (lambda: optax.sm3(0.1), ("0/mu", "0/nu")),
+    "scale_by_sm3": (lambda: optax.scale_by_sm3(), ("mu", "nu")),
+}  # fmt: skip
+LEFT_OUT = {
+    "flatten": "its state is one vector for all parameters",
+    "lookahead": "takes LookaheadParams; it has a test of its own",
+}
+#: Functions that say nothing of what they return, and return no optimizer.
+OTHERS = frozenset(
+    ("schedule_free_eval_params", "matrix_inverse_pth_root", "power_iteration", "bias_correction",
+     "update_infinity_moment", "update_moment", "update_moment_per_elem_norm",
+     "softmax_cross_entropy", "sigmoid_binary_cross_entropy", "safe_softmax_cross_entropy")
+)  # fmt: skip
+
+
+def _masks(params: Any) -> Any:
+    return jax.tree.map(lambda p: p.shape != B, params)
+
+
+def _by_label(make: Callable[..., Any], params: Any) -> Any:
+    labels = jax.tree.map(lambda p: "y" if p.shape == B else "x", params)
+    return make({"x": optax.adam(0.1), "y": optax.sgd(0.1, momentum=0.9)}, labels)
+
+
+def optimizers_of_optax() -> Iterator[str]:
+    for module, prefix in ((optax, ""), (CONTRIB, "contrib.")):
+        for name in dir(module):
+            found = getattr(module, name)
+            if name.startswith("_") or not inspect.isfunction(found) or name in OTHERS:
+                continue
+            returned = inspect.signature(found).return_annotation
+            if "Transformation" in str(returned) or returned is inspect.Signature.empty:
+                yield prefix + name
+
+
+def test_no_optimizer_of_optax_is_left_out():
+    known = {*OPTIMIZERS, *BY_HAND, *LEFT_OUT}
+    assert [name for name in optimizers_of_optax() if name not in known] == []
+    assert len(OPTIMIZERS) > 90
+
+
+def audited(params: Any, state: Any) -> Audit:
+    return sv.audit({"params": params, "opt_state": state}, [], "data=4, model=2")
+
+
+def partners(found: Audit) -> dict[str, str]:
+    """Path in the state to path of the parameter."""
+    return {
+        row.path.removeprefix("opt_state/"): row.partner.removeprefix("params/")
+        for row in found.rows
+        if row.partner is not None
+    }
+
+
+def path_of(path: Any) -> str:
+    return jax.tree_util.keystr(path, simple=True, separator="/")
+
+
+def paths_of(tree: Any) -> Any:
+    return jax.tree_util.tree_map_with_path(lambda path, _: path_of(path), tree)
+
+
+def said_by_optax(tx: Any, params: Any, state: Any) -> dict[str, str]:
+    """The same, by `tree_map_params`: it tells parameters apart by initializing once more."""
+    by_shape = {
+        tuple(p.shape): path_of(at) for at, p in jax.tree_util.tree_leaves_with_path(params)
+    }
+    leaf = lambda x: isinstance(x, (_Mark, optax.MaskedNode))  # noqa: E731
+    try:
+        marked = optax.tree_utils.tree_map_params(
+            tx, lambda _, path: _Mark(path), state, paths_of(params),
+            transform_non_params=lambda _: _Mark(None),
+        )  # fmt: skip
+    except ValueError:  # where some parameters are masked it takes no second tree
+        marked = optax.tree_utils.tree_map_params(
+            tx, lambda a: _Mark(by_shape[a.shape]), state,
+            transform_non_params=lambda _: _Mark(None),
+        )  # fmt: skip
+    found = jax.tree_util.tree_leaves_with_path(marked, is_leaf=leaf)
+    return {
+        path_of(at): mark.partner
+        for at, mark in found
+        if isinstance(mark, _Mark) and mark.partner is not None
+    }
+
+
+class _Mark:
+    """A leaf, whatever is in it."""
+
+    def __init__(self, partner: str | None) -> None:
+        self.partner = partner
+
+
+def made(name: str, params: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of optax, on arguments to come
+        return OPTIMIZERS[name](params)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_pairs_are_those_of_optax(name):
+    params = jax.eval_shape(lambda: NESTED)
+    tx = made(name, params)
+    state = jax.eval_shape(tx.init, params)
+    found = audited(params, state)
+    assert partners(found) == said_by_optax(tx, params, state)
+    assert {r.group for r in found.rows if r.path.startswith("opt_state/")} <= {OPTIMIZER}
+
+
+@pytest.mark.parametrize("tree", TREES)
+@pytest.mark.parametrize(
+    "name", ["adam", "adafactor", "masked", "multi_transform", "MultiSteps", "contrib.muon",
+             "contrib.galore", "contrib.mechanize", "contrib.schedule_free_adamw"],
+)  # fmt: skip
+def test_pairs_in_any_container(name, tree):
+    params = TREES[tree](*(jax.ShapeDtypeStruct(s, "float32") for s in (W, B, E)))
+    tx = made(name, params)
+    state = jax.eval_shape(tx.init, params)
+    assert partners(audited(params, state)) == said_by_optax(tx, params, state)
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_pairs_of_what_optax_itself_cannot_map(name):
+    make, fields = BY_HAND[name]
+    params = jax.eval_shape(lambda: NESTED)
+    found = partners(audited(params, jax.eval_shape(make().init, params)))
+    wanted = {f"{f}/{p}": p for f in fields for p in ("a/w", "a/b", "e")}
+    if "sm3" in name:  # one vector for each dimension of a parameter
+        mu = next(f for f in fields if f.endswith("mu"))
+        for path, rank in (("a/w", 2), ("a/b", 1), ("e", 3)):
+            del wanted[f"{mu}/{path}"]
+            wanted |= {f"{mu}/{path}/{d}": path for d in range(rank)}
+    assert found == wanted
+
+
+def test_pairs_of_lookahead_are_those_of_the_fast_parameters():
+    both = optax.LookaheadParams.init_synced(NESTED)
+    tx = optax.lookahead(optax.sgd(0.1, momentum=0.9), 5, 0.5)
+    found = audited(both, jax.eval_shape(tx.init, both))
+    paired = partners(found)
+    assert paired["fast_state/0/trace/a/w"] == "fast/a/w"
+    assert sum(k.startswith("fast_state") for k in paired) == 3
+    assert {r.partner for r in found.rows if r.path.startswith("params/slow")} == {
+        "params/fast/a/w", "params/fast/a/b", "params/fast/e",
+    }  # fmt: skip
+    assert {r.group for r in found.rows if r.path.startswith("params/")} == {"parameters", "other"}
+
+
+def test_what_belongs_to_no_parameter_is_said():
+    params = jax.eval_shape(lambda: NESTED)
+    found = audited(params, jax.eval_shape(optax.flatten(optax.adam(0.1)).init, params))
+    assert partners(found) == {}
+    assert [r.path for r in found.unpaired] == ["opt_state/0/mu", "opt_state/0/nu"]
+    assert "2 arrays of the optimizer (1 MiB) belong to no parameter" in found.explain()
+
+
+ROLES = {
+    ("opt_state/0/mu/a/w", "params/a/w"): "mu",
+    ("opt_state/0/mu/w/1", "params/w"): "mu",
+    ("adam/dense_kernel_momentum", "dense/kernel"): "momentum",
+    ("1/0/trace/0", "0/0"): "trace",
+    ("grads/w", "params/w"): "grads",
+}
+
+
+@pytest.mark.parametrize(("paths", "wanted"), ROLES.items(), ids=str)
+def test_roles(paths, wanted):
+    path, partner = paths
+    row = sv.audit([("w", (8,), None)], [], "data=4").rows[0]
+    assert role(row.placed(path, OPTIMIZER, partner)) == wanted
+
+
+def test_one_array_is_all_parameters():
+    w = jax.ShapeDtypeStruct((8, 4), "float32")
+    state = jax.eval_shape(optax.adam(0.1).init, w)
+    found = sv.audit((w, state), [], "data=4")
+    assert {r.path: r.partner for r in found.rows} == {
+        "0": None, "1/0/count": None, "1/0/mu": "0", "1/0/nu": "0",
+    }  # fmt: skip
+
+
+def test_gradients_and_copies_are_paired_and_named():
+    paths = ["params/w", "params/b", "grads/w", "grads/b", "ema/w", "ema/b", "batch/w", "step"]
+    shapes = [(8,), (4,)] * 3 + [(2,), ()]
+    found = pair(paths, shapes)
+    assert found.groups == (
+        "parameters", "parameters", "gradients", "gradients", "other", "other", "other", "other",
+    )  # fmt: skip
+    assert found.partners == (None, None, 0, 1, 0, 1, None, None)
