@@ -10,6 +10,7 @@ import operator
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,37 @@ def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError
         return operator.index(size)  # type: ignore[arg-type]
     except Exception:  # noqa: BLE001  a foreign __index__ may raise anything
         raise error(f"{what} must be a whole number; got {shown(size)}.") from None
+
+
+_UNITS = {"": 1, "b": 1} | {
+    prefix + middle + "b": base**power
+    for power, prefix in enumerate("kmgtpe", 1)
+    for middle, base in (("i", 1024), ("", 1000))
+}
+_SIZE = re.compile(r"(\d{1,20}(?:\.\d{1,9})?)\s*([kmgtpe]?i?b)?", re.IGNORECASE | re.ASCII)
+
+
+def parse_bytes(size: object, what: str, error: type[ShardvizError]) -> int:
+    """A number of bytes: as it is, or text with a unit, `"1 MiB"`, `"1.5 GB"`, `"512"`.
+
+    Args:
+        size: the number or text; `KiB` is 1,024 bytes and `KB` is 1,000.
+        what: what it is, to begin a sentence with: `"The limit"`.
+
+    Raises:
+        ShardvizError: of class `error`, for anything else.
+
+    >>> parse_bytes("1 MiB", "The limit", ShardvizError), parse_bytes("1.5KB", "It", ShardvizError)
+    (1048576, 1500)
+    """
+    if isinstance(size, (int, np.integer)) and not isinstance(size, bool) and 0 <= size < 1 << 63:
+        return int(size)
+    found = _SIZE.fullmatch(size.strip()) if isinstance(size, str) and len(size) < 100 else None
+    if found is None:
+        raise error(
+            f"{what} is a number of bytes, or text such as '1 MiB' or '1.5 GB'; got {shown(size)}."
+        )
+    return int(Decimal(found[1]) * _UNITS[(found[2] or "").lower()])
 
 
 def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> list[Any]:
