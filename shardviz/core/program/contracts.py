@@ -8,7 +8,6 @@ there is not, is a ShardvizError.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,10 +20,10 @@ from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import parse_bytes
+from shardviz.core.layout.parse import limited, parse_bytes
 from shardviz.core.layout.resolution import Request, explain_decision
 from shardviz.core.program.comparison import total_bytes
-from shardviz.core.program.folding import fold_collectives, fold_line
+from shardviz.core.program.folding import fold, fold_collectives, fold_line
 from shardviz.core.program.lock import Lock, lock_audit, lock_plan
 from shardviz.core.program.lock_files import read_lock
 from shardviz.core.program.plan import Plan
@@ -211,15 +210,14 @@ class Expectation:
         if not number or not 0 <= at_least <= 1:  # nan is no share either
             raise ProgramError(f"A share is a number from 0 to 1; got {shown(at_least)}.")
         total = sum(row.bytes for row in self._arrays)
-        rest = sorted((r for r in self._arrays if r.reason), key=lambda r: -r.bytes)
+        rest = [row for row in self._arrays if row.reason]
         lacking = sum(row.bytes for row in rest)
         if total - lacking < at_least * total:
             self._break(
                 f"Expected {_percent(at_least)} of the bytes of {self._name} to be split, and"
                 f" {_percent(1 - lacking / total)} are: {bytes_text(lacking)} of"
                 f" {bytes_text(total)} are not, in {plural(len(rest), 'array')}.",
-                *(f"  {r.name} ({bytes_text(r.bytes)}): {r.reason}" for r in rest[:SHOWN]),
-                *([f"  … and {len(rest) - SHOWN:,} more"] if len(rest) > SHOWN else []),
+                *_reasons(rest),
                 "Give each of them an axis by a rule or a spec, or lower the share.",
             )
         return self
@@ -357,8 +355,11 @@ class Expectation:
         """The mesh axes of `over`, checked."""
         if over is None:
             return ()
-        names = re.split(r"[\s,]+", over.strip()) if isinstance(over, str) else over
-        if not isinstance(names, (tuple, list)) or not names or len(names) > MAX_AXES:
+        words = str.split(over.replace(",", " ")) if isinstance(over, str) else over
+        names: list[Any] = []
+        if isinstance(words, (tuple, list)):
+            names = limited(words, MAX_AXES, "The axes of over=", ProgramError)
+        if not names:
             raise ProgramError(f"over= names mesh axes, such as 'data'; got {shown(over)}.")
         mesh = self._mesh or MeshSpec((), ())
         for name in names:
@@ -506,6 +507,18 @@ def _lines(some: Sequence[Collective]) -> list[str]:
         lines.append(f"  {fold_line(one)}{unknown}{f'. {first.cause}' if first.cause else ''}")
     more = len(folds) - SHOWN
     return [*lines, f"  … and {more:,} more kinds"] if more > 0 else lines
+
+
+def _reasons(rows: Sequence[_Array]) -> list[str]:
+    """The largest arrays that are not split, folded by layer, each with the reason."""
+    folds = fold(rows, lambda row: row.name, lambda row: (row.bytes, row.reason))
+    folds.sort(key=lambda one: -sum(row.bytes for row in one.items))
+    lines = [
+        f"  {one.count}{one.name} ({bytes_text(one.items[0].bytes)}): {one.items[0].reason}"
+        for one in folds[:SHOWN]
+    ]
+    more = len(folds) - SHOWN
+    return [*lines, f"  … and {more:,} more"] if more > 0 else lines
 
 
 def _split_by(row: Request, axis: str) -> str:

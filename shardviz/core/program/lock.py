@@ -401,9 +401,10 @@ class LockDiff(Displayed):
         return "; ".join(sides) + "." if sides else ""
 
     def _bytes(self) -> Iterable[str]:
-        old, new = self.before.bytes_per_device, self.after.bytes_per_device
-        if old is not None and new is not None and old != new:
-            yield f"Each device held {bytes_text(old)} of these arrays and holds {bytes_text(new)}."
+        sizes = self.before.bytes_per_device, self.after.bytes_per_device
+        old, new = ("" if size is None else bytes_text(size) for size in sizes)
+        if old and new and old != new:
+            yield f"Each device held {old} of these arrays and holds {new}."
         if self.gained or self.lost or self.resized:
             old, new = (_sum(lock.collectives or ()) for lock in (self.before, self.after))
             yield f"The results of collectives took {old} on each device and take {new}."

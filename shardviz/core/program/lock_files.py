@@ -42,7 +42,7 @@ def read_lock(path: Any) -> Lock:
     try:
         file = Path(path)
         text = file.read_text(encoding="utf-8")
-    except (OSError, TypeError, ValueError) as error:
+    except Exception as error:  # noqa: BLE001  a foreign path may raise anything
         why = getattr(error, "strerror", None) or "it is no text"
         raise ProgramError(f"Cannot read a lock from {shown(path)}: {why}.") from None
     return parse_lock(text, file.name)
