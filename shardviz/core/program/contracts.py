@@ -236,7 +236,7 @@ class Expectation:
         """
         __tracebackhide__ = True
         before = lock if isinstance(lock, Lock) else read_lock(lock)
-        found = before.diff(self.locked(before.collectives is not None))
+        found = before.diff(self._locked(before.collectives is not None))
         if not found.same:
             self._break(
                 f"{self._name} is no longer as locked in {before.name}:",
@@ -255,12 +255,18 @@ class Expectation:
         Raises:
             ProgramError: for a Report, which does not know all of it, and a program with an error.
         """
+        try:
+            return self._locked(collectives)
+        except ContractError as error:
+            raise ProgramError(str(error)) from None
+
+    def _locked(self, collectives: bool) -> Lock:
+        __tracebackhide__ = True
         if isinstance(self.subject, Audit):
             return lock_audit(self.subject)
         if self._plan is None:
             raise ProgramError("A report does not know all that a lock holds. Give the program.")
-        report = self._report if collectives else None
-        return lock_plan(self._plan, report)
+        return lock_plan(self._plan, self._report if collectives else None)
 
     # What is known of the subject.
 
@@ -312,7 +318,7 @@ class Expectation:
     def _checked(self, found: Any) -> Any:
         """A plan or report without an error."""
         if found.error is not None:
-            self._break(f"There is nothing to check of {self._name}: {found.error}")
+            self._break(f"There is nothing to check or lock of {self._name}. {found.error}")
         return found
 
     @cached_property

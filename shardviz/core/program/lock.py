@@ -446,7 +446,7 @@ def lock_difference(before: Lock, after: Lock) -> LockDiff:
     """
     old, new = before.arrays, after.arrays
     if before.foreign or after.foreign:
-        old, new = ({plain_path(n): array for n, array in some.items()} for some in (old, new))
+        old, new = _by_plain_path(old, new), _by_plain_path(new, old)
     changes = ((name, array.change(new[name])) for name, array in old.items() if name in new)
     sides = before.collectives, after.collectives
     moves = ([], [], []) if None in sides else _moves(sides[0] or (), sides[1] or ())
@@ -458,6 +458,21 @@ def lock_difference(before: Lock, after: Lock) -> LockDiff:
         {name: array.text for name, array in old.items() if name not in new},
         *map(tuple, moves),
     )
+
+
+def _by_plain_path(
+    some: Mapping[str, LockedArray], others: Mapping[str, LockedArray]
+) -> dict[str, LockedArray]:
+    """Arrays by plain path; a long one of which the start is cut off by that which ends so."""
+    known, found = list(map(plain_path, others)), {}
+    for name, array in some.items():
+        path = plain_path(name)
+        if name.startswith("…"):
+            ending = f"/{path.partition('/')[2]}"
+            ends = [other for other in known if other.endswith(ending)]
+            path = ends[0] if len(ends) == 1 else path
+        found[path] = array
+    return found
 
 
 def _moves(

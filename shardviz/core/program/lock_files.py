@@ -154,8 +154,13 @@ def _read_maxtext(found: Any, name: str) -> Lock | None:
         rows = [_activation(row, name) for row in dump]
         return Lock(name, "", unique_arrays(rows), foreign=True)
     if isinstance(found.get("params"), list) and isinstance(found.get("mesh"), list):
-        sizes = {str(axis): size for axis, size in found["mesh"]}
-        rows = [(str(r.get("path")), _parameter(r, name)) for r in found["params"]]
+        try:
+            sizes = {str(axis): size for axis, size in found["mesh"]}
+            rows = [(str(r["path"]), _parameter(r, name)) for r in found["params"]]
+        except (TypeError, ValueError, KeyError) as error:
+            if isinstance(error, ShardvizError):
+                raise
+            raise ProgramError(f"{name}: cannot read its mesh or its parameters.") from None
         return Lock(name, _mesh_line(sizes), unique_arrays(rows), foreign=True)
     rows = [row for row in found.values() if isinstance(row, dict) and "partition_spec" in row]
     if not rows or len(rows) < len(found):
