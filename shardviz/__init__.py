@@ -1,7 +1,8 @@
 """shardviz: how is my array, my model, my program laid out over these devices, and why?
 
 The public names, and nothing else. Importing this imports numpy and nothing heavier: each name
-imports the module that defines it when it is first used (PEP 562).
+imports the module that defines it when it is first used (PEP 562). PYTEST_DONT_REWRITE: the package
+brings a plugin of pytest, which else warns where shardviz was imported before it.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as of `| head`
         with contextlib.suppress(OSError):
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return OK
+        return BROKEN
 
 
 # The commands.
@@ -156,7 +156,8 @@ def _audit(options: argparse.Namespace) -> int:
         found = audit(found.arrays, found.rules or (), found.mesh, dialect=found.dialect)
     if not isinstance(found, Audit):
         raise InputError(
-            f"An audit is of a state or a program; {options.what} gives a {type(found).__name__}"
+            f"An audit is of a state or a program; {options.what} returned none of them, but a"
+            f" {type(found).__name__}"
         )
     _print_json(_audit_json(found)) if options.json else _print_audit(found)
     return OK
@@ -306,8 +307,9 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     if isinstance(found, (Plan, Report, Stages, Audit)):
         if given:
             raise InputError(
-                f"{what} gives a {type(found).__name__}, which has its own {' and '.join(given)}:"
-                f" leave --{' and --'.join(given)} out, or return the program or the state"
+                f"The {type(found).__name__} that {what} returned has its own"
+                f" {' and '.join(given)}: leave --{' and --'.join(given)} out, or return the"
+                " program or the state"
             )
         return found
     if found is None:

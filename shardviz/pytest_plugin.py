@@ -4,7 +4,8 @@
         shardviz_lock(make_step())
 
 The lock is a file in `shardviz_locks/` beside the test, to be committed. A test run that does not
-use the fixture imports nothing of shardviz but this file.
+use the fixture imports nothing of shardviz but this file. (PYTEST_DONT_REWRITE: pytest warns of a
+plugin that somebody has imported before.)
 """
 
 from __future__ import annotations

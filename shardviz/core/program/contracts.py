@@ -188,7 +188,7 @@ class Expectation:
             self._break(
                 f"Expected {self._name} to fit on {where}, and it does not: {counted}"
                 f" {bytes_text(held)} on each device, which has {bytes_text(capacity)}.",
-                self._largest(),
+                *self._largest(),
                 "Split the largest arrays over more axes, or take a larger target.",
             )
         return self
@@ -392,7 +392,7 @@ class Expectation:
             self._break(
                 f"Expected {self._name} to take at most {bytes_text(most)} of each device's memory,"
                 f" and {counted} {bytes_text(held)}.",
-                self._largest(),
+                *self._largest(),
                 "Split the largest arrays over more axes, or raise the limit.",
             )
         return self
@@ -464,9 +464,11 @@ class Expectation:
         size = sum(bytes_per_device(op, self._plan.mesh) for op in ends)
         return size, "its arguments and results alone, as planned, take"
 
-    def _largest(self) -> str:
-        rows = sorted(self._arrays, key=lambda r: -r.held)[:SHOWN]
-        return f"The largest arrays: {joined(f'{r.name} {bytes_text(r.held)}' for r in rows)}."
+    def _largest(self) -> list[str]:
+        """A sentence on the arrays that take most of each device, where any are known."""
+        rows = sorted(self._arrays, key=lambda row: -row.held)[:SHOWN]
+        sizes = joined(f"{row.name} {bytes_text(row.held)}" for row in rows)
+        return [f"The largest arrays: {sizes}."] if rows else []
 
     def _break(self, *lines: str) -> NoReturn:
         __tracebackhide__ = True
