@@ -114,7 +114,7 @@ def test_named_too(shardviz_lock):
     run(project, "test_names.py").assert_outcomes(passed=5)
 
 
-def test_two_tests_that_disagree_on_a_lock_are_told_so(project):
+def test_two_tests_may_not_disagree_on_a_lock(project):
     project.makepyfile(
         test_two="""
 from model import RULES, model

@@ -534,7 +534,7 @@ def _split_by(row: Request, axis: str) -> str:
     for dim, axes in enumerate(row.spec.dims if row.spec is not None else ()):
         if axis not in axes:
             continue
-        how = "its own spec"
+        how = "its own spec" if _pattern(row) is None else str(_pattern(row))
         if row.resolution is not None and not row.spec_wins:
             verdict = row.resolution.decisions[dim].deciding
             how = "its name"
@@ -542,6 +542,14 @@ def _split_by(row: Request, axis: str) -> str:
                 how = f"rule {verdict.rule + 1}, {row.resolution.rules[verdict.rule]}"
         return f"{row.path} (dimension {dim}: {how})"
     return ""
+
+
+def _pattern(row: Request) -> str | None:
+    """Of a table of paths the pattern that decides, in words; None for all else."""
+    matched = getattr(row, "by_path", None)
+    if matched is None or row.spec_wins:
+        return None
+    return "no pattern" if matched.winner is None else f"pattern {matched.winner + 1}"
 
 
 def _array(row: Request) -> _Array:
@@ -556,6 +564,8 @@ def _why_not_split(row: Request) -> str:
         return row.problem
     if row.spec is None:
         return "nothing says how it is split."
+    if (pattern := _pattern(row)) is not None:
+        return f"{pattern} gives it {row.spec}."
     if row.resolution is None or row.spec_wins:
         return f"its spec is {row.spec}." if row.spec_wins else "it has no names and no spec."
     if row.spec.axes:
