@@ -13,7 +13,7 @@ from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.program.cache import cache
+from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
@@ -410,4 +410,10 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
 
 
 def _compile_for(program: Program, target: Any) -> Report:
-    return compile(program, "cpu" if target is None else target)
+    where = "cpu" if target is None else target
+    report = compile(program, where)
+    if report.cache_hit and not any(c.source for c in report.partitioned or ()):
+        # What was compiled before, of code on other lines, has none; a contract names them.
+        runner = import_optional("shardviz.core.backend.worker.run", "sv.expect", "jax")
+        return runner.compile_program(program, where, cache=ExecutableCache(size=1))
+    return report

@@ -389,6 +389,20 @@ def test_a_lock_of_a_program_says_the_same_when_it_is_made_again():
     assert str(Path.cwd()) not in first.text
 
 
+def test_code_that_was_compiled_before_on_other_lines_says_where_all_the_same():
+    arrays = sv.array("x", (8, 4), spec="data"), sv.array("y", (8, 4), spec="data")
+
+    def first(x, y):
+        return (x * y).sum()
+
+    def second(x, y):
+        return (x * y).sum()
+
+    second.__name__ = second.__qualname__ = "first"
+    locks = [sv.lock(sv.program(f, *arrays, mesh="data=4", name="f")) for f in (first, second)]
+    assert all("in test_lock.py)" in lock.collectives[0].where for lock in locks)
+
+
 def test_specs_alone_are_locked_without_a_compile(monkeypatch):
     program = sv.program(jnp.dot, sv.array("x", (8, 4), spec="data"), sv.array("w", (4, 8)),
                          mesh="data=4")  # fmt: skip
