@@ -433,6 +433,17 @@ def test_a_mutation_that_the_lock_does_not_see_would_be_found():
     assert verdict(program, blind, program, False) == "FALSE ALARM"
 
 
+def test_locks_and_differences_as_text():
+    lock = rows_locked([("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")])
+    assert repr(lock) == "Lock(audit on data=4, model=2: 2 arrays)"
+    assert '"w": "float32[8, 8] P(None, \'model\')"' in sv.text(lock)
+    found = lock.diff(rows_locked([("w", (8, 8), "mlp embed")]))
+    assert repr(found) == "LockDiff(audit: 1 array changed, 1 gone)"
+    assert sv.text(found).splitlines()[-2:] == [
+        "w: P(None, 'model') -> P('model')", "Gone: b, float32[8] P('model')",
+    ]  # fmt: skip
+
+
 def test_the_seed_of_shuffles_does_not_matter():
     rows = list(ROWS)
     random.Random(7).shuffle(rows)

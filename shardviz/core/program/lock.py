@@ -20,7 +20,6 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, plural, shown
 from shardviz.core.layout.audit import Audit
@@ -112,7 +111,7 @@ class LockedCollective(NamedTuple):
 
 
 @dataclass(frozen=True, repr=False)
-class Lock(Displayed):
+class Lock:
     """What is locked of a program, a plan or an audit; made by `shardviz.lock`.
 
     Attributes:
@@ -322,7 +321,7 @@ def plain_path(path: str) -> str:
 
 
 @dataclass(frozen=True, repr=False)
-class LockDiff(Displayed):
+class LockDiff:
     """What differs between a lock and what is so now; made by `Lock.diff`.
 
     Attributes:
