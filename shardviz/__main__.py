@@ -299,10 +299,11 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     found = _called(what)
     table = None if options.rules is None else rules(_table(options.rules))
     mesh = None if options.mesh is None else make_mesh(options.mesh)
-    dialect = None if options.dialect is None else Dialect.of(options.dialect)
-    changes = {"rules": table, "mesh": mesh, "dialect": dialect}
+    changes = {"rules": table, "mesh": mesh, "dialect": options.dialect}
     given = {key: value for key, value in changes.items() if value is not None}
     if isinstance(found, Program):
+        if options.dialect is not None:
+            given["dialect"] = Dialect.of(options.dialect)
         return found.replace(**given) if given else found
     if isinstance(found, (Plan, Report, Stages, Audit)):
         if given:
@@ -314,7 +315,7 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
         return found
     if found is None:
         raise InputError(f"{what} returned None. Let it return a program, or a state")
-    return audit(found, table or (), mesh, dialect=dialect or "linen")
+    return audit(found, table or (), mesh, dialect=options.dialect or "linen")
 
 
 def _table(text: str) -> str:
