@@ -418,12 +418,12 @@ def test_specs_alone_are_locked_without_a_compile(monkeypatch):
 def test_sampled_mutations_of_rules_are_caught_where_flax_says_that_they_change_a_spec():
     found = Counter()
     locks: dict[int, Lock] = {}
-    for program, words, table in sample(every=13):
+    for program, words, table in sample(every=19):
         lock = locks.setdefault(id(program), sv.lock(program, collectives=False))
         said = verdict(program, lock, program.replace(rules=table), collectives=False)
         assert not said.isupper(), (words, said)
         found[said] += 1
-    assert min(found["caught: specs"], found["holds: no spec changes"]) >= 10
+    assert min(found["caught: specs"], found["holds: no spec changes"]) >= 8
 
 
 def test_a_mutation_that_the_lock_does_not_see_would_be_found():
