@@ -94,7 +94,7 @@ BROKEN = {
     ),
     "of the final program": (
         STEP, lambda e: Expectation(e.subject, stage="compiled").no("all-reduce"), [
-            "Expected no all-reduce in step, and there is 1, 4 KiB per device, as are compiled for",
+            "Expected no all-reduce in step, and there is 1, 4 KiB per device, as compiled for CPU",
         ],
     ),
     "memory": (
@@ -172,6 +172,15 @@ def test_what_is_asked_wrongly_is_no_broken_contract(subject, ask, words):
     with pytest.raises(sv.ShardvizError) as caught:
         ask(sv.expect(subject))
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("stage", ["partitioned", "compiled"])
+def test_what_a_report_does_not_know_is_not_taken_for_nothing(stage):
+    unknown = Report("step", "CPU × 8, simulated", mesh=MESH)
+    with pytest.raises(sv.ShardvizError, match=f"ends before its {stage} stage"):
+        sv.expect(unknown, stage=stage).no("all-gather")
+    # On one device no partitioner runs.
+    assert sv.expect(unknown.replace(collectives=()), stage=stage).no()
 
 
 def test_a_stage_that_is_not_compiled():

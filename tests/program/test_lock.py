@@ -289,6 +289,12 @@ def test_what_failed_cannot_be_locked(at):
         lock_plan(plan, report.replace(error=failed))
 
 
+def test_collectives_that_are_not_known_are_not_locked_as_none():
+    plan, report = plan_of()
+    with pytest.raises(sv.ShardvizError, match="before its collectives are known"):
+        lock_plan(plan, report.replace(partitioned=None))
+
+
 # MaxText's records.
 
 NAMED = {

@@ -110,7 +110,9 @@ class Expectation:
         """
         __tracebackhide__ = True
         axes = self._axes(over)
-        self._check_kind(kind)
+        if kind is not None and (not isinstance(kind, str) or kind not in COLLECTIVE_KINDS):
+            hint = suggestion(kind, COLLECTIVE_KINDS)
+            raise ProgramError(f"{shown(kind)} is no kind of collective.{hint}")
         some = [c for c in self._over(axes) if kind in (None, c.kind)]
         if some:
             is_there = "is 1" if len(some) == 1 else f"are {len(some):,}"
@@ -325,11 +327,15 @@ class Expectation:
     def _found(self) -> _Found:
         """Its collectives."""
         if (report := self._report) is not None:
-            some = report.partitioned if self.stage == "partitioned" else report.collectives
-            if some is not None:
-                who = "XLA's partitioner put in" if self.stage == "partitioned" else "are compiled"
-                return _Found(some, f"as {who} for {report.target}")
-            return _Found(report.collectives or (), f"as compiled for {report.target}")
+            # Where no partitioner ran, as on one device, the final program says all.
+            early = self.stage == "partitioned" and report.partitioned is not None
+            some = report.partitioned if early else report.collectives
+            if some is None:
+                raise ProgramError(
+                    f"The report of {self._name} ends before its {self.stage} stage."
+                )
+            who = "XLA's partitioner put in" if early else "compiled"
+            return _Found(some, f"as {who} for {report.target}")
         if (plan := self._plan) is not None:
             return _Found(plan.collectives, "as Shardy estimates")
         raise ProgramError(
@@ -351,11 +357,6 @@ class Expectation:
         return tuple(_planned(op, plan.mesh) for op in ends)
 
     # Parts of the questions.
-
-    def _check_kind(self, kind: Any) -> None:
-        if kind is not None and (not isinstance(kind, str) or kind not in COLLECTIVE_KINDS):
-            hint = suggestion(kind, COLLECTIVE_KINDS)
-            raise ProgramError(f"{shown(kind)} is no kind of collective.{hint}")
 
     def _axes(self, over: Any) -> tuple[str, ...]:
         """The mesh axes of `over`, checked."""

@@ -249,8 +249,10 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     if report is None:
         return Lock(plan.program, _mesh_text(plan.mesh), arrays, None, size, _versions())
     some = report.collectives if report.partitioned is None else report.partitioned
+    if some is None:
+        raise ProgramError(f"The report of {plan.program} ends before its collectives are known.")
     functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
-    found = tuple(_lock_collectives(some or (), functions))
+    found = tuple(_lock_collectives(some, functions))
     made_with = {**_versions(), "target": report.target}
     return Lock(plan.program, _mesh_text(plan.mesh), arrays, found, size, made_with)
 
