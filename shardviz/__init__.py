@@ -1,7 +1,8 @@
 """shardviz: how is my array, my model, my program laid out over these devices, and why?
 
 The public names, and nothing else. Importing this imports numpy and nothing heavier: each name
-imports the module that defines it when it is first used (PEP 562).
+imports the module that defines it when it is first used (PEP 562). PYTEST_DONT_REWRITE: the package
+brings a plugin of pytest, which else warns where shardviz was imported before it.
 """
 
 from __future__ import annotations
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
         cached,
         compile,
         effects,
+        expect,
+        lock,
         observed_order,
         plan,
         program,
@@ -39,7 +42,7 @@ if TYPE_CHECKING:
         targets,
         topology,
     )
-    from shardviz.core.errors import ShardvizError
+    from shardviz.core.errors import ContractError, ShardvizError
     from shardviz.core.hardware.topology import Topology
     from shardviz.core.layout.array_spec import ArraySpec
     from shardviz.core.layout.audit import Audit
@@ -52,8 +55,10 @@ if TYPE_CHECKING:
     from shardviz.core.layout.rules import Dialect, Rules
     from shardviz.core.layout.verdicts import Verdict
     from shardviz.core.program.cache import cache
+    from shardviz.core.program.contracts import Expectation
     from shardviz.core.program.effects import Effects
     from shardviz.core.program.explanation import Explanation
+    from shardviz.core.program.lock import Lock
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.program import Program
     from shardviz.core.program.report import Collective, Report
@@ -84,6 +89,8 @@ _NAMES = {
         "cached",
         "compile",
         "effects",
+        "expect",
+        "lock",
         "observed_order",
         "plan",
         "program",
@@ -92,7 +99,10 @@ _NAMES = {
         "targets",
         "topology",
     ),
-    "shardviz.core.errors": ("ShardvizError",),
+    "shardviz.core.errors": (
+        "ContractError",
+        "ShardvizError",
+    ),
     "shardviz.core.hardware.topology": ("Topology",),
     "shardviz.core.layout.array_spec": ("ArraySpec",),
     "shardviz.core.layout.audit": ("Audit",),
@@ -111,8 +121,10 @@ _NAMES = {
     ),
     "shardviz.core.layout.verdicts": ("Verdict",),
     "shardviz.core.program.cache": ("cache",),
+    "shardviz.core.program.contracts": ("Expectation",),
     "shardviz.core.program.effects": ("Effects",),
     "shardviz.core.program.explanation": ("Explanation",),
+    "shardviz.core.program.lock": ("Lock",),
     "shardviz.core.program.plan": ("Plan",),
     "shardviz.core.program.program": ("Program",),
     "shardviz.core.program.report": (
@@ -130,11 +142,14 @@ __all__ = [
     "ArraySpec",
     "Audit",
     "Collective",
+    "ContractError",
     "Decision",
     "Dialect",
     "Effects",
+    "Expectation",
     "Explanation",
     "Layout",
+    "Lock",
     "MeshContext",
     "MeshSpec",
     "Picture",
@@ -159,8 +174,10 @@ __all__ = [
     "compare_meshes",
     "compile",
     "effects",
+    "expect",
     "explore",
     "layout",
+    "lock",
     "mesh",
     "mesh_context",
     "observed_order",

@@ -119,6 +119,8 @@ ARRAY = sv.array("x", (8, 8))
 ROWS = [("w", (8, 12), "embed mlp")]
 LAYOUT = sv.layout((8, 12), "data", MESH)
 PROGRAM = sv.program(abs, ARRAY, mesh=MESH)
+PLANNED = sv.plan(PROGRAM)
+AUDIT = sv.audit(ROWS, RULES, MESH)
 DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
 SHAPE = jax.ShapeDtypeStruct((8,), "float32")
 
@@ -182,6 +184,16 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "compile(target)": lambda v: sv.compile(PROGRAM, v),
     "compile(options)": lambda v: sv.compile(PROGRAM, options=v),
     "stages(program)": lambda v: sv.stages(v),
+    "expect(thing)": lambda v: sv.expect(v),
+    "expect(stage)": lambda v: sv.expect(AUDIT, stage=v),
+    "expect(no kind)": lambda v: sv.expect(PLANNED).no(v),
+    "expect(no over)": lambda v: sv.expect(PLANNED).no(over=v),
+    "expect(at_most)": lambda v: sv.expect(PLANNED).at_most(v),
+    "expect(at_most per)": lambda v: sv.expect(PLANNED).at_most(1, per=v),
+    "expect(fits)": lambda v: sv.expect(AUDIT).fits(v),
+    "expect(sharded)": lambda v: sv.expect(AUDIT).sharded(v),
+    "expect(matches)": lambda v: sv.expect(AUDIT).matches(v),
+    "lock(thing)": lambda v: sv.lock(v),
     "run(program)": lambda v: sv.run(v),
     "run(repeat)": lambda v: sv.run(PROGRAM, repeat=v),
     "effects(thing)": lambda v: sv.effects(v),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
@@ -12,7 +13,7 @@ from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
-from shardviz.core.program.cache import cache
+from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
@@ -20,6 +21,8 @@ from shardviz.core.program.report import Report
 if TYPE_CHECKING:
     from shardviz.core.backend.call_cache.cached_function import CachedFunction
     from shardviz.core.hardware.topology import Topology
+    from shardviz.core.program.contracts import Expectation
+    from shardviz.core.program.lock import Lock
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
     from shardviz.core.program.target import Targets
@@ -339,3 +342,78 @@ def targets() -> Targets:
     True
     """
     return import_optional("shardviz.core.backend.targets", "sv.targets", "jax").targets()
+
+
+@reads_arguments
+def expect(thing: Any, *, target: Any = None, stage: str = "partitioned") -> Expectation:
+    """What should stay true of a program, for its tests: methods that return, or fail in words.
+
+    `.no("all-gather", over="data")`, `.at_most("1 MiB", per="step")`, `.sharded(at_least=0.98)`,
+    `.fits("tpu:v5p:8x8x16")` and `.matches("step.lock.json")`; each returns the expectation, or
+    raises a ContractError. Nothing is compiled before a method needs it, and no more than once.
+
+    Args:
+        thing: a Program, which is compiled where collectives or memory count; a Report or Stages,
+            for what is compiled already; a Plan, of which Shardy's estimate counts; or an Audit,
+            which has arrays and no collectives.
+        target: what a Program is compiled for: as many simulated CPUs as its mesh has devices
+            where it is left out, whatever is attached, so that every machine finds the same.
+        stage: `"partitioned"` for the collectives that XLA's partitioner put in, `"compiled"` for
+            those of the final program, which differ from one kind of device to another.
+
+    Raises:
+        ShardvizError: for anything else. What is expected and not so is a ContractError, which is
+            an AssertionError.
+
+    >>> import shardviz as sv
+    >>> w = sv.array("w", (512, 2048), spec="None, model")
+    >>> x = sv.array("x", (64, 512), spec="data, None")
+    >>> expect(sv.plan(sv.program(lambda w, x: x @ w, w, x, mesh="data=4, model=2"))).no()
+    Expectation(<lambda>)
+    """
+    from shardviz.core.program.contracts import Expectation
+
+    return Expectation(thing, target, stage, _compile_for, plan)
+
+
+@reads_arguments
+def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
+    """What a project commits, to hear when it changes: specs, and collectives folded by layer.
+
+    Specs are those of the plan, which are XLA's own, and need no compile. Collectives are those
+    that XLA's partitioner put in, which a compile for simulated CPUs finds out (Shardy's estimate
+    is not locked, as the partitioner may choose otherwise).
+
+    Args:
+        thing: a Program; a Plan or an Audit, for specs alone; Stages; or the path of a lock's file,
+            or of one of MaxText's records of shardings, which is read.
+        collectives: whether to compile a Program, for its collectives.
+        target: what to compile it for, as for `sv.expect`.
+
+    Returns:
+        A Lock: `.text` is its JSON, `.write(path)` writes it, and `.diff(other)` is what changed.
+
+    Raises:
+        ShardvizError: for anything else, and for a program that cannot be planned or compiled.
+
+    >>> import shardviz as sv
+    >>> found = lock(sv.audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "model=2"))
+    >>> dict(found.arrays)
+    {'w': LockedArray(dtype='float32', shape=(512, 2048), spec="P(None, 'model')")}
+    """
+    from shardviz.core.program.contracts import Expectation
+    from shardviz.core.program.lock_files import read_lock
+
+    if isinstance(thing, (str, os.PathLike)):
+        return read_lock(thing)
+    return Expectation(thing, target, compile=_compile_for, plan=plan).locked(collectives)
+
+
+def _compile_for(program: Program, target: Any) -> Report:
+    where = "cpu" if target is None else target
+    report = compile(program, where)
+    if report.cache_hit and not any(c.source for c in report.partitioned or ()):
+        # What was compiled before, of code on other lines, has none; a contract names them.
+        runner = import_optional("shardviz.core.backend.worker.run", "sv.expect", "jax")
+        return runner.compile_program(program, where, cache=ExecutableCache(size=1))
+    return report

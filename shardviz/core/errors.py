@@ -9,6 +9,8 @@
     ├── TargetError      devices that are not there, or not enough of them, or too small
     └── MissingPackage   a package that is needed and not installed
 
+    ContractError (an AssertionError): what `sv.expect` or a lock asks for no longer holds
+
 Every message says what was wrong, what we got, and what to do, in that order.
 """
 
@@ -52,6 +54,17 @@ class TargetError(ShardvizError):
 
 class MissingPackage(ShardvizError):
     """A package that is needed is not installed."""
+
+
+class ContractError(AssertionError):
+    """What a project wants to stay true of a program no longer is; the message says what is.
+
+    What is wrong with the contract itself, such as a mesh axis that there is not, remains a
+    ShardvizError.
+
+    >>> issubclass(ContractError, AssertionError), issubclass(ContractError, ShardvizError)
+    (True, False)
+    """
 
 
 def import_optional(module: str, what: str, package: str) -> ModuleType:

@@ -1,11 +1,14 @@
 """What the pages say is so: their code runs, their tables agree with flax, their links lead on."""
 
+import json
 import re
+from dataclasses import fields
 
 import flax
 import pytest
 from flax.core import spmd
 
+from shardviz.__main__ import BROKEN, OK, WRONG
 from shardviz.core.hardware.chips import CHIPS, SOURCES
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
@@ -13,10 +16,12 @@ from shardviz.core.layout.resolution import resolve, without_size_one
 from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.verdicts import Outcome, Verdict
 from shardviz.core.program.comparison import CHANGES
+from shardviz.core.program.contracts import Expectation
 from tests.docs.pages import PAGES, ROOT, Block, blocks, table
 
 STAGES = (ROOT / "docs" / "stages.md").read_text()
 SEMANTICS = (ROOT / "docs" / "semantics.md").read_text()
+FIELDS = {field.name for field in fields(Expectation)}
 NAMES = {page: str(page.relative_to(ROOT)) for page in PAGES}
 
 
@@ -97,6 +102,26 @@ def test_the_figures_of_chips_on_the_page_are_those_that_the_rooflines_use():
                 continue
             assert said == f"{value / scale:,.4g} {unit} [{chip.cited[field]}]"
             assert f"- `{chip.cited[field]}`: {SOURCES[chip.cited[field]]}" in STAGES
+
+
+def test_the_lock_on_the_page_is_that_of_its_program(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    page = ROOT / "docs" / "contracts.md"
+    namespace = {"__name__": "__main__"}
+    for block in blocks("model.py", page.read_text())[:1]:
+        block.run(namespace)
+    found = json.loads(namespace["sv"].lock(namespace["step"]).text)
+    shown = json.loads(re.search(r"```json\n(.*?)```", page.read_text(), re.DOTALL)[1])
+    assert shown.pop("made_with").keys() == found.pop("made_with").keys()
+    assert shown == found
+
+
+def test_the_page_lists_every_way_to_ask_and_every_exit_code():
+    page = (ROOT / "docs" / "contracts.md").read_text()
+    asked = {re.match(r"`\.(\w+)\(", row[0])[1] for row in table(page, "method")}
+    methods = {name for name in vars(Expectation) if name[0] != "_" and name not in FIELDS}
+    assert asked == methods - {"locked"}
+    assert [int(row[0]) for row in table(page, "exit code")] == [OK, BROKEN, WRONG]
 
 
 def test_the_page_lists_every_kind_of_change_between_stages():

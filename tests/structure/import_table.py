@@ -80,6 +80,14 @@ PARTS = (
         in_call=(*_LAZY_BACKEND, "plots", "widgets"),
         dynamic=True,
     ),
+    Part(
+        "pytest_plugin",
+        ("core.errors", "core.format", "core.program", "api"),
+        ("pytest",),
+        # A test run that does not use the fixture imports nothing more.
+        ("core", "api"),
+    ),
+    Part("__main__", (*_PROGRAM, "core.hlo", "api"), (), ("core", "api"), dynamic=True),
     Part("_version", ()),
     Part("", (*_LAYOUT, "core", "picture", "api"), in_call=("api", "core.backend"), dynamic=True),
 )

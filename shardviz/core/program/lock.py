@@ -1,0 +1,509 @@
+"""Lock: how arrays are split and what a program communicates, in a small file that a project keeps.
+
+A lock says which spec every array has, and which collectives there are: kind, mesh axes, bytes,
+and how many. Arrays and collectives that differ in the number of their layer only are one line. It
+holds no path, no line number, and nothing that depends on an order of Python. Where a collective
+comes from is written beside it for people and is not compared: code may be moved and renamed.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib import metadata
+from operator import itemgetter
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.folding import fold, path_in_words
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import bytes_per_device
+from shardviz.core.program.report import Collective, Report
+
+VERSION = 1
+UNKNOWN_SPEC = "unknown"
+
+
+class LockedArray(NamedTuple):
+    """One array of a lock.
+
+    Attributes:
+        dtype: its element type; `""` where the record does not say.
+        shape: its global shape.
+        spec: its PartitionSpec as text, without trailing dimensions that are not split.
+
+    >>> LockedArray("float32", (8, 4), "P('data')").text
+    "float32[8, 4] P('data')"
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    spec: str
+
+    @property
+    def text(self) -> str:
+        """Type, shape and spec in one line."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.spec}"
+
+    def change(self, new: LockedArray) -> str:
+        """From this to another, in a phrase; `""` where nothing that both know differs."""
+        types = self.dtype == new.dtype or not (self.dtype and new.dtype)
+        if types and self.shape == new.shape:
+            return "" if self.spec == new.spec else f"{self.spec} -> {new.spec}"
+        return f"{self.text} -> {new.text}"
+
+
+class LockedCollective(NamedTuple):
+    """Collectives of a lock that are alike.
+
+    Attributes:
+        kind: such as `all-gather`.
+        over: the mesh axes it runs over.
+        bytes: bytes of its result on each device, of one of them, once.
+        executions: how often loops run each of them; None where that is not known.
+        count: how many there are.
+        where: its operation and the user's function, for people; not compared.
+
+    >>> LockedCollective("all-gather", ("data",), 1024, 1, 2, "mlp/dot_general").words
+    '2 × all-gather of 1 KiB over data, mlp/dot_general'
+    """
+
+    kind: str
+    over: tuple[str, ...]
+    bytes: int
+    executions: int | None
+    count: int
+    where: str
+
+    @property
+    def identity(self) -> tuple[str, tuple[str, ...], int, int | None]:
+        """What is compared: kind, mesh axes, bytes and executions."""
+        return self.kind, self.over, self.bytes, self.executions
+
+    @property
+    def bytes_in_all(self) -> int:
+        """The bytes of all of them over all executions."""
+        return self.bytes * self.count * (1 if self.executions is None else self.executions)
+
+    @property
+    def amount(self) -> str:
+        """The bytes of one, and how often where that is not once."""
+        often = "?" if self.executions is None else f"{self.executions:,}"
+        return bytes_text(self.bytes) + (f" × {often}" if self.executions != 1 else "")
+
+    @property
+    def words(self) -> str:
+        """How many, what, and where, in one line."""
+        many = f"{self.count:,} × " if self.count > 1 else ""
+        over = f" over {' × '.join(self.over)}" if self.over else ""
+        where = f", {self.where}" if self.where else ""
+        return f"{many}{self.kind} of {self.amount}{over}{where}"
+
+
+@dataclass(frozen=True, repr=False)
+class Lock:
+    """What is locked of a program, a plan or an audit; made by `shardviz.lock`.
+
+    Attributes:
+        name: the name of the program, or of the file.
+        mesh: the mesh as text.
+        arrays: every array by name: of a program its arguments and results.
+        collectives: what XLA's partitioner put in; None where that is not locked.
+        bytes_per_device: what the arrays take on each device; None where it is not known.
+        made_with: the versions and target it was made with; not compared.
+        foreign: whether it is another library's record, which names paths in its own way.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> found = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2")
+    >>> lock_audit(found).arrays["w"].spec
+    "P(None, 'model')"
+    """
+
+    name: str
+    mesh: str
+    arrays: Mapping[str, LockedArray]
+    collectives: tuple[LockedCollective, ...] | None = None
+    bytes_per_device: int | None = None
+    made_with: Mapping[str, str] = field(default_factory=dict)
+    foreign: bool = False
+
+    @cached_property
+    def text(self) -> str:
+        """The lock as JSON: sorted, one line for each array and collective."""
+        entries: list[tuple[str, str]] = [
+            ("shardviz_lock", str(VERSION)),
+            ("name", json.dumps(self.name)),
+            ("mesh", json.dumps(self.mesh)),
+            ("made_with", json.dumps(dict(sorted(self.made_with.items())))),
+            ("bytes_per_device", json.dumps(self.bytes_per_device)),
+        ]
+        arrays = {escaped(name): array.text for name, array in self.arrays.items()}
+        lines = [f"{json.dumps(k)}: {json.dumps(v)}" for k, v in sorted(_layers(arrays))]
+        entries.append(("arrays", _block("{", lines, "}")))
+        if self.collectives is not None:
+            some = [json.dumps(c._asdict()) for c in self.collectives]
+            entries.append(("collectives", _block("[", some, "]")))
+        return "{\n" + ",\n".join(f"  {json.dumps(k)}: {v}" for k, v in entries) + "\n}\n"
+
+    def write(self, path: Any) -> None:
+        """Writes the lock to a file, and its folder where there is none.
+
+        Raises:
+            ProgramError: where it cannot be written.
+        """
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            Path(path).write_text(self.text, encoding="utf-8", newline="\n")
+        except (OSError, TypeError, ValueError) as error:
+            why = getattr(error, "strerror", None) or "it is no path"
+            raise ProgramError(f"Cannot write a lock to {shown(path)}: {why}.") from None
+
+    def diff(self, new: Lock) -> LockDiff:
+        """What differs between what is locked and what is so now.
+
+        Raises:
+            ProgramError: where `new` is no lock, or lacks the collectives that this one has.
+        """
+        if not isinstance(new, Lock):
+            raise ProgramError(f"A lock is compared with a lock, from sv.lock; got {shown(new)}.")
+        if self.collectives is not None and new.collectives is None:
+            raise ProgramError(
+                f"The lock of {self.name} has collectives, and {new.name} was locked without them:"
+                " lock the program itself, or write the lock from a plan or an audit."
+            )
+        return lock_difference(self, new)
+
+    def __repr__(self) -> str:
+        kinds = [plural(len(self.arrays), "array")]
+        if self.collectives is not None:
+            kinds.append(plural(sum(c.count for c in self.collectives), "collective"))
+        return f"Lock({self.name} on {self.mesh}: {', '.join(kinds)})"
+
+    def _text_(self) -> str:
+        return self.text
+
+
+def _block(opening: str, lines: list[str], closing: str) -> str:
+    if not lines:
+        return opening + closing
+    return f"{opening}\n" + ",\n".join(f"    {line}" for line in lines) + f"\n  {closing}"
+
+
+def escaped(name: str) -> str:
+    """A name whose own braces are doubled, since single ones hold numbers of layers.
+
+    >>> escaped("layers{3}")
+    'layers{{3}}'
+    """
+    return name.replace("{", "{{").replace("}", "}}")
+
+
+# From a program, a plan or an audit.
+
+
+def lock_audit(audit: Audit) -> Lock:
+    """The lock of the arrays of an audit.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> lock_audit(audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "model=2"))
+    Lock(audit on model=2: 1 array)
+    """
+    rows = (
+        (row.path, LockedArray(row.dtype, row.shape, _spec_text(row.spec))) for row in audit.rows
+    )
+    return Lock("audit", _mesh_text(audit.mesh), unique_arrays(rows), None, audit.bytes_per_device)
+
+
+def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
+    """The lock of a plan's arguments and results, and of a report's collectives.
+
+    The specs are Shardy's, which XLA itself runs; its estimate of collectives is not locked, since
+    XLA's partitioner may choose otherwise.
+
+    Raises:
+        ProgramError: where there is no plan, or the program was not compiled.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.program.plan_values import PlannedOp
+    >>> plan = Plan("f", make_mesh(data=2), (PlannedOp("x", "argument", shape=(8,)),))
+    >>> lock_plan(plan)
+    Lock(f on data=2: 1 array)
+    """
+    for found in (plan, report):
+        if found is not None and found.error is not None:
+            raise ProgramError(f"There is nothing to lock of {plan.program}. {found.error}")
+    ends = [op for op in plan.ops if op.kind != "op"]
+    rows = ((op.name, LockedArray(op.dtype, op.shape, _spec_text(op.spec))) for op in ends)
+    arrays = unique_arrays(rows)
+    size = sum(bytes_per_device(op, plan.mesh) for op in ends)
+    if report is None:
+        return Lock(plan.program, _mesh_text(plan.mesh), arrays, None, size, _versions())
+    some = report.collectives if report.partitioned is None else report.partitioned
+    if some is None:
+        raise ProgramError(f"The report of {plan.program} ends before its collectives are known.")
+    functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
+    found = tuple(_lock_collectives(some, functions))
+    made_with = {**_versions(), "target": report.target}
+    return Lock(plan.program, _mesh_text(plan.mesh), arrays, found, size, made_with)
+
+
+def _versions() -> dict[str, str]:
+    try:
+        return {"jax": metadata.version("jax")}
+    except metadata.PackageNotFoundError:
+        return {}
+
+
+def _mesh_text(mesh: MeshSpec) -> str:
+    kinds = dict.fromkeys(mesh.axis_types)
+    return str(mesh) if list(kinds) in ([], ["Auto"]) else f"{mesh} ({', '.join(mesh.axis_types)})"
+
+
+def _spec_text(spec: Spec | None) -> str:
+    return UNKNOWN_SPEC if spec is None else str(spec.trimmed)
+
+
+def unique_arrays(items: Iterable[tuple[str, LockedArray]]) -> dict[str, LockedArray]:
+    """Arrays by name; one whose name is there already gets a number."""
+    found: dict[str, LockedArray] = {}
+    for name, array in items:
+        free = name
+        for number in itertools.count(2):
+            if free not in found:
+                break
+            free = f"{name} ({number})"
+        found[free] = array
+    return found
+
+
+def _lock_collectives(
+    collectives: Iterable[Collective], functions: Mapping[str, str]
+) -> list[LockedCollective]:
+    """Collectives folded by layer, sorted."""
+
+    def function(c: Collective) -> str:
+        # A line of no function of the program's is where it is compiled from.
+        name = functions.get(c.source)
+        file = c.source.rpartition(":")[0]
+        backward = ", backward" * (c.phase == "backward")
+        return backward + (f" ({name} in {file})" if name else "")
+
+    def alike(c: Collective) -> Hashable:
+        return c.kind, c.mesh_axes, c.bytes_per_device, c.trips, function(c)
+
+    counts: Counter[tuple[Any, ...]] = Counter()
+    for one in fold(collectives, lambda c: escaped(path_in_words(c.op)), alike):
+        c = one.items[0]
+        where = one.name + function(c)
+        counts[c.kind, c.mesh_axes, c.bytes_per_device, c.trips, where] += len(one.items)
+    found = [LockedCollective(k, o, b, t, n, w) for (k, o, b, t, w), n in counts.items()]
+    return sorted(found, key=lambda c: (c.kind, c.over, c.where, c.bytes, c.executions or 0))
+
+
+def plain_path(path: str) -> str:
+    """A path without the marks that libraries put round its parts, as paths are compared.
+
+    >>> plain_path(".params/['params']/['decoder']/['layers']"), plain_path("params.decoder[0].w")
+    ('params/params/decoder/layers', 'params/decoder/0/w')
+    """
+    return "/".join(part for part in re.split(r"[^\w\-]+", path) if part)
+
+
+# Comparing.
+
+
+@dataclass(frozen=True, repr=False)
+class LockDiff:
+    """What differs between a lock and what is so now; made by `Lock.diff`.
+
+    Attributes:
+        before, after: the lock, and what is so now.
+        changed: the arrays that changed, by name: the change in words.
+        added, removed: the arrays that one of them lacks, by name: type, shape and spec.
+        gained, lost: the collectives that one of them lacks.
+        resized: those of another size or execution count: as locked, and now.
+
+    >>> old = Lock("f", "data=2", {"x": LockedArray("float32", (8,), "P('data')")})
+    >>> new = Lock("f", "data=2", {"x": LockedArray("float32", (8,), "P()")})
+    >>> print(old.diff(new))
+    1 array changed.
+    x: P('data') -> P()
+    >>> old.diff(old).same
+    True
+    """
+
+    before: Lock
+    after: Lock
+    changed: Mapping[str, str]
+    added: Mapping[str, str]
+    removed: Mapping[str, str]
+    gained: tuple[LockedCollective, ...] = ()
+    lost: tuple[LockedCollective, ...] = ()
+    resized: tuple[tuple[LockedCollective, LockedCollective], ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether everything is as it was locked."""
+        communicates = self.gained or self.lost or self.resized
+        return not (self.remeshed or self._respecified or communicates)
+
+    @property
+    def remeshed(self) -> bool:
+        """Whether the mesh differs; a record of activations names none."""
+        return bool(self.before.mesh and self.after.mesh) and self.before.mesh != self.after.mesh
+
+    @property
+    def _respecified(self) -> bool:
+        return bool(self.changed or self.added or self.removed)
+
+    @cached_property
+    def lines(self) -> tuple[str, ...]:
+        """The difference, one sentence a line; arrays that differ in the layer only are one."""
+        if self.same:
+            return ("Nothing changed.",)
+        mesh = [f"Mesh: {self.before.mesh} -> {self.after.mesh}"] if self.remeshed else []
+        counts = [self._counted()] if self._counted() else []
+        size = lambda c: -c.bytes_in_all  # noqa: E731
+        return (
+            *mesh,
+            *counts,
+            *self._bytes(),
+            *(f"Gained: {c.words}" for c in sorted(self.gained, key=size)),
+            *(f"Lost: {c.words}" for c in sorted(self.lost, key=size)),
+            *(f"Resized: {new.words}, {old.amount} before" for old, new in self.resized),
+            *(f"{name}: {change}" for name, change in _layers(self.changed)),
+            *(f"New: {name}, {text}" for name, text in _layers(self.added)),
+            *(f"Gone: {name}, {text}" for name, text in _layers(self.removed)),
+            *self._explained(),
+        )
+
+    def _counted(self) -> str:
+        """`2 arrays changed, 1 new; 3 collectives gained.`, or `""`."""
+        count = lambda some: sum(c.count for c in some)  # noqa: E731
+        resized = count(new for _, new in self.resized)
+        arrays = {"changed": len(self.changed), "new": len(self.added), "gone": len(self.removed)}
+        moves = {"gained": count(self.gained), "lost": count(self.lost), "resized": resized}
+        sides = []
+        for noun, every in (("array", arrays), ("collective", moves)):
+            some = [(word, number) for word, number in every.items() if number]
+            if some:
+                first = f"{plural(some[0][1], noun)} {some[0][0]}"
+                sides.append(", ".join([first, *(f"{n:,} {word}" for word, n in some[1:])]))
+        return "; ".join(sides) + "." if sides else ""
+
+    def _bytes(self) -> Iterable[str]:
+        sizes = self.before.bytes_per_device, self.after.bytes_per_device
+        old, new = ("" if size is None else bytes_text(size) for size in sizes)
+        if old and new and old != new:
+            yield f"Each device held {old} of these arrays and holds {new}."
+        if self.gained or self.lost or self.resized:
+            old, new = (_sum(lock.collectives or ()) for lock in (self.before, self.after))
+            yield f"The results of collectives took {old} on each device and take {new}."
+
+    def _explained(self) -> Iterable[str]:
+        """What else may be the reason: another version of jax, another target."""
+        for what, lead in (("jax", "The lock was made with jax"), ("target", "It was made for")):
+            old, new = (lock.made_with.get(what, "") for lock in (self.before, self.after))
+            if old and new and old != new:
+                only = not (self._respecified or self.remeshed)
+                why = " Every spec is as locked: XLA's partitioner chose otherwise." * only
+                yield f"{lead} {old}, and this is {new}.{why}"
+
+    def __str__(self) -> str:
+        return "\n".join(self.lines)
+
+    def __repr__(self) -> str:
+        return f"LockDiff({self.after.name}: {self.lines[0].rstrip('.')})"
+
+    def _text_(self) -> str:
+        return str(self)
+
+
+def _layers(some: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Names and texts, those of all layers as one, in their order."""
+    return [(one.name, one.items[0][1]) for one in fold(some.items(), itemgetter(0), itemgetter(1))]
+
+
+def _sum(some: Iterable[LockedCollective]) -> str:
+    return bytes_text(sum(c.bytes_in_all for c in some))
+
+
+def lock_difference(before: Lock, after: Lock) -> LockDiff:
+    """What differs between a lock and what is so now.
+
+    >>> lock = Lock("f", "data=2", {})
+    >>> lock_difference(lock, lock).same
+    True
+    """
+    old, new = before.arrays, after.arrays
+    if before.foreign or after.foreign:
+        old, new = _by_plain_path(old, new), _by_plain_path(new, old)
+    changes = ((name, array.change(new[name])) for name, array in old.items() if name in new)
+    sides = before.collectives, after.collectives
+    moves = ([], [], []) if None in sides else _moves(sides[0] or (), sides[1] or ())
+    return LockDiff(
+        before,
+        after,
+        {name: change for name, change in changes if change},
+        {name: array.text for name, array in new.items() if name not in old},
+        {name: array.text for name, array in old.items() if name not in new},
+        *map(tuple, moves),
+    )
+
+
+def _by_plain_path(
+    some: Mapping[str, LockedArray], others: Mapping[str, LockedArray]
+) -> dict[str, LockedArray]:
+    """Arrays by plain path; a long one of which the start is cut off by that which ends so."""
+    known, found = list(map(plain_path, others)), {}
+    for name, array in some.items():
+        path = plain_path(name)
+        if name.startswith("…"):
+            ending = f"/{path.partition('/')[2]}"
+            ends = [other for other in known if other.endswith(ending)]
+            path = ends[0] if len(ends) == 1 else path
+        found[path] = array
+    return found
+
+
+def _moves(
+    old: Iterable[LockedCollective], new: Iterable[LockedCollective]
+) -> tuple[list[Any], list[Any], list[Any]]:
+    """The collectives gained and lost, and pairs in one place of which the size changed."""
+    gained, lost, resized = _more(new, old), _more(old, new), []
+    place = lambda c: (c.kind, c.over, c.where, c.count)  # noqa: E731
+    for one in list(lost):
+        if (other := next((c for c in gained if place(c) == place(one)), None)) is not None:
+            resized.append((one, other))
+            lost.remove(one)
+            gained.remove(other)
+    return gained, lost, resized
+
+
+def _more(
+    some: Iterable[LockedCollective], others: Iterable[LockedCollective]
+) -> list[LockedCollective]:
+    """The collectives of which `some` has more than `others`, each with how many more."""
+    there: Counter[Any] = Counter()
+    known: set[Any] = set()
+    for c in others:
+        there[c.identity] += c.count
+        known.add((c.identity, c.where))
+    found = []
+    # Those that the other side has in the same place are matched first, so that the rest is new.
+    for c in sorted(some, key=lambda c: (c.identity, c.where) not in known):
+        matched = min(c.count, there[c.identity])
+        there[c.identity] -= matched
+        if c.count > matched:
+            found.append(c._replace(count=c.count - matched))
+    return found

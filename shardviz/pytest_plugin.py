@@ -1,0 +1,167 @@
+"""The pytest fixture `shardviz_lock`, and `--shardviz-update`, which writes the locks anew.
+
+    def test_step_stays_as_it_is(shardviz_lock):
+        shardviz_lock(make_step())
+
+The lock is a file in `shardviz_locks/` beside the test, to be committed. A test run that does not
+use the fixture imports nothing of shardviz but this file. (PYTEST_DONT_REWRITE: pytest warns of a
+plugin that somebody has imported before.)
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from shardviz.core.program.contracts import Expectation
+
+FOLDER = "shardviz_locks"
+OPTION = "--shardviz-update"
+_written = pytest.StashKey[dict[Path, str]]()  # the test that wrote a lock in this run
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Adds `--shardviz-update`."""
+    parser.getgroup("shardviz").addoption(
+        OPTION,
+        action="store_true",
+        default=False,
+        help="write the locks of the shardviz_lock fixture where they differ or are missing",
+    )
+
+
+@pytest.fixture
+def shardviz_lock(request: pytest.FixtureRequest) -> LockChecker:
+    """Checks that a program, plan or audit is as in the lock beside the test.
+
+    Call it with what should stay so, and with a name where two tests share a lock.
+    """
+    return LockChecker(request)
+
+
+class LockChecker:
+    """What the fixture `shardviz_lock` is: called, it compares with a lock, or writes it.
+
+    Args:
+        request: pytest's request of the test.
+    """
+
+    def __init__(self, request: pytest.FixtureRequest) -> None:
+        self._node, self._config = request.node, request.config
+        self._folder = request.path.parent / FOLDER
+        self._calls = 0
+
+    def __call__(
+        self, thing: Any, name: str | None = None, *, collectives: bool = True, target: Any = None
+    ) -> Expectation:
+        """Compares with the lock, or writes it with `--shardviz-update`.
+
+        Args:
+            thing: a Program; or a Plan or an Audit, for specs alone.
+            name: of the lock's file; that of the test where it is left out.
+            collectives: whether to compile a Program, for its collectives.
+            target: what to compile it for, as for `sv.expect`.
+
+        Returns:
+            The expectation of it, for more: `shardviz_lock(step).no("all-gather")`.
+
+        Raises:
+            ContractError: where something is not as locked, or there is no lock.
+            ShardvizError: for a name that no file can have, and what cannot be locked.
+        """
+        __tracebackhide__ = True
+        from shardviz.api.programs import expect
+        from shardviz.core.errors import ContractError, ShardvizError
+        from shardviz.core.program.lock_files import read_lock
+
+        file = self._file(name)
+        expected = expect(thing, target=target)
+        made = expected.locked(collectives)
+        before = None
+        if file.exists():
+            try:
+                before = read_lock(file)
+            except ShardvizError:
+                if not self._config.getoption(OPTION):
+                    raise
+        lacks = before is not None and before.collectives is None and made.collectives is not None
+        if self._config.getoption(OPTION):
+            if before is None or lacks or not _holds(before, made):
+                self._write(made, file)
+        elif before is None:
+            raise ContractError(
+                f"There is no lock {self._shown(file)} yet. Write it with pytest {OPTION}, look at"
+                " it, and commit it."
+            )
+        elif lacks:
+            raise ContractError(
+                f"The lock {self._shown(file)} has no collectives. Write it again with pytest"
+                f" {OPTION}, or give collectives=False."
+            )
+        else:
+            expected.matches(before)
+        return expected
+
+    def _file(self, name: str | None) -> Path:
+        from shardviz.core.errors import ProgramError
+        from shardviz.core.format import shown
+
+        if name is not None:
+            if not isinstance(name, str) or not re.fullmatch(r"[\w\-][\w.\- ]{0,150}", name):
+                raise ProgramError(
+                    "The name of a lock is letters, digits, dots and dashes, as it is the name of"
+                    f" a file; got {shown(name)}."
+                )
+            return self._folder / f"{name}.json"
+        self._calls += 1
+        number = f"-{self._calls}" if self._calls > 1 else ""
+        node = self._node.nodeid.partition("::")[2] or self._node.name
+        words = re.sub(r"[^\w.\-]+", "-", f"{self._node.path.stem}.{node.replace('::', '.')}")
+        return self._folder / f"{words.strip('-')[:150]}{number}.json"
+
+    def _write(self, made: Any, file: Path) -> None:
+        __tracebackhide__ = True
+        from shardviz.core.errors import ContractError
+
+        written = self._config.stash.setdefault(_written, {})
+        if file in written:
+            raise ContractError(
+                f"{written[file]} has written the lock {self._shown(file)} in this run, and here it"
+                " is another. Give one of them a name: shardviz_lock(program, 'name')."
+            )
+        made.write(file)
+        written[file] = self._node.nodeid
+        self._node.user_properties.append(("shardviz_lock", self._shown(file)))
+
+    def _shown(self, file: Path) -> str:
+        root = self._config.rootpath
+        return (file.relative_to(root) if file.is_relative_to(root) else file).as_posix()
+
+
+def _holds(before: Any, made: Any) -> bool:
+    """Whether a lock says the same; one with collectives cannot say so of specs alone."""
+    if before.collectives is not None and made.collectives is None:
+        return False
+    return before.diff(made).same
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Names the locks that were written; with pytest-xdist, those of all workers."""
+    if not config.getoption(OPTION):
+        return
+    files = {
+        value
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for key, value in getattr(report, "user_properties", ())
+        if key == "shardviz_lock"
+    }
+    terminalreporter.section("shardviz locks")
+    for file in sorted(files):
+        terminalreporter.line(f"written: {file}")
+    if not files:
+        terminalreporter.line("every lock is as it was")

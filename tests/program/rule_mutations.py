@@ -1,0 +1,150 @@
+"""Every single change of one rule of the gallery's tables, and whether a lock notices it.
+
+    python -m tests.program.rule_mutations             every table with every program, by plans
+    python -m tests.program.rule_mutations --compile   each program's own table, with collectives
+
+What changes is decided by flax: a rule acts on the arguments of these programs alone, so that
+where `flax.linen.logical_to_mesh_axes` gives every argument the spec that it had, the program is
+the same, and the lock has to hold.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections import Counter
+from collections.abc import Iterator
+
+import flax.linen
+
+import shardviz as sv
+from shardviz.core.layout.rules import Rule, Rules
+from shardviz.core.program.lock import Lock
+from shardviz.core.program.program import Program
+from shardviz.gallery import programs
+from shardviz.gallery.layouts import meshes, rules
+from shardviz.gallery.puzzles import get as puzzle
+from shardviz.gallery.puzzles import names as puzzles
+
+LARGE = "64 devices, 5-D: data=2, fsdp=4, expert=2, sequence=2, tensor=2"
+
+
+def mutations(table: Rules, axes: tuple[str, ...]) -> Iterator[tuple[str, Rules]]:
+    """What one wrong line makes of a table: gone, misspelt, of another axis, at another place."""
+    lines = list(table)
+    for at, rule in enumerate(lines):
+        before, after = lines[:at], lines[at + 1 :]
+        yield f"without {rule}", Rules((*before, *after))
+        yield f"{rule} misspelt", Rules((*before, Rule(f"{rule.logical}x", rule.axes), *after))
+        for target in ((), *((axis,) for axis in axes), axes[:2]):
+            if target != rule.axes:
+                changed = Rule(rule.logical, target)
+                yield f"{rule} becomes {changed}", Rules((*before, changed, *after))
+        for to in range(len(lines)):
+            if to != at:
+                rest = [*before, *after]
+                yield f"{rule} moved to line {to + 1}", Rules((*rest[:to], rule, *rest[to:]))
+
+
+def programs_by_name() -> dict[str, Program]:
+    """The programs and puzzles of the gallery whose arrays have names."""
+    found = {name: programs.get(name) for name in programs.names()}
+    found |= {name: puzzle(name) for name in puzzles()}
+    return {name: one for name, one in found.items() if one.rules is not None}
+
+
+def with_table(program: Program, name: str) -> Program:
+    """A program under another table of the gallery, on a mesh that has its axes."""
+    table = rules.get(name)
+    known = {axis for rule in table for axis in rule.axes}
+    mesh = program.mesh if known <= set(program.mesh.shape) else meshes.get(LARGE)
+    return program.replace(rules=table, mesh=mesh)
+
+
+def specs_by_flax(program: Program) -> tuple[object, ...]:
+    """The spec of every argument, as flax resolves it; an error counts as a spec."""
+    found = []
+    for array in program.arrays:
+        try:
+            pairs = program.rules.pairs() if program.rules is not None else ()
+            spec = tuple(flax.linen.logical_to_mesh_axes(array.logical, pairs))
+            while spec and spec[-1] is None:
+                spec = spec[:-1]
+            found.append(spec)
+        except ValueError as error:
+            found.append(str(error))
+    return tuple(found)
+
+
+def verdict(program: Program, lock: Lock, changed: Program, collectives: bool) -> str:
+    """What the lock says of a changed program, compared with flax."""
+    differs = specs_by_flax(program) != specs_by_flax(changed)
+    try:
+        found = lock.diff(sv.lock(changed, collectives=collectives))
+    except sv.ShardvizError:
+        return "refused, as it cannot be laid out" if differs else "REFUSED, AND NOTHING CHANGED"
+    if found.same:
+        return "MISSED" if differs else "holds: no spec changes"
+    if not differs:
+        return "FALSE ALARM"
+    moves = bool(found.gained or found.lost or found.resized)
+    return "caught: specs and collectives" if moves else "caught: specs"
+
+
+def partitioned(program: Program) -> Counter:
+    """The collectives of a program, straight from the report."""
+    some = sv.compile(program, "cpu").partitioned or ()
+    return Counter((c.kind, c.mesh_axes, c.bytes_per_device, c.trips) for c in some)
+
+
+def wrong_about_collectives(program: Program, changed: Program, lock: Lock) -> bool:
+    """Whether the lock and the reports disagree on whether the collectives changed."""
+    try:
+        found = lock.diff(sv.lock(changed))
+    except sv.ShardvizError:
+        return False
+    moves = bool(found.gained or found.lost or found.resized)
+    return moves != (partitioned(program) != partitioned(changed))
+
+
+def main(arguments: list[str]) -> int:
+    """Prints how many mutations were caught, and each that was not."""
+    compiled, counts, shown = "--compile" in arguments, Counter(), 0
+    for name, one in programs_by_name().items():
+        subjects = [one] if compiled else [one, *(with_table(one, t) for t in rules.names())]
+        for program in subjects:
+            try:
+                lock = sv.lock(program, collectives=compiled)
+            except sv.ShardvizError:
+                counts["tables that cannot lay out the program"] += 1
+                continue
+            axes = tuple(program.mesh.shape)
+            known: dict[tuple, str] = {}  # mutations that give the same specs are the same program
+            for words, table in mutations(program.rules or Rules(()), axes):
+                changed = program.replace(rules=table)
+                ours = tuple((str(r.spec), r.problem) for r in changed.requests)
+                key = specs_by_flax(changed), ours
+                if key not in known:
+                    known[key] = verdict(program, lock, changed, compiled)
+                    if compiled and wrong_about_collectives(program, changed, lock):
+                        known[key] = "WRONG ABOUT COLLECTIVES"
+                    counts["programs locked"] += 1
+                counts[known[key]] += 1
+                if known[key].isupper() and (shown := shown + 1) < 20:
+                    print(f"{known[key]}: {name}, {words}")
+        print(name, dict(counts), flush=True)
+    return int(any(key.isupper() for key in counts))
+
+
+def sample(every: int) -> list[tuple[Program, str, Rules]]:
+    """Every so-many-th mutation of the programs' own tables."""
+    found = [
+        (program, f"{name}: {words}", table)
+        for name, program in programs_by_name().items()
+        for words, table in mutations(program.rules or Rules(()), tuple(program.mesh.shape))
+    ]
+    return list(itertools.islice(found, 0, None, every))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,235 @@
+"""python -m shardviz: what it prints, its exit codes, and the sentence for what is wrong."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import shardviz as sv
+from shardviz.__main__ import main
+
+TRAIN = """
+import jax.numpy as jnp
+import shardviz as sv
+
+CALLS = []
+
+def state():
+    return [(f"layers_{n}/w", (1024, 1024), "embed mlp") for n in range(4)]
+
+def audited():
+    return sv.audit(state(), [("mlp", "model")], "data=4, model=2")
+
+def step():
+    CALLS.append(1)
+    w = sv.array("w", (64, 64), "embed mlp")
+    x = sv.array("x", (16, 64), "batch embed")
+    return sv.program(jnp.dot, x, w, mesh="data=4, model=2",
+                      rules=[("batch", "data"), ("embed", "model")], name="step")
+
+def fails():
+    return {}["nothing"]
+
+def exits():
+    raise SystemExit("no accelerator")
+
+def contract():
+    sv.expect(audited()).sharded(at_least=0.9).at_most("1 B", per="device")
+
+def needs(x):
+    return x
+
+def nothing():
+    return None
+
+class group:
+    rows = state()
+"""
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """A folder with a module, as the current one."""
+    (tmp_path / "my_train.py").write_text(TRAIN)
+    (tmp_path / "broken_syntax.py").write_text("def f(:\n")
+    (tmp_path / "needs_more.py").write_text("import a_module_that_is_not_there\n")
+    (tmp_path / "rules.txt").write_text("mlp -> model\nembed -> data\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield tmp_path
+    for name in ("my_train", "broken_syntax", "needs_more"):
+        sys.modules.pop(name, None)
+
+
+STATE = ("my_train:state", "--mesh", "data=4, model=2")
+
+
+def test_an_audit_as_a_table(here, capsys):
+    assert main(["audit", *STATE, "--rules", "rules.txt"]) == 0
+    out = capsys.readouterr().out
+    assert "4 arrays of 16 MiB on data=4, model=2 (8 devices) by 2 rules" in " ".join(out.split())
+    assert re.search(
+        r"4 × layers_\{0\.\.3\}/w +f32\[1024, 1024\] +P\('data', 'model'\) +512 KiB", out
+    )
+
+
+def test_an_audit_as_json(here, capsys):
+    assert main(["audit", *STATE, "--rules", "mlp -> model; embed -> nnx", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["mesh"] == {"data": 4, "model": 2}
+    assert [a["spec"] for a in found["arrays"]] == ["P('nnx', 'model')"] * 4
+    assert "'nnx', which is no axis of the mesh" in found["arrays"][0]["problem"]
+
+
+@pytest.mark.parametrize("what", ["my_train:group.rows", "my_train:audited", "my_train:step"])
+def test_what_an_audit_is_of(here, capsys, what):
+    more = ["--mesh", "data=2", "--rules", "mlp->data"] if "rows" in what else []
+    assert main(["audit", what, *more]) == 0
+    assert "f32[" in capsys.readouterr().out
+
+
+def test_checks_that_hold_and_that_do_not(here, capsys):
+    asked = ["--sharded", "98%", "--at-most", "8 MiB per device", "--fits", "tpu:v5e:2x4"]
+    assert main(["check", *STATE, "--rules", "mlp -> model", *asked]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "ok      at most 8 MiB per device", "ok      sharded: 98%", "ok      fits tpu:v5e:2x4",
+    ]  # fmt: skip
+    assert main(["check", *STATE, "--rules", "emb -> model", *asked]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert [line for line in lines if line[0] != " "] == [
+        "BROKEN  at most 8 MiB per device", "BROKEN  sharded: 98%", "ok      fits tpu:v5e:2x4",
+    ]  # fmt: skip
+    assert any("no rule knows “embed”" in line for line in lines)
+
+
+def test_checks_of_a_program(here, capsys):
+    asked = ["--no", "all-gather", "--no", "over data", "--no", "any over data", "--at-most",
+             "2 KiB per all-reduce over model", "--no", "all-reduce over model"]  # fmt: skip
+    assert main(["check", "my_train:step", *asked, "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert [(c["check"], c["ok"]) for c in found["checks"]] == [
+        ("no all-gather", True),
+        ("no over data", True),
+        ("no any over data", True),
+        ("no all-reduce over model", False),
+        ("at most 2 KiB per all-reduce over model", True),
+    ]
+    assert found["ok"] is False
+    assert "Expected no all-reduce over model in step" in found["checks"][3]["message"]
+
+
+def test_a_lock_is_written_holds_and_breaks(here, capsys):
+    command = ["check", *STATE, "--rules", "mlp -> model", "--lock", "model.json"]
+    assert main(command) == 1
+    assert "There is no lock model.json yet. Write it with --update, and" in capsys.readouterr().out
+    assert main([*command, "--update"]) == 0
+    assert "written: model.json" in capsys.readouterr().out
+    written = Path("model.json").stat().st_mtime_ns
+    assert main([*command, "--update"]) == 0
+    assert "model.json is as it was" in capsys.readouterr().out
+    assert Path("model.json").stat().st_mtime_ns == written
+    assert main(command) == 0
+    command[command.index("mlp -> model")] = "mlp -> data"
+    assert main(command) == 1
+    assert "layers_{0..3}/w: P(None, 'model') -> P(None, 'data')" in capsys.readouterr().out
+
+
+def test_a_lock_is_compared_with_a_program_and_with_another_lock(here, capsys):
+    import my_train
+
+    sv.lock(my_train.step(), collectives=False).write("specs.json")
+    sv.lock(my_train.audited()).write("audit.json")
+    assert main(["compare", "specs.json", "my_train:step"]) == 0
+    assert capsys.readouterr().out == "Nothing changed.\n"
+    assert main(["compare", "my_train:step", "specs.json", "--specs", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"same": True, "lines": []}
+    assert main(["compare", "my_train:step", "my_train:step", "--rules", "a -> data"]) == 0
+    assert main(["compare", "specs.json", "my_train:step", "--rules", "batch -> model"]) == 1
+    assert "x: P('data', 'model') -> P('model')" in capsys.readouterr().out
+    assert main(["compare", "audit.json", "specs.json"]) == 1
+    assert "Gone: layers_{0..3}/w" in capsys.readouterr().out
+
+
+WRONG = {
+    "no command": ([], "the following arguments are required: audit|check|compare"),
+    "another command": (["audti"], "invalid choice: 'audti'"),
+    "an unknown option": (["audit", "x:y", "--what"], "unrecognized arguments: --what"),
+    "no colon": (["audit", "my_train"], "WHAT is written pkg.module:function"),
+    "a path": (["audit", "/etc/passwd:f"], "WHAT is written pkg.module:function"),
+    "no module": (["audit", "my_trian:state"], "There is no module 'my_trian' in"),
+    "no function": (["audit", "my_train:stat"], "my_train has no stat. Did you mean 'state'?"),
+    "a parameter": (["audit", "my_train:needs"], "missing a required argument: 'x'"),
+    "None": (["audit", "my_train:nothing"], "my_train:nothing returned None"),
+    "its own error": (["audit", "my_train:fails"], "KeyError: 'nothing' (my_train.py:21, calling"),
+    "its own exit": (["audit", "my_train:exits"], "SystemExit: no accelerator (my_train.py:24"),
+    "a syntax error": (["audit", "broken_syntax:f"], "(broken_syntax.py:1, importing"),
+    "its own missing module": (
+        ["audit", "needs_more:f"],
+        "No module named 'a_module_that_is_not_there' (needs_more.py:1, importing needs_more)",
+    ),
+    "a broken contract of its own": (
+        ["audit", "my_train:contract"], "ContractError: Expected the audit on data=4, model=2",
+    ),
+    "no mesh": (["audit", "my_train:state"], "An audit needs a mesh"),
+    "a bad mesh": (["audit", "my_train:state", "--mesh", "data"], "data"),
+    "a bad table": (["audit", *STATE, "--rules", "mlp ->"], "Cannot read"),
+    "a bad dialect": (["audit", *STATE, "--dialect", "linnen"], "Did you mean 'linen'?"),
+    "rules for an audit": (
+        ["audit", "my_train:audited", "--rules", "a->data"],
+        "The Audit that my_train:audited returned has its own rules: leave --rules out",
+    ),
+    "nothing to check": (["check", *STATE], "Nothing to check: give --no"),
+    "no share": (["check", *STATE, "--sharded", "most"], "--sharded is a share such as 0.98"),
+    "an update of nothing": (["check", *STATE, "--update"], "--update writes the file of --lock"),
+    "a kind": (["check", "my_train:step", "--no", "gather"], "'gather' is no kind of collective."),
+    "an axis": (["check", "my_train:step", "--no", "all-gather over dat"], "has no axis 'dat'"),
+    "a size": (["check", "my_train:step", "--at-most", "lots"], "got 'lots'"),
+    "a target": (["check", *STATE, "--fits", "cpu:8"], "known for described hardware"),
+    "no lock": (["compare", "rules.txt", "my_train:step"], "it is no JSON"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "words"), WRONG.values(), ids=WRONG)
+def test_what_is_wrong_is_one_sentence_and_two(here, capsys, typed, words):
+    assert main(typed) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert words in captured.err
+    assert captured.err.startswith("shardviz: ")
+    assert captured.err.count("\n") == 1
+    assert "Traceback" not in captured.err
+
+
+def test_the_traceback_is_there_for_who_asks(here, capsys):
+    assert main(["audit", "my_train:fails", "--traceback"]) == 2
+    err = capsys.readouterr().err
+    assert 'return {}["nothing"]' in err
+    assert err.splitlines()[-1].startswith("shardviz: KeyError")
+
+
+def run(*typed: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    code = "import sys; sys.path.insert(0, sys.argv.pop(1)); import runpy;"
+    code += "runpy.run_module('shardviz', run_name='__main__', alter_sys=True)"
+    root = str(Path(sv.__file__).parents[1])
+    return subprocess.run(
+        [sys.executable, "-c", code, root, *typed],
+        cwd=folder, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_as_a_process_without_jax(here):
+    (here / "plain.py").write_text("def rows():\n    return [('w', (8, 8), 'embed mlp')]\n")
+    (here / "jax.py").write_text("raise ImportError('jax is not needed here')\n")
+    done = run("--help", folder=here)
+    assert done.returncode == 0
+    assert "audit|check|compare" in done.stdout
+    mesh = ("--mesh", "model=2", "--rules", "mlp -> model")
+    done = run("check", "plain:rows", *mesh, "--sharded", "1", folder=here)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "ok      sharded: 1\n", "")
+    done = run("check", "plain:rows", "--mesh", "model=2", "--sharded", "1", folder=here)
+    assert (done.returncode, done.stderr) == (1, "")

@@ -1,0 +1,456 @@
+"""Locks: what they say, that they hold while nothing changes, and what they say where it does."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardviz as sv
+from shardviz.core.layout.audit import audit
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.lock import Lock, LockedArray, LockedCollective, lock_plan, plain_path
+from shardviz.core.program.lock_files import parse_lock, unfolded
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.report import Collective, Failure, Report
+from shardviz.gallery import programs
+from shardviz.gallery.puzzles import get as puzzle
+from tests.program.rule_mutations import sample, verdict
+
+LOCKS = Path(__file__).parent / "locks"
+MAXTEXT = Path(__file__).parents[2].parent / "shared" / "data" / "maxtext"
+MESH = make_mesh(data=4, model=2)
+RULES = [("batch", "data"), ("mlp", "model"), ("embed", None)]
+ROWS = [
+    *((f"layers_{n}/wi", (512, 2048), "embed mlp") for n in range(32)),
+    ("embedding", (1000, 512), "vocab embed"),
+]
+
+
+def rows_locked(rows, rules=RULES, mesh=MESH) -> Lock:
+    return sv.lock(audit(rows, rules, mesh))
+
+
+def test_the_text_of_an_audit():
+    assert rows_locked(ROWS).text == (
+        "{\n"
+        '  "shardviz_lock": 1,\n'
+        '  "name": "audit",\n'
+        '  "mesh": "data=4, model=2",\n'
+        '  "made_with": {},\n'
+        '  "bytes_per_device": 69156864,\n'
+        '  "arrays": {\n'
+        '    "embedding": "float32[1000, 512] P()",\n'
+        '    "layers_{0..31}/wi": "float32[512, 2048] P(None, \'model\')"\n'
+        "  }\n"
+        "}\n"
+    )
+
+
+def plan_of(collectives=(), line=31, function="mlp", specs_=("data", "")) -> tuple[Plan, Report]:
+    """A plan with two ends and an operation at a line, and a report with these collectives."""
+    ends = [PlannedOp(n, "argument", shape=(8, 4), dtype="float32", spec=Spec.parse(s))
+            for n, s in zip("xy", specs_, strict=True)]  # fmt: skip
+    op = PlannedOp("dot", "op", source=f"model.py:{line}", calls=("step", function))
+    report = Report("step", "CPU × 8, simulated", partitioned=tuple(collectives))
+    return Plan("step", MESH, (*ends, op)), report
+
+
+def gather(layer=0, size=1024, line=31, kind="all-gather", trips=1, name="mlp") -> Collective:
+    op = f"jit(step)/jvp(layers_{layer})/{name}/dot_general"
+    return Collective(kind, ("data",), size, op, f"model.py:{line}", trips=trips)
+
+
+def moves_locked(*collectives, line=31, function="mlp") -> Lock:
+    return lock_plan(*plan_of(collectives, line, function))
+
+
+def test_collectives_of_all_layers_are_one_line():
+    lock = moves_locked(*map(gather, range(12)))
+    assert lock.collectives == (
+        LockedCollective(
+            "all-gather", ("data",), 1024, 1, 12,
+            "layers_{0..11}/mlp/dot_general (mlp in model.py)",
+        ),
+    )  # fmt: skip
+    assert ":31" not in lock.text
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        moves_locked(gather(0, line=99), gather(1, line=99), line=99),
+        moves_locked(gather(0), gather(1), function="renamed"),
+        moves_locked(gather(0, name="ffn"), gather(1, name="ffn")),
+        moves_locked(gather(1), gather(0)),
+    ],
+    ids=["other lines", "function renamed", "module renamed", "other order"],
+)
+def test_code_that_is_moved_or_renamed_leaves_the_lock_as_it_is(other):
+    assert moves_locked(gather(0), gather(1)).diff(other).same
+
+
+TWO = "layers_{0..1}/mlp/dot_general"
+
+
+@pytest.mark.parametrize(
+    ("now", "lines"),
+    [
+        (
+            [gather(0)],
+            ["1 collective lost.",
+             "The results of collectives took 2 KiB on each device and take 1 KiB.",
+             f"Lost: all-gather of 1 KiB over data, {TWO} (mlp in model.py)"],
+        ),
+        (
+            [gather(0, 2048), gather(1, 2048)],
+            ["2 collectives resized.",
+             "The results of collectives took 2 KiB on each device and take 4 KiB.",
+             f"Resized: 2 × all-gather of 2 KiB over data, {TWO} (mlp in model.py), 1 KiB before"],
+        ),
+        (
+            [gather(0), gather(1), gather(7, 64, kind="all-reduce", trips=12, line=5)],
+            ["1 collective gained.",
+             "The results of collectives took 2 KiB on each device and take 2.8 KiB.",
+             "Gained: all-reduce of 64 B × 12 over data, layers_7/mlp/dot_general"],
+        ),
+        (
+            [gather(0), gather(1, trips=12)],
+            ["1 collective gained, 1 lost.",
+             "The results of collectives took 2 KiB on each device and take 13 KiB.",
+             "Gained: all-gather of 1 KiB × 12 over data, layers_1/mlp/dot_general (mlp in"
+             " model.py)",
+             f"Lost: all-gather of 1 KiB over data, {TWO} (mlp in model.py)"],
+        ),
+    ],
+    ids=["lost", "resized", "gained", "in a loop now"],
+)  # fmt: skip
+def test_changes_of_collectives_in_words(now, lines):
+    assert list(moves_locked(gather(0), gather(1)).diff(moves_locked(*now)).lines) == lines
+
+
+@pytest.mark.parametrize(
+    ("rows", "mesh", "lines"),
+    [
+        (
+            [("w", (8, 8), "embed mlp")], MESH,
+            ["1 array gone.", "Gone: b, float32[8] P('model')"],
+        ),
+        (
+            [("w", (8, 8), "mlp embed"), ("b", (8,), "mlp"), ("c", (), None)], MESH,
+            ["1 array changed, 1 new.", "w: P(None, 'model') -> P('model')",
+             "New: c, float32[] P()"],
+        ),
+        (
+            [("w", (8, 16), "embed mlp"), ("b", (8,), "mlp")], MESH,
+            ["1 array changed.",
+             "Each device held 144 B of these arrays and holds 272 B.",
+             "w: float32[8, 8] P(None, 'model') -> float32[8, 16] P(None, 'model')"],
+        ),
+        (
+            [("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")], make_mesh(data=2, model=4),
+            ["Mesh: data=4, model=2 -> data=2, model=4",
+             "Each device held 144 B of these arrays and holds 72 B."],
+        ),
+    ],
+    ids=["gone", "changed and new", "shape", "mesh"],
+)  # fmt: skip
+def test_changes_of_arrays_in_words(rows, mesh, lines):
+    before = rows_locked([("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")])
+    assert [line for line in before.diff(rows_locked(rows, mesh=mesh)).lines
+            if "8 B" not in line or line in lines] == lines  # fmt: skip
+
+
+def test_arrays_that_differ_in_their_layer_only_change_in_one_line():
+    found = rows_locked(ROWS).diff(rows_locked(ROWS, [("embed", "data"), ("mlp", "model")]))
+    assert "layers_{0..31}/wi: P(None, 'model') -> P('data', 'model')" in found.lines
+    assert found.lines[0] == "33 arrays changed."
+
+
+def test_the_version_of_jax_is_named_where_something_changed_and_only_there():
+    old = moves_locked(gather(0))
+    new = Lock(**{**vars(moves_locked(gather(0, 512))), "made_with": {"jax": "9.9"}})
+    assert old.diff(new).lines[-1] == (
+        f"The lock was made with jax {old.made_with['jax']}, and this is 9.9. Every spec is as"
+        " locked: XLA's partitioner chose otherwise."
+    )
+    same = Lock(**{**vars(moves_locked(gather(0))), "made_with": {"jax": "9.9", "target": "TPU"}})
+    assert old.diff(same).lines == ("Nothing changed.",)
+
+
+NAMES = st.lists(
+    st.from_regex(r"(layers|w|b|\{|\}|\.\.|[0-9]{1,2}|/|,|é){1,6}", fullmatch=True),
+    max_size=30,
+    unique=True,
+)
+
+
+@given(NAMES, st.randoms(use_true_random=False))
+def test_any_names_come_back_in_any_order(names, rng):
+    specs_ = ["P()", "P('data')", "P(None, ('data', 'model'))", "unknown"]
+    arrays = {
+        n: LockedArray(rng.choice(["float32", "key<fry>"]), (8, 8), rng.choice(specs_))
+        for n in names
+    }
+    lock = Lock("f", "data=4, model=2", arrays)
+    shuffled = list(arrays.items())
+    rng.shuffle(shuffled)
+    assert Lock("f", "data=4, model=2", dict(shuffled)).text == lock.text
+    read = parse_lock(lock.text)
+    assert read.arrays == arrays
+    assert read.text == lock.text
+    assert lock.diff(read).same
+
+
+def test_ten_thousand_leaves_are_a_few_lines():
+    rows = [(f"l{n}/block_{k}/w", (64, 64), "embed mlp") for n in range(1000) for k in range(10)]
+    text = rows_locked(rows).text
+    assert len(text.splitlines()) < 12
+    assert len(parse_lock(text).arrays) == 10_000
+
+
+def test_arrays_of_one_name_are_kept_apart():
+    lock = rows_locked([("w", (8,), "mlp"), ("w", (8,), None)])
+    assert set(lock.arrays) == {"w", "w (2)"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "it is no JSON"),
+        ("[1, 2", "it is no JSON"),
+        ("[" * 100_000, "it is no JSON"),
+        ("[]", "JSON of another kind"),
+        ('{"a": 1}', "JSON of another kind"),
+        ('{"shardviz_lock": 2}', "a lock of version 2, and version 1 is read"),
+        ('{"shardviz_lock": 1, "arrays": [1]}', "'arrays' cannot be [1]"),
+        ('{"shardviz_lock": 1, "mesh": 3}', "'mesh' cannot be 3"),
+        ('{"shardviz_lock": 1, "arrays": {"w": 3}}', "array 'w': a line is such as"),
+        ('{"shardviz_lock": 1, "arrays": {"w": "f32[8] P("}}', "array 'w': Cannot read 'P('"),
+        ('{"shardviz_lock": 1, "arrays": {"l{0..9999999}": "f[] P()"}}', "more than 1,000,000"),
+        ('{"shardviz_lock": 1, "arrays": {"{0..999}{0..999}{0..9}": "f[] P()"}}', "more than 1"),
+        ('{"shardviz_lock": 1, "arrays": {"l{0..}": "f[] P()"}}', "no numbers in its braces"),
+        ('{"shardviz_lock": 1, "collectives": [3]}', "a collective cannot be 3"),
+        ('{"shardviz_lock": 1, "collectives": [{"kind": "x"}]}', "'over' cannot be None"),
+        ('{".w": {"partition_spec": ["embed"], "shape": [8]}}', "logical_shardings.json"),
+        ('{".w": {"mesh": {"shape": 3}, "partition_spec": [], "shape": []}}', "'shape' cannot be"),
+        ('{".w": {"mesh": {"shape": {}}, "partition_spec": [3], "shape": []}}', "cannot read the"),
+        ('{"params": [3], "mesh": []}', "cannot read"),
+        ('{"params": [{"path": 1, "partition_spec": 1}], "mesh": []}', "cannot be 1"),
+        ('{"params": [], "mesh": [3]}', "cannot read"),
+        ('{"Activation Sharding Dump": [{"x": 3}]}', "cannot read the activation"),
+        ('{"Activation Sharding Dump": [{"x: f[8]": {"PartitionSpec": "P("}}]}', "Cannot read"),
+    ],
+)  # fmt: skip
+def test_what_is_no_lock_is_refused_in_one_sentence(text, words):
+    with pytest.raises(sv.ShardvizError) as caught:
+        parse_lock(text, "step.json")
+    assert words in str(caught.value)
+    assert "step.json" in str(caught.value) or "braces" in words or "more than 1" in words
+    assert len(str(caught.value)) < 500
+    assert str(caught.value).isprintable()
+
+
+def test_files_that_are_not_there_or_no_text(tmp_path):
+    with pytest.raises(sv.ShardvizError, match="No such file"):
+        sv.lock(tmp_path / "none.json")
+    (tmp_path / "bytes.json").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(sv.ShardvizError, match="no text"):
+        sv.lock(str(tmp_path / "bytes.json"))
+    with pytest.raises(sv.ShardvizError, match="Cannot write a lock"):
+        rows_locked(ROWS).write(tmp_path / "bytes.json" / "x.json")
+
+
+def test_numbers_in_braces():
+    assert unfolded("a{{0}}b{0..2,7}") == ["a{0}b0", "a{0}b1", "a{0}b2", "a{0}b7"]
+
+
+def test_a_lock_without_collectives_is_not_compared_with_one_that_has_them():
+    plan, report = plan_of([gather()])
+    with pytest.raises(sv.ShardvizError, match="locked without them"):
+        lock_plan(plan, report).diff(lock_plan(plan))
+    assert lock_plan(plan).diff(lock_plan(plan, report)).same
+
+
+@pytest.mark.parametrize("at", ["plan", "report"])
+def test_what_failed_cannot_be_locked(at):
+    plan, report = plan_of()
+    failed = Failure("trace", "The shapes do not fit.")
+    plan = Plan("step", MESH, error=failed) if at == "plan" else plan
+    with pytest.raises(sv.ShardvizError, match=r"nothing to lock of step\. trace: The shapes"):
+        lock_plan(plan, report.replace(error=failed))
+
+
+def test_collectives_that_are_not_known_are_not_locked_as_none():
+    plan, report = plan_of()
+    with pytest.raises(sv.ShardvizError, match="before its collectives are known"):
+        lock_plan(plan, report.replace(partitioned=None))
+
+
+# MaxText's records.
+
+NAMED = {
+    ".params/['params']/['mlp']/['wi']": {
+        "mesh": {"axis_names": ["data", "model"], "shape": {"data": 4, "model": 2}},
+        "partition_spec": [["data", "model"], None],
+        "shape": [512, 2048],
+    },
+    ".step": {
+        "mesh": {"axis_names": ["data", "model"], "shape": {"data": 4, "model": 2}},
+        "partition_spec": [],
+        "shape": [],
+    },
+}
+ACTIVATIONS = {
+    "Activation Sharding Dump": [
+        {"linears/x: bfloat16[64,512]": {"logic_axes": "Unknown", "PartitionSpec": "P('data',)"}},
+        {"linears/x: bfloat16[64,8]": {"logic_axes": "('a',)", "PartitionSpec": "P(None, None)"}},
+    ]
+}  # fmt: skip
+
+
+def test_a_record_of_named_shardings_is_compared_with_an_audit_of_other_paths():
+    record = parse_lock(json.dumps(NAMED))
+    rows = [("params/params/mlp/wi", (512, 2048), "embed mlp"), ("step", (), ())]
+    rules = [("embed", ("data", "model"))]
+    assert record.diff(rows_locked(rows, rules)).same
+    found = record.diff(rows_locked(rows, [("embed", "data")]))
+    assert found.lines == (
+        "1 array changed.", "params/params/mlp/wi: P(('data', 'model')) -> P('data')",
+    )  # fmt: skip
+
+
+def test_a_record_of_activations():
+    record = parse_lock(json.dumps(ACTIVATIONS))
+    assert record.arrays == {
+        "linears/x": LockedArray("bfloat16", (64, 512), "P('data')"),
+        "linears/x (2)": LockedArray("bfloat16", (64, 8), "P()"),
+    }
+
+
+def test_a_long_path_whose_start_is_cut_off_is_compared_by_its_end():
+    name = ".opt_state/[0]/.mu/" + "/".join(f"['block_{n}']" for n in range(8)) + "/['kernel']"
+    row = {**NAMED[".step"], "shape": [8], "partition_spec": ["data"]}
+    record = parse_lock(json.dumps({name: row}))
+    now = rows_locked([(name, (8,), "batch")])
+    assert next(iter(now.arrays))[0] == "…"
+    assert record.diff(now).same
+
+
+def test_paths_are_compared_without_their_marks():
+    assert plain_path(".opt_state/[0]/.mu/['params']/['w-1']") == "opt_state/0/mu/params/w-1"
+
+
+@pytest.mark.skipif(not MAXTEXT.is_dir(), reason="the folder shared/data/maxtext is not here")
+@pytest.mark.parametrize("file", sorted(MAXTEXT.glob("*.json")), ids=lambda f: f.stem)
+def test_every_record_of_maxtext_is_an_audit_of_its_rules(file):
+    record = json.loads(file.read_text())
+    # As in an audit of the state itself: the record's own paths are longer than names may be.
+    rows = [(plain_path(r["path"]), r["shape"], r["logical_axes"]) for r in record["params"]]
+    rules = [tuple(rule) for rule in record["rules"]]
+    mesh = make_mesh([tuple(axis) for axis in record["mesh"]])
+    golden = sv.lock(file)
+    assert len(golden.arrays) == len(rows)
+    assert sv.expect(audit(rows, rules, mesh)).matches(golden)
+    # One rule less is noticed where it decides a parameter.
+    for index in range(0, len(rules), 7):
+        without = audit(rows, rules[:index] + rules[index + 1 :], mesh)
+        pairs = zip(without.rows, record["params"], strict=True)
+        moved = [r for r, p in pairs if not r.spec.equivalent(Spec.of(*p["partition_spec"]))]
+        assert len(golden.diff(sv.lock(without)).changed) == len(moved)
+
+
+# Programs.
+
+EXAMPLES = {
+    "mlp-gradient": lambda: programs.get("MLP, gradient"),
+    "mixture-of-experts": lambda: programs.get("mixture of experts"),
+    "fsdp-gradient": lambda: puzzle("fsdp, gradient"),
+}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_lock_of_one_version_of_jax_holds_on_the_other(name):
+    file = LOCKS / f"{name}.json"
+    stored = sv.lock(file)
+    assert stored.made_with["jax"] == "0.10.2"
+    assert sv.expect(EXAMPLES[name]()).matches(stored)
+
+
+def test_a_lock_of_a_program_says_the_same_when_it_is_made_again():
+    program = programs.get("MLP, gradient")
+    first = sv.lock(program)
+    sv.cache.clear()
+    assert sv.lock(programs.get("MLP, gradient")).text == first.text
+    counts = Counter({c.identity: c.count for c in first.collectives})
+    assert counts[("all-reduce", ("data",), 2 << 20, 1)] == 2
+    assert str(Path.cwd()) not in first.text
+
+
+def test_code_that_was_compiled_before_on_other_lines_says_where_all_the_same():
+    arrays = sv.array("x", (8, 4), spec="data"), sv.array("y", (8, 4), spec="data")
+
+    def first(x, y):
+        return (x * y).sum()
+
+    def second(x, y):
+        return (x * y).sum()
+
+    second.__name__ = second.__qualname__ = "first"
+    locks = [sv.lock(sv.program(f, *arrays, mesh="data=4", name="f")) for f in (first, second)]
+    assert all("in test_lock.py)" in lock.collectives[0].where for lock in locks)
+
+
+def test_specs_alone_are_locked_without_a_compile(monkeypatch):
+    program = sv.program(jnp.dot, sv.array("x", (8, 4), spec="data"), sv.array("w", (4, 8)),
+                         mesh="data=4")  # fmt: skip
+    monkeypatch.setattr("shardviz.api.programs.compile", lambda *a: pytest.fail("compiled"))
+    lock = sv.lock(program, collectives=False)
+    assert {n: a.spec for n, a in lock.arrays.items()} == {
+        "x": "P('data')", "w": "P()", "output": "P('data')",
+    }  # fmt: skip
+    assert sv.expect(program).matches(lock)
+    assert lock.diff(sv.lock(sv.plan(program))).same
+
+
+def test_sampled_mutations_of_rules_are_caught_where_flax_says_that_they_change_a_spec():
+    found = Counter()
+    locks: dict[int, Lock] = {}
+    for program, words, table in sample(every=19):
+        lock = locks.setdefault(id(program), sv.lock(program, collectives=False))
+        said = verdict(program, lock, program.replace(rules=table), collectives=False)
+        assert not said.isupper(), (words, said)
+        found[said] += 1
+    assert min(found["caught: specs"], found["holds: no spec changes"]) >= 8
+
+
+def test_a_mutation_that_the_lock_does_not_see_would_be_found():
+    program = programs.get("MLP")
+    blind = sv.lock(program.replace(rules=sv.rules()), collectives=False)
+    assert verdict(program, blind, program.replace(rules=sv.rules()), False) == "MISSED"
+    assert verdict(program, blind, program, False) == "FALSE ALARM"
+
+
+def test_locks_and_differences_as_text():
+    lock = rows_locked([("w", (8, 8), "embed mlp"), ("b", (8,), "mlp")])
+    assert repr(lock) == "Lock(audit on data=4, model=2: 2 arrays)"
+    assert '"w": "float32[8, 8] P(None, \'model\')"' in sv.text(lock)
+    found = lock.diff(rows_locked([("w", (8, 8), "mlp embed")]))
+    assert repr(found) == "LockDiff(audit: 1 array changed, 1 gone)"
+    assert sv.text(found).splitlines()[-2:] == [
+        "w: P(None, 'model') -> P('model')", "Gone: b, float32[8] P('model')",
+    ]  # fmt: skip
+
+
+def test_the_seed_of_shuffles_does_not_matter():
+    rows = list(ROWS)
+    random.Random(7).shuffle(rows)
+    assert rows_locked(rows).text == rows_locked(ROWS).text
