@@ -32,7 +32,7 @@ def is_spec(value: Any) -> bool:
 
 
 def linen_block() -> Any:
-    """One block of a transformer; with `experts`, a mixture of experts is its feed-forward layer."""
+    """One block of a transformer; with `experts` its feed-forward layer is a mixture of them."""
     nn = importlib.import_module("flax.linen")
 
     def weight(module: Any, name: str, names: tuple, shape: tuple) -> Any:

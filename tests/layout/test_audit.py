@@ -317,3 +317,126 @@ def test_what_is_unknown_is_drawn_so():
     words = [label.text for label in draw_audit(found).labels]
     assert {"?", "unknown", "P('data')"} <= set(words)
     assert "✗" not in words
+
+
+def boxed(sizes: object, names: object) -> dict:
+    array = jax.ShapeDtypeStruct(sizes, "float32") if isinstance(sizes, tuple) else sizes
+    return {"a": {"w": nn.LogicallyPartitioned(array, names), "b": shape(4)}}
+
+
+NO_ARRAY = " is no array. Give ArraySpecs, rows such as ('w', (512, 2048), 'embed mlp'), or a tree"
+#: a tree: the sentence, with the path of the leaf where it is raised
+WRONG_TREES = {
+    "a shape of None": (
+        {"a": {"w": SimpleNamespace(shape=None, dtype="int8")}},
+        f"'a/w': namespace(shape=None, dtype='int8'){NO_ARRAY} of arrays.",
+    ),
+    "a box of no shape": (
+        boxed(SimpleNamespace(shape=None, dtype="int8"), ("embed",)),
+        f"'a/w': namespace(shape=None, dtype='int8'){NO_ARRAY} of arrays.",
+    ),
+    "a size of None": (
+        {"a": {"w": SimpleNamespace(shape=(None, 8), dtype="int8")}},
+        "'a/w': The size of a dimension must be a whole number; got None.",
+    ),
+    "a size of text": (
+        {"a": {"w": SimpleNamespace(shape=("batch", 8), dtype="int8")}},
+        "'a/w': The size of a dimension must be a whole number; got 'batch'.",
+    ),
+    "no element type": (
+        {"a": {"w": SimpleNamespace(shape=(8,), dtype="float99")}},
+        "'a/w': No element type is called 'float99'. Did you mean 'float64'?",
+    ),
+    "text in a box": (boxed("x", ("embed",)), f"'a/w': 'x'{NO_ARRAY} of arrays."),
+    "a set": ({"a": {"w": {1}}}, f"'a/w': {{1}}{NO_ARRAY} of arrays."),
+    "names in names": (
+        boxed((8, 4), (("embed", 3), "mlp")),
+        "'a/w': The name of a mesh axis must be text; got 3.",
+    ),
+}
+#: a tree: the problem of its array a/w
+WRONG_NAMES = {
+    "more names than dimensions": (
+        boxed((8, 4), ("embed", "mlp", "more")),
+        "array has 2 dimensions and 3 logical names. Give one name a dimension; write _ for a"
+        " dimension without one.",
+    ),
+    "a number for a name": (
+        boxed((8, 4), (3, "mlp")),
+        "The name of a logical axis must be text; got 3.",
+    ),
+    "a set for a name": (
+        boxed((8, 4), ({"a"}, "mlp")),
+        "The name of a logical axis must be text; got {'a'}.",
+    ),
+    "a number for all names": (
+        boxed((8, 4), 5),
+        "Logical names are text or a tuple of names; got 5.",
+    ),
+    "a dict for all names": (
+        boxed((8, 4), {"a": 1}),
+        "Logical names are text or a tuple of names; got {'a': 1}.",
+    ),
+    "a list in the names of a row": (
+        {"a": {"w": ((8, 8), [["embed"], "mlp"])}},
+        "The name of a logical axis must be text; got ['embed'].",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_TREES)
+def test_a_wrong_tree_is_refused_with_the_path_of_the_leaf(case):
+    tree, sentence = WRONG_TREES[case]
+    with pytest.raises(ShardvizError) as caught:
+        sv.audit(tree, RULES, MESH)
+    assert str(caught.value) == sentence
+
+
+@pytest.mark.parametrize("case", WRONG_NAMES)
+def test_names_that_cannot_be_read_are_the_problem_of_their_leaf(case):
+    tree, sentence = WRONG_NAMES[case]
+    found = sv.audit(tree, RULES, MESH)
+    assert dict(found.problems) == {"a/w": sentence}
+    assert f"  a/w: {sentence}" in found.explain()
+
+
+def test_a_target_gives_the_memory_to_compare_with():
+    rows = [("w", (1 << 20, 1 << 13), "batch mlp")]
+    found = sv.audit(rows, RULES, MESH, target="tpu:v5e:2x4")
+    assert (found.capacity, found.target, found.fits) == (16 << 30, "tpu:v5e:2x4", True)
+    assert (
+        "That is 25.0% of the 16 GiB of one device of tpu:v5e:2x4: they fit, before activations."
+        in found.explain().splitlines()
+    )
+    whole = sv.audit(rows, [], MESH, target=sv.topology("tpu:v5e:2x4"))
+    assert (whole.fits, whole.bytes_per_device) == (False, 32 << 30)
+    assert "200.0% of the 16 GiB of one device of tpu:v5e:2x4: they do not fit." in whole.explain()
+    assert sv.audit(rows, RULES, MESH).fits is None
+    with pytest.raises(ShardvizError, match="No figures of a TPU 'v99' here"):
+        sv.audit(rows, RULES, MESH, target="tpu:v99:4x4")
+    with pytest.raises(ShardvizError, match="Cannot read 'cpu:8' as a topology"):
+        sv.audit(rows, RULES, MESH, target="cpu:8")
+
+
+def test_layers_fold_into_one_row_and_full_text_has_them_all():
+    rows = [(f"layers/{n}/{k}", (512, 2048), "batch mlp") for n in range(40) for k in "ab"]
+    found = sv.audit([*rows, ("layers/7/norm", (512,), None)], RULES, MESH)
+    assert [f.name for f in found.folds] == ["layers/{0..39}/a", "layers/{0..39}/b",
+                                             "layers/7/norm"]  # fmt: skip
+    short, full = sv.text(found).splitlines(), sv.text(found, full=True).splitlines()
+    assert len(short) < 25
+    assert "  40 × 512 KiB  layers/{0..39}/a · f32[512, 2048] · P('data', ('model', 'expert'))" in (
+        " ".join(" ".join(short).split()).replace(" 40 ×", "  40 ×").replace("KiB lay", "KiB  lay")
+    )
+    assert sum("layers/" in line for line in full) >= 81
+
+
+def test_groups_say_what_replication_costs():
+    tree = {"params": {"w": ((8, 4), "batch mlp")}, "grads": {"w": ((8, 4), None)}}
+    found = sv.audit(tree, RULES, MESH)
+    assert [tuple(g) for g in (*found.groups, found.total)] == [
+        ("parameters", 1, 128, 16, 1.0, 0),
+        ("gradients", 1, 128, 128, 8.0, 112),
+        ("total", 2, 256, 144, 4.5, 112),
+    ]
+    assert found.rows[1].partner == "params/w"

@@ -392,3 +392,139 @@ def test_gradients_and_copies_are_paired_and_named():
         "parameters", "parameters", "gradients", "gradients", "other", "other", "other", "other",
     )  # fmt: skip
     assert found.partners == (None, None, 0, 1, 0, 1, None, None)
+
+
+def state(moments: Any, dtype: str = "float32", **more: Any) -> Audit:
+    """A parameter w split over both axes, and what an optimizer keeps of it: name to a row."""
+    params = {"w": ((8, 4096, 64), "layers embed mlp", dtype), "b": ((64,), "mlp", dtype)}
+    tree = {"params": params, "opt_state": {name: {"w": row} for name, row in moments.items()}}
+    rules = [("layers", "stage"), ("embed", "data"), ("mlp", "model")]
+    return sv.audit(tree, rules, "stage=2, data=4, model=2", **more)
+
+
+W3 = (8, 4096, 64)
+#: what an optimizer keeps: the lines about it
+DIFFERENCES = {
+    "alike": ({"mu": (W3, "layers embed mlp")}, []),
+    "replicated": (
+        {"mu": (W3, None)},
+        ["mu of 'params/w' is replicated while the parameter is split P('stage', 'data', 'model'):"
+         " +7.5 MiB per device"],
+    ),
+    "split over one axis": (
+        {"mu": (W3, "_ embed _")},
+        ["mu of 'params/w' is split P(None, 'data', None) while the parameter is split P('stage',"
+         " 'data', 'model'): +1.5 MiB per device"],
+    ),
+    "the axis of layers is not split": (
+        {"mu": (W3, "_ embed mlp")},
+        ["mu of 'params/w' is not split over 'stage' along dimension 0 ('layers', the stacked"
+         " layers), as the parameter is (P('stage', 'data', 'model')): +512 KiB per device"],
+    ),
+    "split otherwise": (
+        {"mu": (W3, "layers mlp embed")},
+        ["mu of 'params/w' is split P('stage', 'model', 'data') while the parameter is split"
+         " P('stage', 'data', 'model'): every step moves one of them"],
+    ),
+    "factored, without the axis of layers": (
+        {"v_row": ((4096,), "embed")},
+        ["v_row of 'params/w' has shape [4096] beside [8, 4096, 64], without 'layers', the stacked"
+         " layers (dimension 0): the layers share it"],
+    ),
+    "factored and replicated": (
+        {"v_row": ((8, 4096), None)},
+        ["v_row of 'params/w' has shape [8, 4096] beside [8, 4096, 64] and is replicated while the"
+         " parameter is split P('stage', 'data', 'model'): +112 KiB per device"],
+    ),
+    "factored as the parameter": ({"v_row": ((8, 4096), "layers embed")}, []),
+    "a placeholder": ({"v": ((1,), None)}, []),
+    "a mean of squares in 16 bits": (
+        {"nu": (W3, "layers embed mlp", "bfloat16")},
+        ["nu of 'params/w' is bfloat16: small steps of a mean of squares round to nothing"],
+    ),
+    "a momentum in 16 bits": ({"mu": (W3, "layers embed mlp", "bfloat16")}, []),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", DIFFERENCES)
+def test_differences_are_named(case):
+    moments, lines = DIFFERENCES[case]
+    found = state(moments)
+    assert [str(d) for d in found.differences] == lines
+    for line in lines:
+        assert f"  {line}." in found.explain().splitlines()
+
+
+def test_types_that_cost_memory_are_named():
+    (one,) = state({"mu": (W3, "layers embed mlp")}, "bfloat16").differences
+    assert str(one) == (
+        "mu of 'params/w' is float32 while the parameter is bfloat16: +256 KiB per device"
+    )
+    assert (one.kind, one.bytes_per_device) == ("dtype", 256 << 10)
+
+
+def test_a_state_that_is_split_further_is_told_apart():
+    tree = {"params": {"w": ((4096,), None)}, "opt_state": {"mu": {"w": ((4096,), "embed")}}}
+    (one,) = sv.audit(tree, [("embed", "data")], "data=4").differences
+    assert (one.kind, one.bytes_per_device) == ("further", -12 << 10)
+    assert "is split P('data'), further than the parameter" in str(one)
+
+
+def test_a_state_of_which_nothing_is_known_is_named():
+    w = ((4096,), "embed")
+    bare = {"w": jax.ShapeDtypeStruct((4096,), "float32")}
+    (one,) = sv.audit(
+        {"params": {"w": w}, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4"
+    ).differences
+    assert str(one) == (
+        "mu of 'params/w' is split in a way that nothing says, while the parameter is split"
+        " P('data')"
+    )
+
+
+def test_layers_that_lost_their_sharding_are_one_line():
+    w = {f"layer_{n}": {"w": ((4096,), "embed")} for n in range(32)}
+    bare = {name: {"w": ((4096,), None)} for name in w}
+    found = sv.audit({"params": w, "opt_state": {"mu": bare}}, [("embed", "data")], "data=4")
+    assert (
+        "  mu of 32 parameters (params/layer_{0..31}/w) is replicated while the parameter is split"
+        " P('data'): +384 KiB per device."
+    ) in found.explain().splitlines()
+
+
+def test_long_paths_are_paired_too():
+    deep = "/".join(["a_long_name_of_a_layer"] * 6)
+    rows = [(f"params/{deep}/w", (8,), None), (f"opt_state/0/inner_state/mu/{deep}/w", (8,), None)]
+    found = sv.audit({p: (s, n) for p, s, n in rows}, [], "data=4")
+    assert found.rows[1].partner == found.rows[0].path
+
+
+def test_a_program_is_audited_by_its_arguments():
+    params = jax.eval_shape(lambda: NESTED)
+    kept = jax.eval_shape(optax.adam(0.1).init, params)
+    batch = jax.ShapeDtypeStruct((8, 256), "float32")
+
+    def step(params, opt, batch):
+        return params
+
+    program = sv.program(step, params, kept, batch, mesh=sv.mesh(data=4, model=2))
+    found = sv.audit(program)
+    assert [g.name for g in found.groups] == ["parameters", "optimizer state", "other"]
+    assert {r.path: r.partner for r in found.rows}["opt/0/mu/a/w"] == "params/a/w"
+    assert found.mesh == program.mesh
+    assert [r.shape for r in found.rows] == [a.shape for a in program.arrays]
+
+
+def test_nothing_is_allocated_and_no_array_is_read():
+    class Untouchable:
+        """An array whose values must not be looked at."""
+
+        shape, dtype, sharding = (1 << 20, 1 << 20), "float32", None
+
+        def __array__(self, *_: Any) -> Any:
+            raise AssertionError("it was read")
+
+    w = Untouchable()
+    found = sv.audit({"params": {"w": w}, "opt_state": {"mu": {"w": w}}}, [], "data=4")
+    assert found.rows[1].partner == "params/w"
+    assert found.bytes == 2 * (4 << 40)

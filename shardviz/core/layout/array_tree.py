@@ -219,7 +219,10 @@ class _TreeReader:
 
     def _read_leaf(self, value: Any, path: str, depth: int, inside: int) -> bool:
         """Collects an array, in a library's box or not; whether `value` was one."""
-        box = without_metadata(value)
+        try:
+            box = without_metadata(value)
+        except ShardvizError as error:
+            raise type(error)(f"{shown(path)}: {error}" if path else str(error)) from None
         if box is not None:
             inner, path = box.value, box.path or path
             if isinstance(inner, TreeLeaf):  # of an argument of a program
@@ -268,7 +271,7 @@ class _TreeReader:
             first = None
         if first is None:
             first = _checked(name, shape, names, dtype)
-            if isinstance(shape, tuple) and isinstance(names, (tuple, str, Spec, type(None))):
+            if isinstance(shape, tuple) and first.problem is None:
                 self._checked[key] = first
         self._keep(first, name)
 

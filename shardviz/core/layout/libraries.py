@@ -100,10 +100,11 @@ def _flax_box(value: Any) -> LeafMetadata | None:
         rules = found.get("sharding_rules") or ()
         return LeafMetadata(array, names_of(names), mesh=mesh, rules=rules, defaults=True)
     names = attribute(value, "names") if is_box else None
-    if isinstance(names, (tuple, list)):
+    if names is not None:
         logical, mesh = hasattr(value, "rules"), attribute(value, "mesh")
         rules = (attribute(value, "rules") or ()) if logical else ()
-        return LeafMetadata(value.value, names_of(names), logical, mesh, None, rules, True)
+        read = names_of(names) if isinstance(names, (tuple, list)) else names
+        return LeafMetadata(value.value, read, logical, mesh, None, rules, True)
     return None
 
 

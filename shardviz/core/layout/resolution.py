@@ -416,7 +416,7 @@ class Request(Displayed):
         return self.array.spec is not None
 
     def placed(self, name: str, group: str = "other", partner: str | None = None) -> Request:
-        """A copy for an array of the same kind under another name, which was checked, in a group."""
+        """A copy for an array of the same kind under another name, already checked."""
         # A frozen dataclass makes a Python call for each field; audits make thousands of these.
         made = object.__new__(Request)
         parts = self.__dict__.copy()
