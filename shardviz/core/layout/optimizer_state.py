@@ -282,6 +282,9 @@ class Difference:
             it is split more, `"dtype"` where its type is another.
         words: what differs, to be said after its path; alike for the same array of other layers.
         bytes_per_device: what it costs on each device, in bytes; negative where it saves some.
+
+    >>> print(Difference("mu/w", "params/w", "mu", "lost", "is replicated", 2048))
+    mu of 'params/w' is replicated: +2 KiB per device
     """
 
     path: str
