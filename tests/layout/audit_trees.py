@@ -495,6 +495,11 @@ def keras_model_and_optimizers() -> Kind:
     return live(parts, values, specs=specs, partners=partners, argument=values)
 
 
+def keras_variables() -> Kind:
+    kind = keras_model_and_optimizers()
+    return kind._replace(tree=[v for part in kind.tree for v in part.variables])
+
+
 KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
     "linen transformer, adamw": ("optax", model_state("adamw")),
     "linen transformer, scanned, lion in MultiSteps": ("optax", model_state("MultiSteps", True)),
@@ -502,6 +507,7 @@ KINDS: dict[str, tuple[str, Callable[[], Kind]]] = {
     "linen mixture of experts, scanned, adamw": ("optax", model_state("adamw", True, 4)),
     "nnx transformer and its optimizer": ("optax", nnx_model),
     "Keras transformer and two optimizers": ("keras", keras_model_and_optimizers),
+    "Keras variables of a transformer and two optimizers": ("keras", keras_variables),
     "arrays in a dict": ("jax", dict_live),
     "arrays on one device, on all, of jit": ("jax", other_live),
     "ShapeDtypeStructs with shardings": ("jax", shape_structs),

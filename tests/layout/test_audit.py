@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -319,7 +320,7 @@ def test_what_is_unknown_is_drawn_so():
     assert "✗" not in words
 
 
-def boxed(sizes: object, names: object) -> dict:
+def boxed(sizes: Any, names: Any) -> dict:
     array = jax.ShapeDtypeStruct(sizes, "float32") if isinstance(sizes, tuple) else sizes
     return {"a": {"w": nn.LogicallyPartitioned(array, names), "b": shape(4)}}
 

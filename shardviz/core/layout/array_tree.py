@@ -23,6 +23,7 @@ from shardviz.core.layout.libraries import (
     model_arrays,
     names_of,
     optimizer_partners,
+    partners_by_name,
     quick_key,
     without_metadata,
 )
@@ -107,8 +108,13 @@ def read_tree(tree: Any, names: Names | None = None, children: Children | None =
         raise LayoutError(_no_array(*reader.number))
     for name in reader.named:
         check_name(name, "an array", LayoutError)
-    states = frozenset(i for begin, end in reader.states for i in range(begin, end))
-    return ArrayTree(reader.paths, reader.named, reader.kinds, states, reader.known)
+    states = {i for begin, end in reader.states for i in range(begin, end)}
+    if reader.keras:
+        known = partners_by_name(reader.keras)
+        kept = {reader.keras[i].partition("/")[0] for i in known}
+        states |= {i for i, path in reader.keras.items() if path.partition("/")[0] in kept}
+        reader.known = known | reader.known
+    return ArrayTree(reader.paths, reader.named, reader.kinds, frozenset(states), reader.known)
 
 
 class _TreeReader:
@@ -121,6 +127,7 @@ class _TreeReader:
         self.number: tuple[Any, str] | None = None  # the first number in a mapping, and its path
         self.states: list[tuple[int, int]] = []  # begin and end of what optimizers keep
         self.known: dict[int, str] = {}
+        self.keras: dict[int, str] = {}  # the paths of variables of Keras
         self._names, self._children = names, children
         self._seen: dict[str, int] = {}  # of the names that are there more than once
         self._taken: set[str] = set()
@@ -225,6 +232,8 @@ class _TreeReader:
             raise type(error)(f"{shown(path)}: {error}" if path else str(error)) from None
         if box is not None:
             inner, path = box.value, box.path or path
+            if library_of(type(value)) == "keras":
+                self.keras[len(self.kinds)] = path
             if isinstance(inner, TreeLeaf):  # of an argument of a program
                 self._keep(inner, path)
                 return True

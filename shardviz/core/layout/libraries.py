@@ -10,7 +10,7 @@ does this sharding name.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -263,6 +263,29 @@ def optimizer_partners(value: Any) -> list[str | None] | None:
         for variable, model in zip(kept, models, strict=True):
             found[id(variable)] = model.path
     return [found.get(id(variable)) for variable in value.variables]
+
+
+def partners_by_name(paths: Mapping[int, str]) -> dict[int, str]:
+    """Of variables of Keras those that an optimizer keeps, each to the path of its parameter.
+
+    Keras calls them by the name of the optimizer, then the path of the parameter with `_` for `/`.
+
+    Args:
+        paths: what Keras calls each variable, by position.
+
+    >>> partners_by_name({0: "dense/kernel", 3: "adam/dense_kernel_momentum", 4: "adam/iteration"})
+    {3: 'dense/kernel'}
+    """
+    flat = {path.replace("/", "_"): path for path in paths.values() if "/" in path}
+    found = {}
+    for index, path in paths.items():
+        own = path.partition("/")[2]
+        while "_" in own:
+            own = own.rpartition("_")[0]
+            if flat.get(own, path) != path:
+                found[index] = flat[own]
+                break
+    return found
 
 
 def _orbax_tree(value: Any) -> Any:
