@@ -294,15 +294,35 @@ def separate_caches() -> Iterator[None]:
     >>> events.traces
     1
     """
+    with key_of_caches(_OWN_CACHES):
+        yield
+
+
+@contextlib.contextmanager
+def key_of_caches(*parts: Any) -> Iterator[None]:
+    """Within, jax finds what it traced under the same parts of the key of its caches, and no more.
+
+    Args:
+        parts: what to add to the key that is in force; a part that it has already is not added.
+
+    >>> twice = jax.jit(lambda x: 2 * x)
+    >>> with key_of_caches("mine"):
+    ...     traced = twice.trace(1.0)
+    ...     with key_of_caches(object()), jax_cache_events() as events:
+    ...         traced = twice.trace(1.0)
+    >>> events.traces
+    1
+    """
     key: Any = getattr(_jax_config_module(), "mesh_context_manager", None)
     if not (hasattr(key, "swap_local") and isinstance(getattr(key, "value", None), tuple)):
-        with _public_key()(_OWN_CACHES):
+        with _public_key()(parts[-1]):
             yield
         return
-    if _OWN_CACHES in key.value:
+    added = tuple(part for part in parts if part not in key.value)
+    if not added:
         yield
         return
-    before = key.swap_local((*key.value, _OWN_CACHES))
+    before = key.swap_local((*key.value, *added))
     try:
         yield
     finally:

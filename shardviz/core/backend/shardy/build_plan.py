@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.constraint_calls import ConstraintCalls, recorded_calls
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
 from shardviz.core.backend.mesh_context import separate_caches
@@ -84,6 +85,7 @@ class _PlanRun:
         self.plan = Plan(program.name, program.mesh, notes=program.notes)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
+        self.calls = ConstraintCalls()
 
     def run(self) -> None:
         """Traces, lowers and propagates.
@@ -97,9 +99,9 @@ class _PlanRun:
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         self.stage = "trace"
-        traced = trace(self.program, self.mesh)
+        traced = self._trace()
         refuse_other_meshes(traced.stage.jaxpr, self.program.mesh)
-        notes = (*self.program.notes, *traced.notes)
+        notes = (*self.plan.notes, *traced.notes)
         self.plan = replace(self.plan, trace_s=traced.seconds, notes=notes)
         if words := self._refusal(traced):
             self.stage = "program"
@@ -112,6 +114,17 @@ class _PlanRun:
         with _collector_paused():
             self._propagate(lowered)
         self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
+
+    def _trace(self) -> Traced:
+        with recorded_calls() as self.calls:
+            try:
+                return trace(self.program, self.mesh)
+            finally:
+                found, words = tuple(self.calls.found), self.calls.unknown
+                notes = (
+                    [f"The constraint calls of the program are unknown. {words}"] if words else []
+                )
+                self.plan = replace(self.plan, constraints=found, notes=(*self.plan.notes, *notes))
 
     def _refusal(self, traced: Traced) -> str:
         single = single_device_effects(traced.stage.jaxpr.effects)
@@ -175,6 +188,9 @@ class _PlanRun:
         diagnosis = None
         if self.stage == "trace":
             diagnosis = diagnose(error, self.program, self.mesh)
+        if self.stage == "trace" and (call := self.calls.raised) is not None:
+            words = f"{call.where}: {call.sentence} {found.message}"
+            found = Failure(self.stage, words, call.source or found.source)
         if diagnosis is not None:
             words = f"{diagnosis.problem} {found.message}"
             found = Failure(self.stage, words, diagnosis.source or found.source)
