@@ -83,7 +83,7 @@ def build_program(
         options,
         function_name(fn) if isinstance(name, str) and not name else name,
         tuple(notes + more),
-        None if context.in_force == "none" else context,
+        None if context.in_force == "none" and not context.rules else context,
     )
 
 

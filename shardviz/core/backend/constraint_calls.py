@@ -1,8 +1,7 @@
 """Records the constraint calls of a program while jax traces it, as `Constraint` values.
 
-Functions are watched by their code objects, so a call is seen under whatever name it was imported,
-and neither flax nor the user's module is changed: by `sys.monitoring` on Python 3.12 and later, for
-those code objects alone, and by `sys.setprofile` before. Whoever else watches goes on watching.
+Functions are watched by their code objects (`watched_calls.py`), so a call is seen under whatever
+name it was imported, and neither flax nor the user's module is changed.
 
 What became of a call is read off what happened: an array that comes back as the very object that
 went in is not constrained. Only why it is not is concluded, in the order of
@@ -15,7 +14,6 @@ jax's caches of their own, and a trace that used an earlier one's function is ma
 from __future__ import annotations
 
 import contextlib
-import dis
 import inspect
 import sys
 import threading
@@ -32,7 +30,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.backend.bridge import adopt_mesh, adopt_spec
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, users_line
-from shardviz.core.backend.mesh_context import key_of_caches, mesh_context
+from shardviz.core.backend.mesh_context import key_of_caches, logical_rules, mesh_context
+from shardviz.core.backend.watched_calls import CallListener, watched_calls
 from shardviz.core.errors import ShardvizError
 from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.mesh import MeshSpec
@@ -64,7 +63,6 @@ _WATCHED = (
 )
 # jax's own code, where it constrains what nobody wrote a constraint for.
 _OWN_CALLERS = ("jax._src.core", "jax._src.pjit", "jax._src.lax.lax")
-_NO_MESH_SLOT = AbstractMesh((), ())
 
 
 @dataclass(eq=False)
@@ -81,7 +79,7 @@ class _Call:
     inner: list[tuple[_Call, Any]] = field(default_factory=list)
 
 
-class ConstraintCalls:
+class ConstraintCalls(CallListener):
     """The constraint calls of one program, in the order in which it makes them.
 
     Attributes:
@@ -124,7 +122,7 @@ class ConstraintCalls:
         if not self._open and module in _OWN_CALLERS:
             return
         self.raised = None
-        rules = _context_rules()
+        rules = logical_rules()
         source = self._contexts.get(id(rules), (None, ""))[1]
         boxed = caller is not None and caller.f_code.co_name == "unbox" and "flax" in module
         if not self._open:
@@ -295,10 +293,8 @@ class ConstraintCalls:
         with _lock:
             for one in inner.values():
                 at = _function_line(one)
-                if one in _traced_before and (at in _constraining or ":" not in at):
-                    found = True
-                elif at in _constraining - self._stacks:
-                    found = True
+                before = one in _traced_before and (at in _constraining or ":" not in at)
+                found |= before or at in _constraining - self._stacks
             _constraining.update(self._stacks)
             _traced_before.update(inner.values())
         return found
@@ -347,11 +343,6 @@ def _users_line(frame: FrameType) -> str:
             return line_in_words(around.f_code.co_filename, around.f_lineno)
         around = around.f_back
     return ""
-
-
-def _context_rules() -> Any:
-    get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", None)
-    return None if get is None else get()
 
 
 def _seen(mesh: Any, context: Any, api: str) -> tuple[MeshSpec | None, str]:
@@ -565,167 +556,21 @@ def _traced_with_calls(
 
 
 def _watched(trace: Callable[[], Any], calls: ConstraintCalls) -> Any:
-    calls.begin(_watched_codes())
-    watcher = _monitor if hasattr(sys, "monitoring") else _profiled
+    codes = _watched_codes()
+    calls.begin({number: name for number, (name, _) in codes.items()})
     try:
-        with watcher(calls):
+        with watched_calls([code for _, code in codes.values()], calls) as calls.unknown:
             return trace()
     finally:
         calls.end()
 
 
-def _watched_codes() -> dict[int, str]:
-    """The code objects to watch, by id, and what their functions are called."""
+def _watched_codes() -> dict[int, tuple[str, CodeType]]:
+    """What the functions to watch are called, and their code objects, by the id of those."""
     found = {}
     for module, name in _WATCHED:
-        fn = inspect.unwrap(getattr(sys.modules.get(module), name, None))  # type: ignore[arg-type]
-        code = getattr(fn, "__code__", None)
+        fn = getattr(sys.modules.get(module), name, None)
+        code = getattr(inspect.unwrap(fn), "__code__", None) if callable(fn) else None
         if code is not None:
-            found[id(code)] = name
-            _codes[id(code)] = code
+            found[id(code)] = name, code
     return found
-
-
-_codes: dict[int, CodeType] = {}  # so that no id is used again
-
-
-@contextlib.contextmanager
-def _profiled(calls: ConstraintCalls) -> Iterator[None]:
-    """Watches by `sys.setprofile`, and hands every event on to the profiler that was there."""
-    before = sys.getprofile()
-    if before is not None and not callable(before):
-        calls.unknown = (
-            "They are not recorded under a profiler written in C, such as cProfile, on Python"
-            f" {sys.version_info[0]}.{sys.version_info[1]}. Plan without it."
-        )
-        yield
-        return
-    profile = _profile_function(calls, before)
-    sys.setprofile(profile)
-    try:
-        yield
-    finally:
-        if sys.getprofile() is profile:  # else the traced function has set another
-            sys.setprofile(before)
-
-
-def _profile_function(calls: ConstraintCalls, before: Any) -> Callable[..., None]:
-    ids = frozenset(calls._codes)
-
-    def seen(frame: FrameType, event: str, value: Any) -> None:
-        try:
-            if event == "call":
-                calls.started(frame)
-            elif frame.f_code.co_code[frame.f_lasti] in _RETURNS:
-                calls.returned(frame, value)
-            else:
-                calls.left(frame)
-        except Exception as error:  # noqa: BLE001  it must not reach the user's function
-            calls.broken(error)
-
-    def profile(frame: FrameType, event: str, value: Any) -> None:
-        if id(frame.f_code) in ids and (event == "call" or event == "return"):  # noqa: PLR1714
-            seen(frame, event, value)
-
-    def both(frame: FrameType, event: str, value: Any) -> None:
-        profile(frame, event, value)
-        before(frame, event, value)
-
-    return profile if before is None else both
-
-
-_RETURNS = frozenset(code for name, code in dis.opmap.items() if name.startswith("RETURN_"))
-
-
-class _Monitors:
-    """The one tool of `sys.monitoring` that all threads share while any of them records."""
-
-    def __init__(self) -> None:
-        self.by_thread: dict[int, list[ConstraintCalls]] = {}
-        self.tool: int | None = None
-        self.codes: set[int] = set()
-
-    def enter(self, calls: ConstraintCalls) -> str:
-        """Begins to watch for this thread; why it cannot, or `""`."""
-        with _lock:
-            if self.tool is None:
-                self.tool = self._free_tool()
-            if self.tool is None:
-                return (
-                    "They are not recorded: every tool of sys.monitoring is in use. End one, such"
-                    " as a debugger or a profiler, and plan again."
-                )
-            self._watch(calls._codes)
-            self.by_thread.setdefault(threading.get_ident(), []).append(calls)
-        return ""
-
-    def leave(self) -> None:
-        """Ends it for this thread, and frees the tool when no other thread records."""
-        with _lock:
-            mine = self.by_thread[threading.get_ident()]
-            mine.pop()
-            if not mine:
-                del self.by_thread[threading.get_ident()]
-            if not self.by_thread:
-                self._free()
-
-    def _free_tool(self) -> int | None:
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-        for tool in (3, 4, 5, 1, 2, 0):  # those first that Python names no use of
-            if monitoring.get_tool(tool) is None:
-                try:
-                    monitoring.use_tool_id(tool, "shardviz")
-                except ValueError:  # another thread was faster
-                    continue
-                events = monitoring.events
-                monitoring.register_callback(tool, events.PY_START, self._started)
-                monitoring.register_callback(tool, events.PY_RETURN, self._returned)
-                return tool
-        return None
-
-    def _watch(self, codes: dict[int, str]) -> None:
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-        for one in codes.keys() - self.codes:
-            events = monitoring.events.PY_START | monitoring.events.PY_RETURN
-            monitoring.set_local_events(self.tool, _codes[one], events)
-            self.codes.add(one)
-
-    def _free(self) -> None:
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-        for one in self.codes:
-            monitoring.set_local_events(self.tool, _codes[one], 0)
-        for event in (monitoring.events.PY_START, monitoring.events.PY_RETURN):
-            monitoring.register_callback(self.tool, event, None)
-        monitoring.free_tool_id(self.tool)
-        self.tool, self.codes = None, set()
-
-    def _started(self, code: CodeType, offset: int) -> None:
-        mine = self.by_thread.get(threading.get_ident())
-        if mine:
-            try:
-                mine[-1].started(sys._getframe(1))
-            except Exception as error:  # noqa: BLE001  it must not reach the user's function
-                mine[-1].broken(error)
-
-    def _returned(self, code: CodeType, offset: int, value: Any) -> None:
-        mine = self.by_thread.get(threading.get_ident())
-        if mine:
-            try:
-                mine[-1].returned(sys._getframe(1), value)
-            except Exception as error:  # noqa: BLE001  it must not reach the user's function
-                mine[-1].broken(error)
-
-
-_monitors = _Monitors()
-
-
-@contextlib.contextmanager
-def _monitor(calls: ConstraintCalls) -> Iterator[None]:
-    calls.unknown = _monitors.enter(calls)
-    if calls.unknown:
-        yield
-        return
-    try:
-        yield
-    finally:
-        _monitors.leave()

@@ -50,7 +50,33 @@ def mesh_context() -> MeshContext:
         traced=traced,
         with_disabled=bool(getattr(jax.config, "jax_disallow_mesh_context_manager", False)),
         notes=tuple(notes),
+        rules=logical_rules(),
     )
+
+
+def logical_rules() -> Any:
+    """The rules of flax's `nn.logical_axis_rules` in this thread; `()` for none.
+
+    >>> logical_rules()
+    ()
+    """
+    get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", None)
+    return () if get is None else get() or ()
+
+
+@contextlib.contextmanager
+def in_rules(recorded: MeshContext | None) -> Iterator[None]:
+    """Traces with the logical axis rules that were in force where a program was made.
+
+    Those of this call count where there are any.
+
+    Args:
+        recorded: the context that the program was made in; None for none.
+    """
+    rules = () if recorded is None or logical_rules() else recorded.rules
+    enter = getattr(sys.modules.get("flax.core.spmd"), "logical_axis_rules", None)
+    with contextlib.nullcontext() if not rules or enter is None else enter(rules):
+        yield
 
 
 def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:

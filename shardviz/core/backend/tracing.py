@@ -47,6 +47,7 @@ from shardviz.core.backend.mesh_context import (
     as_in,
     context_of,
     in_context,
+    in_rules,
     is_set,
     other_mesh_note,
     wants_mesh,
@@ -316,6 +317,11 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
+    with in_rules(program.context):
+        return _trace(program, mesh)
+
+
+def _trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     read: Exception
     try:
         return _in_users_context(program, mesh)

@@ -116,15 +116,18 @@ class _PlanRun:
         self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
 
     def _trace(self) -> Traced:
+        """The traced program; the plan has its constraint calls, also where it cannot be traced."""
         with recorded_calls() as self.calls:
             try:
                 return trace(self.program, self.mesh)
             finally:
-                found, words = tuple(self.calls.found), self.calls.unknown
-                notes = (
-                    [f"The constraint calls of the program are unknown. {words}"] if words else []
+                words = self.calls.unknown
+                notes = [f"Which constraints are called is unknown. {words}"] if words else []
+                self.plan = replace(
+                    self.plan,
+                    constraints=tuple(self.calls.found),
+                    notes=(*self.plan.notes, *notes),
                 )
-                self.plan = replace(self.plan, constraints=found, notes=(*self.plan.notes, *notes))
 
     def _refusal(self, traced: Traced) -> str:
         single = single_device_effects(traced.stage.jaxpr.effects)
