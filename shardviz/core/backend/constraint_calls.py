@@ -249,7 +249,9 @@ class ConstraintCalls(CallListener):
         call = _resolved(call, Dialect.NNX)
         if value is _RAISED:
             return [_with(call, effect=ERROR)]
-        return [_with(call, effect=_changed(x, value), spec=_inner_spec(one, x))]
+        inner = _inner_call(one, x, value)
+        spec = None if inner is None else _sharding_spec(inner.arguments[1])
+        return [_with(call, effect=_changed(x, value), spec=spec)]
 
     def _table(self, rules: Any) -> tuple[Rules | None, str]:
         """The rules, read once; and what is wrong with them."""
@@ -419,10 +421,10 @@ def _logical_effect(
     one: _Call, call: Constraint, has_rules: bool, leaf: Any, result: Any
 ) -> Constraint:
     """What became of one array of `with_logical_constraint`, in the order of flax's own checks."""
-    called = _inner_call(one, leaf)
-    spec = _inner_spec(one, leaf)
+    called = _inner_call(one, leaf, result)
+    spec = None if called is None else _sharding_spec(called.arguments[1])
     if result is _RAISED:
-        return _with(call, effect=ERROR, spec=spec if called else None)
+        return _with(call, effect=ERROR, spec=spec)
     if result is not leaf:
         return _with(call, effect=CONSTRAINED, spec=spec)
     if not has_rules:
@@ -440,17 +442,13 @@ def _only_raised(calls: list[Constraint]) -> list[Constraint]:
     return (unmatched or [c for c in calls if c.spec is not None] or calls)[:1]
 
 
-def _inner_call(one: _Call, leaf: Any) -> _Call | None:
-    for inner, _ in one.inner:
-        if any(some is leaf for some in jax.tree.leaves(inner.arguments[0])):
+def _inner_call(one: _Call, leaf: Any, result: Any) -> _Call | None:
+    """The constraint of jax that a call of flax made for one of its arrays."""
+    for inner, value in one.inner:
+        took = any(some is leaf for some in jax.tree.leaves(inner.arguments[0]))
+        if took and any(some is result for some in jax.tree.leaves(value)):
             return inner
     return None
-
-
-def _inner_spec(one: _Call, leaf: Any) -> Spec | None:
-    """The spec of the constraint that a call of flax made for one of its arrays."""
-    inner = _inner_call(one, leaf)
-    return None if inner is None else _sharding_spec(inner.arguments[1])
 
 
 def _changed(x: Any, result: Any) -> str:

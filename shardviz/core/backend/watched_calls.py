@@ -71,13 +71,18 @@ def _profiled(codes: Sequence[CodeType], listener: CallListener) -> Iterator[str
             f" Python {version}. End it first."
         )
         return
-    profile = _profile_function(codes, listener, before)
+    profile = _profile_function(codes, listener, _others.get(before, before))
+    _others[profile] = _others.get(before, before)
     sys.setprofile(profile)
     try:
         yield ""
     finally:
+        del _others[profile]
         if sys.getprofile() is profile:  # else the watched functions have set another
             sys.setprofile(before)
+
+
+_others: dict[Any, Any] = {}  # of each profile function of ours, the one of somebody else before
 
 
 def _profile_function(

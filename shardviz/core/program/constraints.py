@@ -20,8 +20,6 @@ CONSTRAINED, IDENTITY, ERROR = "constrained", "identity", "error"
 NO_RULES, NO_MESH = "no rules in force", "no mesh in sight"
 FALLBACK = "fallback: no constraint"
 EFFECTS = (ERROR, NO_RULES, NO_MESH, FALLBACK, IDENTITY, CONSTRAINED)
-#: What the effects in which nothing is constrained mean together.
-NOTHING = (ERROR, NO_RULES, NO_MESH, FALLBACK)
 
 LOGICAL, VARIABLE, UNBOX = "with_logical_constraint", "nnx.Variable", "unbox"
 
@@ -108,6 +106,13 @@ class Constraint:
         return self.effect == CONSTRAINED
 
     @property
+    def wants_attention(self) -> bool:
+        """Whether it does less than its names and rules seem to say."""
+        asks = self.names is not None and any(map(_text, self.names))
+        splits = self.spec is not None and bool(self.spec.axes)
+        return not self.acts or bool(undecided(self)) or (asks and not splits)
+
+    @property
     def key(self) -> tuple[object, ...]:
         """What is the same for calls that need not be shown twice."""
         return self.effect, self.call, self.source, self.names, self.spec, self.shape
@@ -116,7 +121,7 @@ class Constraint:
     def where(self) -> str:
         """The call in a few words: `with_logical_constraint at model.py:12 on (batch, embed)`."""
         at = f" at {self.source}" if self.source else ""
-        names = "" if self.names is None else f" on ({', '.join(map(_name, self.names))})"
+        names = "" if self.names is None else f" on ({', '.join(map(logical_name, self.names))})"
         return f"{self.call}{at}{names}"
 
     @property
@@ -129,12 +134,17 @@ class Constraint:
 
     def __repr__(self) -> str:
         shape = "" if self.shape is None else f" [{', '.join(map(str, self.shape))}]"
-        names = "" if self.names is None else " " + " ".join(map(_name, self.names))
+        names = "" if self.names is None else " " + " ".join(map(logical_name, self.names))
         became = f"{self.spec}" if self.acts else self.effect
         return f"Constraint({f'{self.source} '.lstrip()}{self.call}{shape}{names}: {became})"
 
 
-def _name(name: object) -> str:
+def logical_name(name: object) -> str:
+    """A logical name in a list of them; `_` for a dimension without one.
+
+    >>> logical_name("batch"), logical_name(None)
+    ('batch', '_')
+    """
     return "_" if name is None else str(name)
 
 
@@ -273,13 +283,11 @@ def fold_constraints(constraints: Iterable[Constraint]) -> list[ConstraintFold]:
 
 
 def constraints_in_words(constraints: Iterable[Constraint]) -> str:
-    """How many calls there are and what became of them, in one line; `""` for none.
+    """How many calls there are, and what became of them.
 
     >>> constraints_in_words([Constraint(LOGICAL), Constraint(LOGICAL, effect=NO_MESH)])
-    '2 constraint calls: 1 no mesh in sight, 1 constrained'
+    '2 calls: 1 no mesh in sight, 1 constrained'
     """
     effects = [one.effect for one in constraints]
-    if not effects:
-        return ""
     counts = [f"{effects.count(e):,} {e}" for e in EFFECTS if e in effects]
-    return f"{plural(len(effects), 'constraint call')}: {', '.join(counts)}"
+    return f"{plural(len(effects), 'call')}: {', '.join(counts)}"
