@@ -19,17 +19,22 @@ import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import jax
 from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.backend.bridge import adopt_mesh, adopt_spec
-from shardviz.core.backend.jaxprs import operations, plain_jaxpr, users_line
+from shardviz.core.backend.jaxprs import (
+    JaxprOperation,
+    operations,
+    plain_jaxpr,
+    users_line,
+)
 from shardviz.core.backend.mesh_context import key_of_caches, logical_rules, mesh_context
 from shardviz.core.backend.watched_calls import CallListener, watched_calls
 from shardviz.core.errors import ShardvizError
@@ -93,26 +98,25 @@ class ConstraintCalls(CallListener):
         self.unknown = ""
         self.raised: Constraint | None = None
         self._open: list[_Call] = []
-        self._codes: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._tables: dict[int, tuple[Any, Rules | None, str]] = {}
         self._contexts: dict[int, tuple[Any, str]] = {}
-        self._stacks: set[str] = set()
+        self._around: dict[int, CodeType] = {}  # the functions around any call, by id
         self._bottom: FrameType | None = None
         self._for_shapes = False
         self._preliminary: list[Constraint] = []
 
-    def begin(self, codes: dict[int, str]) -> None:
+    def begin(self, names: dict[int, str]) -> None:
         """Forgets what an earlier attempt to trace the program had found."""
         self.__init__()
-        self._codes = codes
+        self._names = names
         self._bottom = sys._getframe(1)
 
-    def started(self, frame: FrameType) -> None:
-        """Python enters one of the watched functions."""
-        name = self._codes.get(id(frame.f_code))
-        if name is None:
+    def started(self, frame: FrameType, fn: FunctionType, arguments: list[Any]) -> None:
+        """One of the watched functions begins."""
+        name = self._names.get(id(fn))
+        if name is None:  # another thread watches it
             return
-        arguments = _arguments(frame)
         if name == _RULES_CONTEXT:
             self._contexts[id(arguments[0])] = arguments[0], _users_line(frame)
             return
@@ -141,11 +145,6 @@ class ConstraintCalls(CallListener):
             self._open[-1].inner.append((one, value))
         else:
             self._add(self._described(one, value))
-
-    def left(self, frame: FrameType) -> None:
-        """An exception leaves one of the watched functions."""
-        while any(one.frame is frame for one in self._open):
-            self._raise(self._open.pop())
 
     def end(self) -> None:
         """Nothing is watched any more: what has not returned, an exception has left."""
@@ -182,8 +181,7 @@ class ConstraintCalls(CallListener):
         inside, around = frame, frame.f_back
         self._for_shapes = False
         while around is not None and around is not self._bottom:
-            code = around.f_code
-            self._stacks.add(f"{code.co_filename}:{code.co_firstlineno}")
+            self._around[id(around.f_code)] = around.f_code
             self._for_shapes |= _is_for_shapes(inside, around)
             inside, around = around, around.f_back
 
@@ -265,13 +263,13 @@ class ConstraintCalls(CallListener):
             self._tables[id(rules)] = rules, table, problem
         return self._tables[id(rules)][1:]
 
-    def settle(self, jaxpr: Any) -> None:
+    def settle(self, found: Sequence[JaxprOperation] | None) -> None:
         """Adds those calls made for shapes alone that were not made again.
 
         What jax had kept of a nested function from then is part of the program.
 
         Args:
-            jaxpr: that of the program; None where an exception ended its trace.
+            found: the operations of the program; None where an exception ended its trace.
         """
         left, missing = Counter(one.key for one in self.found), []
         for one in self._preliminary:
@@ -280,33 +278,33 @@ class ConstraintCalls(CallListener):
             else:
                 missing.append(one)
         self._preliminary = []
-        lines = {""} if jaxpr is None or not missing else set(_constrained_lines(jaxpr))
-        self.found += [o for o in missing if jaxpr is None or not o.acts or o.source in lines]
+        lines = _constrained_lines(found or ()) if missing else ()
+        self.found += [o for o in missing if found is None or not o.acts or o.source in lines]
 
-    def hidden(self, jaxpr: Any) -> bool:
+    def hidden(self, found: Sequence[JaxprOperation]) -> bool:
         """Whether jax used what an earlier trace had made of a function that constrains.
 
         Then it did not call that function, and its calls are not among those found.
         """
-        if _watched_codes().keys() - self._codes.keys():
+        if _watched_functions().keys() - set(self._names.values()):
             return True  # flax was imported while the function was traced
-        found = False
-        inner = {id(j): j for o in operations(jaxpr) for j in map(plain_jaxpr, o.inner)}
+        around = {f"{c.co_filename}:{c.co_firstlineno}" for c in self._around.values()}
+        inner = {id(j): j for o in found for j in map(plain_jaxpr, o.inner)}
+        hidden = False
         with _lock:
             for one in inner.values():
                 at = _function_line(one)
                 before = one in _traced_before and (at in _constraining or ":" not in at)
-                found |= before or at in _constraining - self._stacks
-            _constraining.update(self._stacks)
+                hidden |= before or (at in _constraining and at not in around)
+            _constraining.update(around)
             _traced_before.update(inner.values())
-        return found
+        return hidden
 
 
-def _constrained_lines(jaxpr: Any) -> Iterator[str]:
+def _constrained_lines(found: Iterable[JaxprOperation]) -> set[str]:
     """The user's lines that constrain a value, as the operations of a jaxpr name them."""
-    for operation in operations(jaxpr):
-        if operation.name in ("sharding_constraint", "reshard"):
-            yield users_line(operation.equation)
+    kinds = ("sharding_constraint", "reshard")
+    return {users_line(one.equation) for one in found if one.name in kinds}
 
 
 _RAISED = object()  # in place of what a function returned, where an exception left it
@@ -331,11 +329,6 @@ def _is_for_shapes(frame: FrameType, caller: FrameType) -> bool:
         return True
     scans = caller.f_globals.get("__name__") == "flax.core.axes_scan"
     return scans and module in ("jax._src.interpreters.partial_eval", "jax._src.profiler")
-
-
-def _arguments(frame: FrameType) -> list[Any]:
-    code, values = frame.f_code, frame.f_locals
-    return [values[name] for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]]
 
 
 def _users_line(frame: FrameType) -> str:
@@ -544,31 +537,33 @@ def _traced_with_calls(
 ) -> Any:
     with key_of_caches("recorded"):
         traced = _watched(trace, calls)
-        again = not calls.unknown and calls.hidden(jaxpr_of(traced))
+        found = list(operations(jaxpr_of(traced)))
+        again = not calls.unknown and calls.hidden(found)
     if again:
         with key_of_caches("recorded", object()):
             traced = _watched(trace, calls)
-            calls.hidden(jaxpr_of(traced))
-    calls.settle(jaxpr_of(traced))
+            found = list(operations(jaxpr_of(traced)))
+            calls.hidden(found)
+    calls.settle(found)
     return traced
 
 
 def _watched(trace: Callable[[], Any], calls: ConstraintCalls) -> Any:
-    codes = _watched_codes()
-    calls.begin({number: name for number, (name, _) in codes.items()})
+    functions = _watched_functions()
+    calls.begin({id(fn): name for name, fn in functions.items()})
     try:
-        with watched_calls([code for _, code in codes.values()], calls) as calls.unknown:
+        with watched_calls(list(functions.values()), calls) as calls.unknown:
             return trace()
     finally:
         calls.end()
 
 
-def _watched_codes() -> dict[int, tuple[str, CodeType]]:
-    """What the functions to watch are called, and their code objects, by the id of those."""
+def _watched_functions() -> dict[str, FunctionType]:
+    """The functions to watch, by what they are called."""
     found = {}
     for module, name in _WATCHED:
         fn = getattr(sys.modules.get(module), name, None)
-        code = getattr(inspect.unwrap(fn), "__code__", None) if callable(fn) else None
-        if code is not None:
-            found[id(code)] = name, code
+        fn = inspect.unwrap(fn) if callable(fn) else None
+        if isinstance(fn, FunctionType):
+            found[name] = fn
     return found

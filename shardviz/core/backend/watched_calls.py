@@ -1,202 +1,225 @@
-"""watched_calls(): who calls some functions, in this thread, without a change to any of them.
+"""watched_calls(): who calls some functions, in this thread, under whatever name they have there.
 
-A function is watched by its code object, so that it makes no difference under which name it was
-imported. Python 3.12 and later tell of calls of one code object alone (`sys.monitoring`), which
-costs next to nothing. Python 3.11 tells of all calls (`sys.setprofile`). Whoever else watches goes
-on watching.
+Python 3.12 and later tell of the calls of one code object (`sys.monitoring`), which costs next to
+nothing and changes no function. Python 3.11 could tell of all calls there are (`sys.setprofile`),
+which makes tracing a model of flax 2.5 times as slow, and one profiler ends another. So there the
+code object of a watched function is another one meanwhile, which calls the first. Threads share
+what is installed, and the last one to end takes it away.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dis
+import inspect
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from types import CodeType, FrameType
+from collections.abc import Iterator, Sequence
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 
 class CallListener:
     """What hears of the calls of watched functions; none of its methods may take long."""
 
-    def started(self, frame: FrameType) -> None:
-        """A function begins; its arguments are the local variables of the frame."""
+    def started(self, frame: FrameType, fn: FunctionType, arguments: list[Any]) -> None:
+        """A function begins.
+
+        Args:
+            frame: stands for this call; it is on the stack until the function ends.
+            fn: the function.
+            arguments: one value per parameter, in order.
+        """
 
     def returned(self, frame: FrameType, value: Any) -> None:
         """A function returns a value."""
-
-    def left(self, frame: FrameType) -> None:
-        """An exception leaves a function. Python 3.12 and later do not tell."""
 
     def broken(self, error: Exception) -> None:
         """A method of the listener raised this; the function that is watched goes on."""
 
 
 @contextlib.contextmanager
-def watched_calls(codes: Sequence[CodeType], listener: CallListener) -> Iterator[str]:
+def watched_calls(functions: Sequence[FunctionType], listener: CallListener) -> Iterator[str]:
     """Watches the calls of some functions that this thread makes within the `with` block.
 
+    Where an exception leaves a function, no more is heard of that call.
+
     Args:
-        codes: the code objects of the functions.
+        functions: functions that are written in Python.
         listener: what hears of their calls.
 
     Yields:
         Why they cannot be watched, in a sentence, or `""`.
 
     >>> class Names(CallListener):
-    ...     def started(self, frame):
-    ...         print(frame.f_code.co_name, frame.f_locals)
-    >>> def double(x):
-    ...     return 2 * x
+    ...     def started(self, frame, fn, arguments):
+    ...         print(fn.__name__, arguments)
+    >>> def double(x, times=1):
+    ...     return 2 * x * times
     >>> alias = double
-    >>> with watched_calls([double.__code__], Names()):
+    >>> with watched_calls([double], Names()):
     ...     alias(4)
-    double {'x': 4}
+    double [4, 1]
     8
     """
-    watch = _monitored if hasattr(sys, "monitoring") else _profiled
-    with watch(codes, listener) as words:
+    if words := _watch.enter(functions, listener):
         yield words
-
-
-@contextlib.contextmanager
-def _profiled(codes: Sequence[CodeType], listener: CallListener) -> Iterator[str]:
-    """Watches by `sys.setprofile`, and hands every event on to the profiler that was there."""
-    before = sys.getprofile()
-    if before is not None and not callable(before):
-        version = f"{sys.version_info[0]}.{sys.version_info[1]}"
-        yield (
-            "Calls cannot be watched beside a profiler that is written in C, such as cProfile, on"
-            f" Python {version}. End it first."
-        )
         return
-    profile = _profile_function(codes, listener, _others.get(before, before))
-    _others[profile] = _others.get(before, before)
-    sys.setprofile(profile)
     try:
         yield ""
     finally:
-        del _others[profile]
-        if sys.getprofile() is profile:  # else the watched functions have set another
-            sys.setprofile(before)
+        _watch.leave()
 
 
-_others: dict[Any, Any] = {}  # of each profile function of ours, the one of somebody else before
-
-
-def _profile_function(
-    codes: Sequence[CodeType], listener: CallListener, before: Any
-) -> Callable[..., None]:
-    ids = frozenset(map(id, codes))
-
-    def seen(frame: FrameType, event: str, value: Any) -> None:
-        try:
-            if event == "call":
-                listener.started(frame)
-            elif frame.f_code.co_code[frame.f_lasti] in _RETURNS:
-                listener.returned(frame, value)
-            else:
-                listener.left(frame)
-        except Exception as error:  # noqa: BLE001  it must not reach the function that is watched
-            listener.broken(error)
-
-    def profile(frame: FrameType, event: str, value: Any) -> None:
-        # Called for every call of all Python code: nothing may be done here that can be left out.
-        if id(frame.f_code) in ids and (event == "call" or event == "return"):
-            seen(frame, event, value)
-
-    def both(frame: FrameType, event: str, value: Any) -> None:
-        profile(frame, event, value)
-        before(frame, event, value)
-
-    return profile if before is None else both
-
-
-_RETURNS = frozenset(code for name, code in dis.opmap.items() if name.startswith("RETURN_"))
-
-
-class _Monitor:
-    """The one tool of `sys.monitoring` that all threads share while any of them watches."""
+class _Watch:
+    """The functions that are watched now, by any thread, and who hears of them in each."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._listeners: dict[int, list[CallListener]] = {}  # by thread, the innermost last
-        self._codes: dict[int, CodeType] = {}
-        self._tool: int | None = None
+        self._functions: dict[int, tuple[FunctionType, CodeType]] = {}
 
-    def enter(self, codes: Sequence[CodeType], listener: CallListener) -> str:
+    def enter(self, functions: Sequence[FunctionType], listener: CallListener) -> str:
         """Begins to watch for this thread; why it cannot, or `""`."""
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
         with self._lock:
-            if self._tool is None:
-                self._tool = self._new_tool()
-            if self._tool is None:
-                return (
-                    "Calls cannot be watched: every tool of sys.monitoring is in use. End one, such"
-                    " as a debugger or a profiler."
-                )
-            events = monitoring.events.PY_START | monitoring.events.PY_RETURN
-            for code in codes:
-                if id(code) not in self._codes:
-                    monitoring.set_local_events(self._tool, code, events)
-                    self._codes[id(code)] = code
+            if not self._listeners and (words := self._begin()):
+                return words
             self._listeners.setdefault(threading.get_ident(), []).append(listener)
+            for fn in functions:
+                if id(fn) not in self._functions:
+                    self._functions[id(fn)] = fn, fn.__code__
+                    self._install(fn, fn.__code__)
         return ""
 
     def leave(self) -> None:
-        """Ends it for this thread, and frees the tool when no other thread watches."""
+        """Ends it for this thread; for all functions when no other thread watches."""
         with self._lock:
             mine = self._listeners[threading.get_ident()]
             mine.pop()
             if not mine:
                 del self._listeners[threading.get_ident()]
             if not self._listeners:
-                self._free_tool()
+                for fn, code in self._functions.values():
+                    self._remove(fn, code)
+                self._functions = {}
+                self._end()
 
-    def _new_tool(self) -> int | None:
-        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-        for tool in (3, 4, 5, 1, 2, 0):  # those first for which Python names no use
-            if monitoring.get_tool(tool) is None:
-                monitoring.use_tool_id(tool, "shardviz")
-                monitoring.register_callback(tool, monitoring.events.PY_START, self._started)
-                monitoring.register_callback(tool, monitoring.events.PY_RETURN, self._returned)
-                return tool
-        return None
+    def _started(self, frame: FrameType, fn: FunctionType, arguments: Any) -> None:
+        if mine := self._listeners.get(threading.get_ident()):
+            try:
+                mine[-1].started(frame, fn, arguments())
+            except Exception as error:  # noqa: BLE001  it must not reach the watched function
+                mine[-1].broken(error)
 
-    def _free_tool(self) -> None:
+    def _returned(self, frame: FrameType, value: Any) -> None:
+        if mine := self._listeners.get(threading.get_ident()):
+            try:
+                mine[-1].returned(frame, value)
+            except Exception as error:  # noqa: BLE001  as above
+                mine[-1].broken(error)
+
+    def _begin(self) -> str:
+        return ""
+
+    def _end(self) -> None:
+        pass
+
+    def _install(self, fn: FunctionType, code: CodeType) -> None:
+        raise NotImplementedError
+
+    def _remove(self, fn: FunctionType, code: CodeType) -> None:
+        raise NotImplementedError
+
+
+class _Monitored(_Watch):
+    """By one tool of `sys.monitoring`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tool = -1
+        self._by_code: dict[int, FunctionType] = {}
+
+    def _begin(self) -> str:
         monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
-        for code in self._codes.values():
-            monitoring.set_local_events(self._tool, code, 0)
+        # Those first for which Python names no use.
+        free = [tool for tool in (3, 4, 5, 1, 2, 0) if monitoring.get_tool(tool) is None]
+        if not free:
+            return (
+                "Calls cannot be watched: every tool of sys.monitoring is in use. End one, such as"
+                " a debugger or a profiler."
+            )
+        self.tool, events = free[0], monitoring.events
+        monitoring.use_tool_id(self.tool, "shardviz")
+        monitoring.register_callback(self.tool, events.PY_START, self._at_start)
+        monitoring.register_callback(self.tool, events.PY_RETURN, self._at_return)
+        return ""
+
+    def _end(self) -> None:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
         for event in (monitoring.events.PY_START, monitoring.events.PY_RETURN):
-            monitoring.register_callback(self._tool, event, None)
-        monitoring.free_tool_id(self._tool)
-        self._tool, self._codes = None, {}
+            monitoring.register_callback(self.tool, event, None)
+        monitoring.free_tool_id(self.tool)
 
-    def _started(self, code: CodeType, offset: int) -> None:
-        if mine := self._listeners.get(threading.get_ident()):
-            try:
-                mine[-1].started(sys._getframe(1))
-            except Exception as error:  # noqa: BLE001  as above
-                mine[-1].broken(error)
+    def _install(self, fn: FunctionType, code: CodeType) -> None:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        events = monitoring.events.PY_START | monitoring.events.PY_RETURN
+        self._by_code[id(code)] = fn
+        monitoring.set_local_events(self.tool, code, events)
 
-    def _returned(self, code: CodeType, offset: int, value: Any) -> None:
-        if mine := self._listeners.get(threading.get_ident()):
-            try:
-                mine[-1].returned(sys._getframe(1), value)
-            except Exception as error:  # noqa: BLE001  as above
-                mine[-1].broken(error)
+    def _remove(self, fn: FunctionType, code: CodeType) -> None:
+        monitoring: Any = sys.monitoring  # type: ignore[attr-defined]
+        monitoring.set_local_events(self.tool, code, 0)
+        self._by_code.pop(id(code), None)
+
+    def _at_start(self, code: CodeType, offset: int) -> None:
+        frame, fn = sys._getframe(1), self._by_code.get(id(code))
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        if fn is not None:
+            self._started(frame, fn, lambda: [frame.f_locals[name] for name in names])
+
+    def _at_return(self, code: CodeType, offset: int, value: Any) -> None:
+        self._returned(sys._getframe(1), value)
 
 
-_monitor = _Monitor()
+class _Replaced(_Watch):
+    """By another code object for each function, which calls the first."""
+
+    def _install(self, fn: FunctionType, code: CodeType) -> None:
+        own = FunctionType(code, fn.__globals__, fn.__name__, fn.__defaults__, fn.__closure__)
+        own.__kwdefaults__ = fn.__kwdefaults__
+        signature = inspect.signature(own)
+
+        def call(args: tuple[Any, ...], keywords: dict[str, Any]) -> Any:
+            def arguments() -> list[Any]:
+                bound = signature.bind(*args, **keywords)
+                bound.apply_defaults()
+                return list(bound.arguments.values())
+
+            frame = sys._getframe(1)
+            self._started(frame, fn, arguments)
+            value = own(*args, **keywords)
+            self._returned(frame, value)
+            return value
+
+        consts = tuple(call if c == _CALLED else c for c in _CALLING.co_consts)
+        fn.__code__ = _CALLING.replace(
+            co_consts=consts,
+            co_name=code.co_name,
+            co_filename=code.co_filename,
+            co_firstlineno=code.co_firstlineno,
+        )
+
+    def _remove(self, fn: FunctionType, code: CodeType) -> None:
+        fn.__code__ = code
 
 
-@contextlib.contextmanager
-def _monitored(codes: Sequence[CodeType], listener: CallListener) -> Iterator[str]:
-    if words := _monitor.enter(codes, listener):
-        yield words
-        return
-    try:
-        yield ""
-    finally:
-        _monitor.leave()
+# Its global names would be looked for in the module of the watched function, so what it calls is
+# put in the place of this constant.
+_CALLED = "called"
+
+
+def _calling(*args: Any, **keywords: Any) -> Any:
+    return "called".__call__(args, keywords)  # type: ignore[operator]
+
+
+_CALLING = _calling.__code__
+_watch: _Watch = _Monitored() if hasattr(sys, "monitoring") else _Replaced()
