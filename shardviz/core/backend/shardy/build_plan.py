@@ -191,9 +191,10 @@ class _PlanRun:
         diagnosis = None
         if self.stage == "trace":
             diagnosis = diagnose(error, self.program, self.mesh)
-        if self.stage == "trace" and (call := self.calls.raised) is not None:
+        call = self.calls.raised if self.stage == "trace" else None
+        if call is not None and found.source in ("", call.source):  # else it was caught
             words = f"{call.where}: {call.sentence} {found.message}"
-            found = Failure(self.stage, words, call.source or found.source)
+            found = Failure(self.stage, words, call.source)
         if diagnosis is not None:
             words = f"{diagnosis.problem} {found.message}"
             found = Failure(self.stage, words, diagnosis.source or found.source)
