@@ -87,7 +87,7 @@ def _step_parameters(fn: Any) -> tuple[list[str], bool]:
 def program(
     fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",
     in_specs: Any = None, out_specs: Any = None, donate: Any = (), name: str = "",
-    **keywords: Any,
+    names: Callable[[str, Any], Any] | None = None, **keywords: Any,
 ) -> Program:  # fmt: skip
     """A function with the arrays it takes, and how they are to be split.
 
@@ -108,6 +108,8 @@ def program(
             where arrays and rules do not say. None for an output leaves it to the compiler.
         donate: positions of arguments whose memory the program may reuse.
         name: what to call it; the function's name by default.
+        names: called as `names(path, array)` for each array that says nothing of how it is split,
+            such as `"params.mlp.kernel"`; it returns logical names, a PartitionSpec, or None.
         **keywords: further arguments of the function, by name. Where it has a parameter that is
             called as one of those above (`mesh`, `name` …), that keyword is the function's.
 
@@ -122,10 +124,15 @@ def program(
     step, theirs = fn if isinstance(fn, _Step) else (fn, {})
     grid = None if mesh is None else as_mesh(mesh)
     table = None if rules is None else Rules.of(rules)
+    if names is not None and not callable(names):
+        raise ProgramError(
+            "names= is a function of a path and an array, such as lambda path, array: ('batch',"
+            f" None); got {shown(names)}."
+        )
     building = import_optional("shardviz.core.backend.build_program", "sv.program", "jax")
     return building.build_program(
         step, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name,
-        {**keywords, **theirs},
+        {**keywords, **theirs}, names,
     )  # fmt: skip
 
 

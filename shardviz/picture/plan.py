@@ -7,6 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from shardviz.core.format import bytes_text, plural
+from shardviz.core.program.constraints import (
+    Constraint,
+    constraints_in_words,
+    fold_constraints,
+    logical_name,
+)
 from shardviz.core.program.explanation import Explanation
 from shardviz.core.program.folding import fold_collectives, fold_line, fold_values
 from shardviz.core.program.plan import Plan
@@ -29,7 +35,7 @@ from shardviz.picture.spec_bars import (
 from shardviz.picture.tables import column_heads, lines_at
 from shardviz.picture.text_fit import and_more, broken, paragraphs, shortened, text_width, wrapped
 
-MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS = 40, 60, 14
+MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
 PITCH, BARS_WIDE, GAP, INDENT = 17.0, 96.0, 16.0, 10.0
 WIDEST = (230.0, 150.0, BARS_WIDE, 190.0, 230.0, 130.0)  # points, per column
 HEADS = ("value", "type", "sharding", "axes from", "estimated", "line")
@@ -54,7 +60,7 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
     """
     head = _head(plan) if title is None else title
     if plan.error:
-        lines = _refusal(plan)
+        lines = [*_refusal(plan), *constraint_lines(plan.constraints)]
         # Only the error is red, not the choices that follow.
         error = [(line, "bad") for line in wrapped(lines[0], LETTERS, "  ")]
         texts = [*error, *((line, "") for line in lines[1:])]
@@ -80,7 +86,7 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
         rectangle_tiles(bars),
         labels,
         title=head,
-        notes=[*more, *plan.notes],
+        notes=[*more, *constraint_lines(plan.constraints), *plan.notes],
         legend=axis_legend(plan.mesh),
         size=(starts[-1] + WIDEST[-1] / 2, y + PITCH / 2),
         alt=_alt(plan, rows, more),
@@ -155,16 +161,49 @@ def plan_text(plan: Plan, width: int, full: bool = False) -> str:
     f on data=2: 1 value, 1 split, 0 collectives estimated
     x  f32[8]  P('data')
     """
+    calls = constraint_lines(plan.constraints, full)
     if plan.error:
-        return paragraphs([_head(plan), *_refusal(plan)], width, MOST_TEXT_LINES)
+        return paragraphs([_head(plan), *_refusal(plan), *calls], width, MOST_TEXT_LINES)
     lines = wrapped(_head(plan), width, "  ")
     if full or len(plan.ops) <= MOST_VALUES:
         lines += _table(value_rows(plan, len(plan.ops)), width)
     else:
         lines += _largest_collectives(plan) + _largest_values(plan)
+    if calls:
+        lines.append(paragraphs(calls, width))
     if plan.notes:
         lines.append(paragraphs(plan.notes, width, MOST_TEXT_LINES))
     return "\n".join(lines)
+
+
+def constraint_lines(constraints: Sequence[Constraint], full: bool = False) -> list[str]:
+    """What became of the constraint calls of a program: those that did nothing, with the reason.
+
+    Calls that differ in nothing share a line. A sentence that holds for several is written once.
+
+    Args:
+        full: every call, and also those that are constrained as was wanted.
+
+    >>> from shardviz.core.program.constraints import NO_MESH
+    >>> calls = [Constraint("reshard"), *[Constraint("unbox", "model.py:9", effect=NO_MESH)] * 2]
+    >>> print(*constraint_lines(calls), sep="\\n")
+    Constraints, 3 calls: 2 no mesh in sight, 1 constrained
+      model.py:9 unbox × 2: no mesh in sight. No mesh is in sight, so unbox returns its argument ...
+    """
+    if not constraints:
+        return []
+    folds = fold_constraints(constraints)
+    shown = folds if full else [fold for fold in folds if fold.first.wants_attention]
+    lines, said = [f"Constraints, {constraints_in_words(constraints)}"], set()
+    for fold in shown if full else shown[:MOST_CONSTRAINTS]:
+        one, times = fold.first, f" × {fold.count:,}" if fold.count > 1 else ""
+        names = "" if one.names is None else f" ({', '.join(map(logical_name, one.names))})"
+        words = "" if one.sentence in said else one.sentence
+        said.add(one.sentence)
+        became = "" if one.acts and words else f"{one.effect}. "
+        lines.append(f"  {f'{one.source} '.lstrip()}{one.call}{names}{times}: {became}{words}")
+    left = sum(fold.count for fold in shown[MOST_CONSTRAINTS:])
+    return lines if full else [*lines, *(f"  {m}" for m in and_more(left, "call"))]
 
 
 def _largest_collectives(plan: Plan) -> list[str]:

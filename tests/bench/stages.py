@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import statistics
@@ -24,14 +25,14 @@ PROGRAMS = {"transformer block": None, "transformer block, gradient": RATIO}
 # Number of devices: sizes of the axes data and model.
 MESHES = {8: (4, 2), 64: (16, 4), 512: (64, 8), 65_536: (8192, 8), 1_048_576: (65_536, 16)}
 COMPILED = 64  # simulated devices of the compile that the plan is compared with
-FLAT, DUMP = 2.0, 0.05
+FLAT, DUMP, RECORDED = 2.0, 0.05, 2.0
 DESCRIBED = "tpu:v5e:4x4"
 ROUNDS = 7
 
 
 def main() -> int:
     """Prints the tables; how many targets were missed."""
-    return _child("live") + _child("layers") + _child("agree")
+    return _child("live") + _child("layers") + _child("calls") + _child("agree")
 
 
 def _child(what: str) -> int:
@@ -96,6 +97,43 @@ def layers() -> int:
     table.row("train step of 32 layers: jax's own trace and lower", "", text(jaxs), True)
     what = "train step of 32 layers: the rest of the plan against jax's own"
     table.at_most(what, 1.0, total - jaxs, jaxs)
+    return table.missed
+
+
+def calls() -> int:
+    """What it costs to record the constraint calls of flax models while they are traced."""
+    import jax
+
+    import shardviz as sv
+    from shardviz.core.backend.bridge import abstract_mesh
+    from shardviz.core.backend.constraint_calls import recorded_calls
+    from shardviz.core.backend.mesh_context import separate_caches
+    from shardviz.core.backend.tracing import trace
+    from tests.propagation import constraint_models as models
+    from tests.real_programs.flax_linen import RULES, Language
+
+    def run(program: Any, recorded: bool) -> float:
+        begun = time.thread_time()
+        with separate_caches(), recorded_calls() if recorded else contextlib.nullcontext():
+            trace(program, abstract_mesh(program.mesh))
+        return time.thread_time() - begun
+
+    mesh, ids = sv.mesh(models.axes_mesh()), jax.ShapeDtypeStruct((8, 16), "int32")
+    table = Table()
+    for layers in (1, 2, 8):
+        model = Language(layers)
+        variables = jax.eval_shape(model.init, jax.random.key(0), jax.numpy.zeros((8, 16), int))
+        for what, fn in (
+            ("forward", model.apply),
+            ("gradient", jax.grad(lambda v, i, m=model: m.apply(v, i).sum())),
+        ):
+            with models.CONTEXTS["abstract"](), models.in_rules(RULES):
+                program = sv.program(lambda v, i, fn=fn: fn(v, i), variables, ids, mesh=mesh)
+                count = len(sv.plan(program).constraints)
+                runs = {0: lambda p=program: run(p, False), 1: lambda p=program: run(p, True)}
+                found = _in_turn(runs)
+            name = f"flax, {layers} layers, {what}: {count} calls recorded against none"
+            table.at_most(name, RECORDED, found[1], found[0])
     return table.missed
 
 
@@ -275,4 +313,4 @@ def _described(collectives: Iterable[Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit({"live": live, "layers": layers, "agree": agree}[sys.argv[1]]())
+    sys.exit({"live": live, "layers": layers, "calls": calls, "agree": agree}[sys.argv[1]]())

@@ -9,6 +9,7 @@ import pytest
 from flax import nnx
 from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.targets import choose, device_mesh
@@ -168,3 +169,53 @@ def test_variables_of_nnx_bring_their_axes_without_a_sharding():
         lambda p: p * 2, ({"w": bare},), MESH, RULES, Dialect.NNX, None, None, (), ""
     )
     assert found(ruled) == {"p.w": ((None, "model"), None)}
+
+
+def of_paths(path, leaf):
+    if path.endswith("kernel"):
+        return ("embed", "mlp")
+    return P("model") if path.endswith("bias") else None
+
+
+def test_a_function_says_how_arrays_without_names_are_split():
+    tree = {"kernel": jax.ShapeDtypeStruct((64, 256), "float32"),
+            "bias": jax.ShapeDtypeStruct((256,), "float32"),
+            "scale": jax.ShapeDtypeStruct((), "float32")}  # fmt: skip
+
+    def step(params, x):
+        return (x @ params["kernel"] + params["bias"]) * params["scale"]
+
+    program = sv.program(step, tree, X, mesh=MESH, rules=RULES, names=of_paths)
+    names = {"params.kernel": (("embed", "mlp"), None), "params.bias": (None, "P('model')"),
+             "params.scale": (None, None), "x": (None, "P('data')")}  # fmt: skip
+    assert found(program) == names
+    specs = {
+        request.array.name.removeprefix("params."): request.spec for request in program.requests
+    }
+    rows = {row.path: row.spec for row in sv.audit(tree, RULES, MESH, names=of_paths).rows}
+    assert str(specs["kernel"]) == "P(None, 'model')"
+    assert [specs[name] for name in ("kernel", "bias")] == [rows["kernel"], rows["bias"]]
+
+
+def test_names_that_a_box_or_a_spec_says_already_count():
+    dense, tree = variables(nn.with_logical_partitioning, ("a", "b"))
+    program = sv.program(dense.apply, tree, X, mesh=MESH, rules=RULES, names=of_paths)
+    assert found(program)["variables.params.kernel"] == (("a", "b"), None)
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (("embed",), r"names= is a function of a path and an array, such as .* got \('embed',\)"),
+        (lambda path, leaf: "a b c", "^x: .* has 2 dimensions and 3 logical names"),
+    ],
+)  # fmt: skip
+def test_wrong_names(names, words):
+    step = jax.ShapeDtypeStruct((8, 8), "float32")
+    with pytest.raises(ProgramError, match=words):
+        sv.plan(sv.program(jnp.tanh, step, mesh=MESH, rules=RULES, names=names))
+
+
+def test_a_function_with_a_parameter_called_names_keeps_it():
+    program = sv.program(lambda x, names: x * names, X, names=jnp.ones(()), mesh=MESH)
+    assert [a.name for a in program.arrays] == ["x", "names"]

@@ -16,7 +16,7 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, foreign_memory
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_leaf import TreeLeaf, on_mesh, read_leaf
+from shardviz.core.layout.array_leaf import Names, TreeLeaf, on_mesh, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
 from shardviz.core.layout.array_tree import MAX_DEPTH, ArrayTree, is_optimizer_state, short_name
 from shardviz.core.layout.libraries import LeafMetadata, without_metadata
@@ -36,6 +36,7 @@ def program_arrays(
     *,
     dialect: Dialect = Dialect.LINEN,
     names: Sequence[str] | None = None,
+    axis_names: Names | None = None,
 ) -> tuple[tuple[ArraySpec, ...], Any, MeshSpec | None]:
     """The arrays in the arguments of a function, the tree they form, and the mesh they are on.
 
@@ -51,6 +52,8 @@ def program_arrays(
         rules: the rules that were given.
         dialect: who reads the rules.
         names: what the arguments are called; None for the names of the function's parameters.
+        axis_names: called with the name and the array where nothing else says how an array is
+            split; it returns logical names, a PartitionSpec, or None.
 
     Raises:
         ProgramError: for a leaf that is no array, and for arrays on different meshes.
@@ -75,9 +78,16 @@ def program_arrays(
             array = leaf if own[leaf.name] == 1 else leaf.renamed(name)
         taken.add(array.name)
         on = _same_mesh(on, leaf if box is None else box.value, array.name)
-        arrays.append((array, box))
-    mesh = mesh if mesh is not None else on
-    return tuple(_boxed(a, box, mesh, rules, dialect) for a, box in arrays), tree, on
+        value = leaf if box is None else box.value
+        says = box is not None or (axis_names is not None and is_array(value))
+        arrays.append((array, value if says and not isinstance(value, ArraySpec) else None, box))
+    context = (mesh if mesh is not None else on, rules, dialect)
+    found = (
+        array if value is None
+        else _named(array, read_leaf(array.name, value, box, axis_names), *context)
+        for array, value, box in arrays
+    )  # fmt: skip
+    return tuple(found), tree, on
 
 
 def argument_tree(program: Program) -> ArrayTree:
@@ -158,17 +168,10 @@ def _is_box(value: Any) -> bool:
     return without_metadata(value) is not None
 
 
-def _boxed(
-    array: ArraySpec,
-    box: LeafMetadata | None,
-    mesh: MeshSpec | None,
-    rules: Rules | None,
-    dialect: Dialect,
+def _named(
+    array: ArraySpec, leaf: TreeLeaf, mesh: MeshSpec | None, rules: Rules | None, dialect: Dialect
 ) -> ArraySpec:
-    """An array with the axes that its box names."""
-    if box is None or isinstance(box.value, ArraySpec):
-        return array
-    leaf = read_leaf(array.name, box.value, box)
+    """An array with the axes that its box, or a function of the user, names."""
     if leaf.problem is not None:
         raise ProgramError(f"{array.name}: {leaf.problem}")
     found = on_mesh(leaf, mesh, rules, dialect)

@@ -20,6 +20,7 @@ from shardviz.core.backend.calls import BoundCall, Call, read_call
 from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
+from shardviz.core.layout.array_leaf import Names
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited
@@ -38,6 +39,7 @@ def build_program(
     donate: Any,
     name: str,
     keywords: Mapping[str, Any] | None = None,
+    axis_names: Names | None = None,
 ) -> Program:
     """A Program from a function and its arguments in any of the forms that `sv.program` takes.
 
@@ -50,8 +52,9 @@ def build_program(
     call = read_call(fn, args, keywords or {})
     jitted, context = call.jitted, mesh_context()
     arrays, tree, found = program_arrays(
-        call.arguments, call.fn, mesh, rules, dialect=dialect, names=call.names
-    )
+        call.arguments, call.fn, mesh, rules,
+        dialect=dialect, names=call.names, axis_names=axis_names,
+    )  # fmt: skip
     jit_mesh = mesh_of_shardings((jitted.in_shardings, jitted.out_shardings))
     passed = [m if isinstance(m, MeshSpec) else adopt_mesh(m) for m in call.meshes]
     meshes = (mesh, found, jit_mesh, context.mesh, *passed)
@@ -83,7 +86,7 @@ def build_program(
         options,
         function_name(fn) if isinstance(name, str) and not name else name,
         tuple(notes + more),
-        None if context.in_force == "none" else context,
+        None if context.in_force == "none" and not context.rules else context,
     )
 
 

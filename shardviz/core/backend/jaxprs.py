@@ -17,6 +17,7 @@ from typing import Any
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.failures import in_words
+from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.program.effects import single_device_words
 
 TOP_LEVEL = "top level"
@@ -96,6 +97,15 @@ def _jaxprs_in(value: Any) -> Iterator[Any]:
     elif isinstance(value, (tuple, list)):
         for one in value:
             yield from _jaxprs_in(one)
+
+
+def users_line(equation: Any) -> str:
+    """The innermost line of the user's code that made an operation, or `""`."""
+    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
+    for frame in getattr(traceback, "frames", ()):
+        if is_user_file(frame.file_name):
+            return line_in_words(frame.file_name, frame.line_num)
+    return ""
 
 
 def names_shardings(jaxpr: Any) -> bool:

@@ -50,7 +50,33 @@ def mesh_context() -> MeshContext:
         traced=traced,
         with_disabled=bool(getattr(jax.config, "jax_disallow_mesh_context_manager", False)),
         notes=tuple(notes),
+        rules=logical_rules(),
     )
+
+
+def logical_rules() -> Any:
+    """The rules of flax's `nn.logical_axis_rules` in this thread; `()` for none.
+
+    >>> logical_rules()
+    ()
+    """
+    get = getattr(sys.modules.get("flax.core.spmd"), "get_logical_axis_rules", None)
+    return () if get is None else get() or ()
+
+
+@contextlib.contextmanager
+def in_rules(recorded: MeshContext | None) -> Iterator[None]:
+    """Traces with the logical axis rules that were in force where a program was made.
+
+    Those of this call count where there are any.
+
+    Args:
+        recorded: the context that the program was made in; None for none.
+    """
+    rules = () if recorded is None or logical_rules() else recorded.rules
+    enter = getattr(sys.modules.get("flax.core.spmd"), "logical_axis_rules", None)
+    with contextlib.nullcontext() if not rules or enter is None else enter(rules):
+        yield
 
 
 def _adopted(mesh: Mesh | AbstractMesh | None) -> MeshSpec | None:
@@ -294,15 +320,35 @@ def separate_caches() -> Iterator[None]:
     >>> events.traces
     1
     """
+    with key_of_caches(_OWN_CACHES):
+        yield
+
+
+@contextlib.contextmanager
+def key_of_caches(*parts: Any) -> Iterator[None]:
+    """Within, jax finds what it traced under the same parts of the key of its caches, and no more.
+
+    Args:
+        parts: what to add to the key that is in force; a part that it has already is not added.
+
+    >>> twice = jax.jit(lambda x: 2 * x)
+    >>> with key_of_caches("mine"):
+    ...     traced = twice.trace(1.0)
+    ...     with key_of_caches(object()), jax_cache_events() as events:
+    ...         traced = twice.trace(1.0)
+    >>> events.traces
+    1
+    """
     key: Any = getattr(_jax_config_module(), "mesh_context_manager", None)
     if not (hasattr(key, "swap_local") and isinstance(getattr(key, "value", None), tuple)):
-        with _public_key()(_OWN_CACHES):
+        with _public_key()(parts[-1]):
             yield
         return
-    if _OWN_CACHES in key.value:
+    added = tuple(part for part in parts if part not in key.value)
+    if not added:
         yield
         return
-    before = key.swap_local((*key.value, _OWN_CACHES))
+    before = key.swap_local((*key.value, *added))
     try:
         yield
     finally:

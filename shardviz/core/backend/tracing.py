@@ -32,14 +32,22 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding
 from shardviz.core.backend.arguments import unique
 from shardviz.core.backend.bridge import jax_dtype
 from shardviz.core.backend.calls import BoundCall
+from shardviz.core.backend.constraint_calls import traced_with_calls
 from shardviz.core.backend.failures import in_words, source_of
-from shardviz.core.backend.jaxprs import device_meshes_in, effect_names, mesh_of_value, meshes_in
+from shardviz.core.backend.jaxprs import (
+    device_meshes_in,
+    effect_names,
+    mesh_of_value,
+    meshes_in,
+    users_line,
+)
 from shardviz.core.backend.mesh_context import (
     NO_MESH,
     apart,
     as_in,
     context_of,
     in_context,
+    in_rules,
     is_set,
     other_mesh_note,
     wants_mesh,
@@ -47,7 +55,6 @@ from shardviz.core.backend.mesh_context import (
 from shardviz.core.backend.results import Results
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
-from shardviz.core.hlo.sources import is_user_file, line_in_words
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
@@ -87,11 +94,8 @@ def naming_operation(equation: Any) -> str:
     >>> naming_operation(jax.make_jaxpr(jax.numpy.sin)(1.0).eqns[0])
     'sin'
     """
-    traceback = getattr(getattr(equation, "source_info", None), "traceback", None)
-    for frame in getattr(traceback, "frames", ()):
-        if is_user_file(frame.file_name):
-            return f"{equation.primitive.name} ({line_in_words(frame.file_name, frame.line_num)})"
-    return equation.primitive.name
+    line = users_line(equation)
+    return equation.primitive.name + (f" ({line})" if line else "")
 
 
 def transposed(order: list[int], other: list[int]) -> str:
@@ -313,6 +317,11 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
             inside the program that holds the same devices in another order.
         Exception: whatever the function raises.
     """
+    with in_rules(program.context):
+        return _trace(program, mesh)
+
+
+def _trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     read: Exception
     try:
         return _in_users_context(program, mesh)
@@ -421,7 +430,8 @@ def _traced(
     results = Results(program)
     flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
-    with apart(), around(), _noting_mesh(program.mesh):
+
+    def staged() -> tuple[Any, tuple[Spec | None, ...]]:
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
         specs = results.specs()
         if any(spec is not None for spec in specs):
@@ -429,6 +439,10 @@ def _traced(
             outs = tuple(s if s is None else NamedSharding(mesh, s.to_jax()) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
             stage = jitted.trace(*arguments)
+        return stage, specs
+
+    with apart(), around(), _noting_mesh(program.mesh):
+        stage, specs = traced_with_calls(staged, lambda found: found[0].jaxpr)
     refuse_other_device_order(stage.jaxpr, program.mesh)
     outputs = tuple(
         Output(name, tuple(info.shape), info.dtype)

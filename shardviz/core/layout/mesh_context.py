@@ -13,7 +13,7 @@ from typing import Any
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import MeshError
-from shardviz.core.format import listed, shown
+from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout.mesh import MeshSpec
 
 #: The APIs that take a bare PartitionSpec (or no mesh at all), and the slots they look into.
@@ -76,6 +76,7 @@ class MeshContext(Displayed):
         traced: whether the call is in a function that is being traced (`jit`, `shard_map`, …).
         with_disabled: whether `jax_disallow_mesh_context_manager` forbids `with mesh:`.
         notes: what could not be found out on this JAX, in sentences.
+        rules: the rules of flax's `nn.logical_axis_rules`, as they were written; `()` for none.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> context = MeshContext(legacy=(make_mesh(x=2, y=4),))
@@ -91,6 +92,7 @@ class MeshContext(Displayed):
     traced: bool = False
     with_disabled: bool = False
     notes: tuple[str, ...] = ()
+    rules: Any = ()
 
     @property
     def in_force(self) -> str:
@@ -161,6 +163,8 @@ class MeshContext(Displayed):
             )
         elif blind and self.mesh is not None:
             lines.append(f"There are no devices in it for {', '.join(blind)}.")
+        if self.rules:
+            lines.append(f"nn.logical_axis_rules has {plural(len(self.rules), 'rule')} in force.")
         return "\n".join([*lines, *self.notes])
 
     def _headline(self) -> str:

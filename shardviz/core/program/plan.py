@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.program.constraints import Constraint
 from shardviz.core.program.explanation import Explanation, explain_value
 from shardviz.core.program.plan_values import Diagnosis, PlannedOp, Record
 from shardviz.core.program.report import Collective
@@ -245,6 +246,7 @@ class Plan(Record, Displayed):
         trace_s, lower_s, propagate_s: seconds of each stage.
         notes: what is not covered, and what was left out.
         diagnosis: for a program that jax refuses on Explicit axes, what it would accept.
+        constraints: one Constraint per call in the program that may constrain an array, and array.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.program.plan_values import PlannedOp
@@ -258,6 +260,7 @@ class Plan(Record, Displayed):
     propagate_s: float | None = None
     notes: tuple[str, ...] = ()
     diagnosis: Diagnosis | None = None
+    constraints: tuple[Constraint, ...] = ()
 
     @property
     def seconds(self) -> float:

@@ -49,7 +49,8 @@ class Program(Displayed):
         name: the name shown for it.
         notes: what the user should know about how it was made; plans and reports begin with them.
         context: which mesh was in force where it was made, as by `jax.set_mesh`; None for none. It
-            is traced as there, unless a mesh is in force where it is planned, compiled or run.
+            is traced as there, unless a mesh is in force where it is planned, compiled or run. So
+            it is with the rules of flax's `nn.logical_axis_rules`.
 
     Raises:
         ProgramError: if the parts do not fit together.

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.constraint_calls import ConstraintCalls, recorded_calls
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
 from shardviz.core.backend.mesh_context import separate_caches
@@ -82,6 +83,7 @@ class _PlanRun:
         self.plan = Plan(program.name, program.mesh, notes=program.notes)
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
+        self.calls = ConstraintCalls()
 
     def run(self) -> None:
         """Traces, lowers and propagates.
@@ -95,9 +97,9 @@ class _PlanRun:
         if self.program.problems:
             raise ProgramError(self.program.problems[0])
         self.stage = "trace"
-        traced = trace(self.program, self.mesh)
+        traced = self._trace()
         refuse_other_meshes(traced.stage.jaxpr, self.program.mesh)
-        notes = (*self.program.notes, *traced.notes)
+        notes = (*self.plan.notes, *traced.notes)
         self.plan = replace(self.plan, trace_s=traced.seconds, notes=notes)
         if words := self._refusal(traced):
             self.stage = "program"
@@ -110,6 +112,20 @@ class _PlanRun:
         with collector_paused():
             self._propagate(lowered)
         self.plan = replace(self.plan, propagate_s=time.perf_counter() - begun)
+
+    def _trace(self) -> Traced:
+        """The traced program; the plan has its constraint calls, also where it cannot be traced."""
+        with recorded_calls() as self.calls:
+            try:
+                return trace(self.program, self.mesh)
+            finally:
+                words = self.calls.unknown
+                notes = [f"Which constraints are called is unknown. {words}"] if words else []
+                self.plan = replace(
+                    self.plan,
+                    constraints=tuple(self.calls.found),
+                    notes=(*self.plan.notes, *notes),
+                )
 
     def _refusal(self, traced: Traced) -> str:
         single = single_device_effects(traced.stage.jaxpr.effects)
@@ -173,6 +189,10 @@ class _PlanRun:
         diagnosis = None
         if self.stage == "trace":
             diagnosis = diagnose(error, self.program, self.mesh)
+        call = self.calls.raised if self.stage == "trace" else None
+        if call is not None and found.source in ("", call.source):  # else it was caught
+            words = f"{call.where}: {call.sentence} {found.message}"
+            found = Failure(self.stage, words, call.source)
         if diagnosis is not None:
             words = f"{diagnosis.problem} {found.message}"
             found = Failure(self.stage, words, diagnosis.source or found.source)
