@@ -50,9 +50,11 @@ if TYPE_CHECKING:
     from shardviz.core.layout.mesh import MeshSpec
     from shardviz.core.layout.mesh_context import MeshContext
     from shardviz.core.layout.partition_spec import Spec
+    from shardviz.core.layout.path_rules import PathResolution
     from shardviz.core.layout.remedies import Remedies
     from shardviz.core.layout.resolution import Decision, Resolution
-    from shardviz.core.layout.rules import Dialect, Rules
+    from shardviz.core.layout.rule_uses import AuditDiff
+    from shardviz.core.layout.rules import Dialect, PathRules, Rules
     from shardviz.core.layout.verdicts import Verdict
     from shardviz.core.program.cache import cache
     from shardviz.core.program.contracts import Expectation
@@ -111,12 +113,15 @@ _NAMES = {
     "shardviz.core.layout.mesh_context": ("MeshContext",),
     "shardviz.core.layout.partition_spec": ("Spec",),
     "shardviz.core.layout.remedies": ("Remedies",),
+    "shardviz.core.layout.path_rules": ("PathResolution",),
     "shardviz.core.layout.resolution": (
         "Decision",
         "Resolution",
     ),
+    "shardviz.core.layout.rule_uses": ("AuditDiff",),
     "shardviz.core.layout.rules": (
         "Dialect",
+        "PathRules",
         "Rules",
     ),
     "shardviz.core.layout.verdicts": ("Verdict",),
@@ -141,6 +146,7 @@ _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names
 __all__ = [
     "ArraySpec",
     "Audit",
+    "AuditDiff",
     "Collective",
     "ContractError",
     "Decision",
@@ -152,6 +158,8 @@ __all__ = [
     "Lock",
     "MeshContext",
     "MeshSpec",
+    "PathResolution",
+    "PathRules",
     "Picture",
     "Plan",
     "Program",

@@ -117,6 +117,8 @@ MESH = sv.mesh(data=4, model=2)
 RULES = sv.rules(("batch", "data"), ("mlp", "model"))
 ARRAY = sv.array("x", (8, 8))
 ROWS = [("w", (8, 12), "embed mlp")]
+PATHS = sv.rules(("w", ("data",)), dialect="regex")
+AUDIT = sv.audit(ROWS, RULES, MESH)
 LAYOUT = sv.layout((8, 12), "data", MESH)
 PROGRAM = sv.program(abs, ARRAY, mesh=MESH)
 PLANNED = sv.plan(PROGRAM)
@@ -135,6 +137,13 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "rules(pairs)": lambda v: sv.rules(v),
     "rules(name)": lambda v: sv.rules((v, "data")),
     "rules(axes)": lambda v: sv.rules(("batch", v)),
+    "rules(dialect)": lambda v: sv.rules(("batch", "data"), dialect=v),
+    "rules(paths)": lambda v: sv.rules(v, dialect="regex"),
+    "rules(pattern)": lambda v: sv.rules((v, ()), dialect="regex"),
+    "rules(path's spec)": lambda v: sv.rules(("w", v), dialect="keras"),
+    "resolve(path)": lambda v: sv.resolve(v, PATHS, dialect="keras"),
+    "audit(paths)": lambda v: sv.audit(ROWS, v, MESH, dialect="keras"),
+    "diff(other)": lambda v: AUDIT.diff(v),
     "array(name)": lambda v: sv.array(v, (8,)),
     "array(shape)": lambda v: sv.array("x", v),
     "array(size)": lambda v: sv.array("x", (8, v)),
@@ -223,6 +232,8 @@ FINE: dict[str, tuple[str, ...]] = {
     "text(width)": ("negative and huge",),  # text has a least width
     "audit(tree)": ("numpy array", "jax array", "jax matrix of bools", "hostile dict"),
     "resolve(names)": ("numpy text",),
+    "rules(paths)": ("hostile dict",),  # an empty one
+    "audit(paths)": ("hostile dict",),
 }
 
 

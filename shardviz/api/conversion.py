@@ -137,7 +137,7 @@ def _held_layout(thing: Any, mesh: Any, rules: Any, dialect: Any) -> Layout | No
             f" {'nothing of how it is split' if not leaf.known else 'nothing of the mesh'}. Give a"
             " PartitionSpec and a mesh beside it."
         )
-    table, reader = None if rules is None else Rules.of(rules), Dialect.of(dialect)
+    table, reader = None if rules is None else Rules.of(rules), Dialect.of(dialect, paths=False)
     where = as_mesh(grid)
     row = request(on_mesh(leaf, where, table, reader), where, table, reader)
     if row.layout is None or leaf.problem:
@@ -178,7 +178,7 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
     if isinstance(thing, ArraySpec):
         array = thing if spec is None else thing.replace(spec=as_spec(spec))
         table = None if rules is None else Rules.of(rules)
-        found = request(array, grid, table, Dialect.of(dialect))
+        found = request(array, grid, table, Dialect.of(dialect, paths=False))
         if found.layout is None:
             raise LayoutError(f"{thing.name}: {found.problem}")
         return found.layout

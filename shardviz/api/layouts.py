@@ -26,10 +26,12 @@ from shardviz.core.layout.audit import audit as _audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.core.layout.path_rules import PathResolution, resolve_path
 from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rule_tables import read_rules
+from shardviz.core.layout.rules import Dialect, PathRules, Rules, is_pair
 from shardviz.core.program.program import Program
 from shardviz.core.program.target import Target
 
@@ -71,19 +73,30 @@ def mesh(
 
 
 @reads_arguments
-def rules(*pairs: Any) -> Rules:
-    """An ordered table of rules from logical axis names to mesh axes.
+def rules(*pairs: Any, dialect: Any = None) -> Rules | PathRules:
+    """An ordered table: from logical axis names to mesh axes, or from paths to PartitionSpecs.
+
+    Nothing that a file or a text holds is evaluated.
 
     Args:
-        *pairs: pairs such as `("batch", "data")`, one list of them, or typed text.
+        *pairs: pairs such as `("batch", "data")` or `("mlp/.*/kernel", P(None, "model"))`, one list
+            of them, typed text, a Keras `LayoutMap`, or the path to a file that holds a table: YAML
+            or JSON with `logical_axis_rules`, Python source.
+        dialect: who is to read it. `"regex"` and `"keras"` read a table of paths; without it, one
+            whose right sides are PartitionSpecs is such a table.
 
     Raises:
-        ShardvizError: for a dict, and for pairs that cannot be read.
+        ShardvizError: for a dict of logical names, and for pairs, text and files that cannot be
+            read.
 
     >>> len(rules(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None)))
     3
+    >>> print(rules(("mlp/.*/kernel", (None, "model")), dialect="regex"))
+    mlp/.*/kernel → P(None, 'model')
     """
-    return Rules.of(*pairs)
+    reader = None if dialect is None else Dialect.of(dialect)
+    one = len(pairs) == 1 and not is_pair(pairs[0])
+    return read_rules(pairs[0] if one else pairs, reader)
 
 
 @reads_arguments
@@ -112,24 +125,36 @@ def array(
 @reads_arguments
 def resolve(
     names: Any, rules: Any, *, mesh: Any = None, shape: Any = None, dialect: Any = "linen"
-) -> Resolution:
+) -> Resolution | PathResolution:
     """Logical names to a PartitionSpec, with a verdict for every rule on every dimension.
 
+    With a dialect of paths: a path to a PartitionSpec, with a verdict for every pattern.
+
     Args:
-        names: one logical name for each dimension, as text or a sequence; None for no name.
+        names: one logical name for each dimension, as text or a sequence; None for no name. With a
+            dialect of paths, the path, such as `"mlp/0/kernel"`.
         rules: the table.
         mesh: the mesh that the verdicts are checked against.
         shape: the array's shape, for verdicts on sizes that do not divide.
-        dialect: who reads the table: `"linen"`, `"nnx"` or `"maxtext"`.
+        dialect: who reads the table: `"linen"`, `"nnx"`, `"maxtext"`, `"regex"` or `"keras"`.
 
     Raises:
-        ShardvizError: for names or rules that cannot be read, or a name that occurs twice.
+        ShardvizError: for names or rules that cannot be read, a name that occurs twice, and a path
+            that several patterns of a `LayoutMap` match.
 
     >>> str(resolve(("embed", "mlp"), [("mlp", "model")]).spec)
     "P(None, 'model')"
+    >>> str(resolve("mlp/0/kernel", [("kernel", (None, "model"))], dialect="regex").spec)
+    "P(None, 'model')"
     """
     grid = mesh if mesh is None or isinstance(mesh, MeshSpec) else as_mesh(mesh)
-    return _resolve(names, rules, mesh=grid, shape=shape, dialect=dialect)
+    reader = Dialect.of(dialect)
+    table = rules if isinstance(rules, Rules) else read_rules(rules, reader)
+    if isinstance(table, PathRules):
+        return resolve_path(
+            names, table, grid, None if shape is None else read_shape(shape), reader
+        )
+    return _resolve(names, table, mesh=grid, shape=shape, dialect=reader)
 
 
 @reads_arguments
@@ -176,16 +201,19 @@ def audit(
             metadata of an orbax checkpoint, a train state or what a step returns; or a Program,
             whose arguments are audited.
         rules: the table; an empty one where the arrays say by themselves how they are split. Those
-            of a Program where they are left out.
+            of a Program where they are left out. For a dialect of paths, pairs of a pattern and a
+            spec, or a Keras `LayoutMap`.
         mesh: the mesh; that of the arrays' own shardings, or of a Program, where it is left out.
-        dialect: who reads the table.
+        dialect: who reads the table. `"regex"` and `"keras"` match the paths of the arrays, joined
+            by `/`.
         names: called as `names(path, array)` for arrays that say nothing themselves; returns
             logical names, a PartitionSpec, or None.
         target: described hardware such as `"tpu:v5p:8x8x16"`, with whose memory per device the
             arrays are compared.
 
     Raises:
-        ShardvizError: for a tree, rules, mesh or target that cannot be read.
+        ShardvizError: for a tree, rules, mesh or target that cannot be read, and where Keras
+            raises: a path that several patterns of a `LayoutMap` match.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> rows = [("w", (512, 2048), "embed mlp")]
@@ -193,15 +221,17 @@ def audit(
     2097152
     """
     grid = None if mesh is None else as_mesh(mesh)
-    table = Rules.of(rules)
+    reader = Dialect.of(dialect)
     if isinstance(tree, Program):
         arguments = import_optional("shardviz.core.backend.arguments", "sv.audit", "jax")
+        reader = tree.dialect if reader is Dialect.LINEN else reader
+        table = read_rules(rules, reader)
         table = table if len(table) else tree.rules or table
-        reader = tree.dialect if dialect == "linen" else dialect
         grid, tree = tree.mesh if grid is None else grid, arguments.argument_tree(tree)
-        dialect = reader
+    else:
+        table = read_rules(rules, reader)
     capacity, title = (None, "") if target is None else _capacity(target)
-    return _audit(tree, table, grid, dialect, names, children_of, capacity, title)
+    return _audit(tree, table, grid, reader, names, children_of, capacity, title)
 
 
 def _capacity(target: Any) -> tuple[int, str]:

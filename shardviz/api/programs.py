@@ -131,8 +131,8 @@ def program(
         )
     building = import_optional("shardviz.core.backend.build_program", "sv.program", "jax")
     return building.build_program(
-        step, arrays, grid, table, Dialect.of(dialect), in_specs, out_specs, donate, name,
-        {**keywords, **theirs}, names,
+        step, arrays, grid, table, Dialect.of(dialect, paths=False), in_specs, out_specs, donate,
+        name, {**keywords, **theirs}, names,
     )  # fmt: skip
 
 

@@ -81,7 +81,8 @@ def import_optional(module: str, what: str, package: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        missing = (error.name or package).partition(".")[0]
+        # The module and the package may have different names: yaml and PyYAML.
+        missing = package if error.name == module else (error.name or package).partition(".")[0]
         if missing == "shardviz":
             raise
         raise MissingPackage(

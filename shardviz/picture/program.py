@@ -16,7 +16,7 @@ from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layou
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.page import side_by_side
 from shardviz.picture.picture import Label, Picture
-from shardviz.picture.rules import draw_resolution
+from shardviz.picture.rules import draw_path_resolution, draw_resolution
 from shardviz.picture.tables import Cell, matrix
 from shardviz.picture.text_fit import and_more, paragraphs, wrapped
 
@@ -45,6 +45,8 @@ def draw_request(
         panels = [draw_array_spec(array, title="")]
         if resolution is not None:
             panels.append(draw_resolution(resolution))
+        elif request.by_path is not None:
+            panels.append(draw_path_resolution(request.by_path))
     else:
         panels = [
             draw_layout_devices(layout, by, array.name, title="", legend=False),
@@ -72,6 +74,8 @@ def request_text(request: Request, width: int) -> str:
         parts = [array_spec_text(array, width), paragraphs([why], width)]
     else:
         parts = [layout_text(request.layout, width, array.name, array.logical)]
+    if request.by_path is not None:
+        parts.append(paragraphs([request.by_path.explain()], width))
     if request.resolution is not None:
         if request.spec_wins:
             sentence = (

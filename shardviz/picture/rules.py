@@ -1,15 +1,20 @@
-"""Rule tables, how they resolve one array (a verdict per rule and dimension), and a single spec."""
+"""Rule tables, how they resolve one array (a verdict per rule and dimension), and a single spec.
+
+Tables of paths have a verdict per pattern.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from shardviz.core.format import bytes_text, ids_text, joined, plural
+from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.path_rules import PathResolution
 from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Resolution
-from shardviz.core.layout.rules import Rule, Rules
-from shardviz.core.layout.verdicts import Outcome, Verdict
+from shardviz.core.layout.rule_uses import AuditDiff
+from shardviz.core.layout.rules import PathRules, Rule, Rules
+from shardviz.core.layout.verdicts import Outcome, PathOutcome, PathVerdict, Verdict
 from shardviz.picture.page import page
 from shardviz.picture.picture import Label, Picture, make_tiles, no_tiles
 from shardviz.picture.spec_bars import NOT_SPLIT_GROUP
@@ -242,3 +247,125 @@ def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
 def remedies_text(remedies: Remedies, width: int) -> str:
     """A numbered paragraph per remedy, or why there is none."""
     return paragraphs(remedies.explain().splitlines(), width)
+
+
+def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
+    """A table of paths: a row per pattern, a column per dimension, a tile where the spec has one.
+
+    >>> table = PathRules.of([("mlp/.*/kernel", (None, "model"))])
+    >>> [draw_path_rules(table).tiles.label(i) for i in (0, 1)]
+    ['not split', 'model']
+    """
+    lines = rules.entries[:MOST_ROWS]
+    axes = list(dict.fromkeys(a for r in lines for a in r.spec.axes))
+    cells = [
+        Cell(
+            row,
+            dim,
+            ", ".join(names) or _without_axes(rule.spec, dim),
+            axes.index(names[0]) % NOT_SPLIT_GROUP if names else NOT_SPLIT_GROUP,
+            f"pattern {row + 1}: {rule}",
+        )
+        for row, rule in enumerate(lines)
+        for dim, names in enumerate(rule.spec.dims)
+    ]
+    count = plural(len(rules), "pattern")
+    return matrix(
+        [f"{row + 1:>{len(str(len(lines)))}}  {shown(r.pattern)}" for row, r in enumerate(lines)],
+        [f"dim {d}" for d in range(max((r.spec.rank for r in lines), default=0))],
+        cells,
+        remarks=["" if r.spec.rank else "splits nothing" for r in lines],
+        title=count if title is None else title,
+        notes=and_more(len(rules) - len(lines), "pattern"),
+        alt=f"A table of {count}: {'; '.join(map(str, lines))}."
+        if lines
+        else f"A table of {count}.",
+        groups=10,
+        facts={"kind": "path rules"},
+    )
+
+
+def path_rules_text(rules: PathRules, width: int) -> str:
+    """A numbered line per pattern."""
+    digits = len(str(len(rules)))
+    lines = [f"{i + 1:>{digits}}  {rule}" for i, rule in enumerate(rules)]
+    return "\n".join([plural(len(rules), "pattern"), *lines])
+
+
+def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
+    """The patterns for one path: a verdict on each; of many, those that match are shown.
+
+    >>> from shardviz.core.layout.path_rules import resolve_path
+    >>> table = PathRules.of([("bias", ()), ("kernel", (None, "model")), (".*", ())])
+    >>> picture = draw_path_resolution(resolve_path("mlp/kernel", table))
+    >>> [picture.tiles.label(i) for i in range(3)]
+    ['–', '✓ matched', 'shadowed by 2']
+    """
+    rows = list(found.verdicts)
+    if len(rows) > FULL_ROWS:
+        rows = [v for v in rows if v.outcome is not PathOutcome.NO_MATCH]
+    rows = rows[:MOST_ROWS]
+    at = {v.rule for v in rows}
+    others = [i + 1 for i in range(len(found.rules)) if i not in at]
+    notes: list[str | Label] = []
+    if others:
+        notes.append(f"patterns that do not match, or not shown: {ids_text(others)}")
+    if found.problem:
+        notes.append(Label(0, 0, found.problem, "start", "note", "bad"))
+    return matrix(
+        [f"{v.rule + 1:>{len(str(len(found.rules)))}}  {shown(v.pattern)}" for v in rows],
+        [shown(found.path)[1:-1]],
+        [_path_cell(row, verdict) for row, verdict in enumerate(rows)],
+        remarks=[str(v.spec) for v in rows],
+        least=92.0,
+        title=f"{'unknown' if found.spec is None else found.spec} by {found.dialect.value} patterns"
+        if title is None
+        else title,
+        legend=VERDICT_LEGEND,
+        notes=notes,
+        alt=f"Verdicts of {plural(len(found.rules), 'pattern')}. {found.explain()}",
+        colormap="verdicts",
+        groups=4,
+        facts={"kind": "path resolution"},
+    )
+
+
+def _path_cell(row: int, verdict: PathVerdict) -> Cell:
+    outcome, word, group = verdict.outcome, verdict.kind, 2
+    if outcome in (PathOutcome.MATCHED, PathOutcome.ONE_ELEMENT):
+        word, group = f"✓ {word}", 0
+    elif outcome is PathOutcome.SHADOWED:
+        word = f"shadowed by {'' if verdict.by_rule is None else verdict.by_rule + 1}"
+        group = 1
+    elif outcome is PathOutcome.NO_MATCH:
+        word, group = "–", 3
+    else:
+        word = f"✗ {word}"
+    return Cell(row, 0, word, group, str(verdict))
+
+
+def draw_audit_diff(found: AuditDiff, title: str | None = None) -> Picture:
+    """Where two dialects or tables differ: a row per array, a column for each of them.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> one = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+    >>> [draw_audit_diff(one.diff("nnx")).tiles.label(i) for i in (0, 1)]
+    ["P(None, 'model')", "P('embed', 'model')"]
+    """
+    rows = found.rows[:MOST_ROWS]
+    cells = [
+        Cell(row, column, "unknown" if spec is None else str(spec), column, difference.why)
+        for row, difference in enumerate(rows)
+        for column, spec in enumerate((difference.first, difference.second))
+    ]
+    return matrix(
+        [r.path for r in rows],
+        list(found.labels),
+        cells,
+        least=92.0,
+        title=found.explain().partition("\n")[0] if title is None else title,
+        notes=and_more(len(found.rows) - len(rows), "array"),
+        alt=found.explain(),
+        groups=10,
+        facts={"kind": "audit difference"},
+    )

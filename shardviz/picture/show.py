@@ -16,9 +16,11 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.path_rules import PathResolution
 from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Request, Resolution
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rule_uses import AuditDiff
+from shardviz.core.layout.rules import PathRules, Rules
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.explanation import Explanation
@@ -51,10 +53,14 @@ from shardviz.picture.report import (
     roofline_text,
 )
 from shardviz.picture.rules import (
+    draw_audit_diff,
+    draw_path_resolution,
+    draw_path_rules,
     draw_remedies,
     draw_resolution,
     draw_rules,
     draw_spec,
+    path_rules_text,
     remedies_text,
     resolution_text,
     rules_text,
@@ -97,7 +103,7 @@ def _picture_text(picture: Picture, width: int) -> str:
     return paragraphs([picture.alt], width)
 
 
-def _explained(value: Effects | Observed, width: int) -> str:
+def _explained(value: AuditDiff | PathResolution | Effects | Observed, width: int) -> str:
     return paragraphs([value.explain()], width)
 
 
@@ -112,8 +118,11 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Rules: (draw_rules, rules_text),
     Resolution: (draw_resolution, resolution_text),
     Remedies: (draw_remedies, remedies_text),
+    PathRules: (draw_path_rules, path_rules_text),
+    PathResolution: (draw_path_resolution, _explained),
     Request: (draw_request, request_text),
     Audit: (draw_audit, audit_text),
+    AuditDiff: (draw_audit_diff, _explained),
     MeshContext: (draw_mesh_context, mesh_context_text),
     Effects: (draw_effects, _explained),
     Observed: (draw_observed, _explained),

@@ -277,7 +277,7 @@ class Session:
             self.text["rules"] = self.rules.text()
 
     def _edit_dialect(self, value: Any) -> None:
-        self.program = self.program.replace(dialect=Dialect.of(value))
+        self.program = self.program.replace(dialect=Dialect.of(value, paths=False))
 
     def _edit_target(self, value: Any) -> None:
         self.target = checked_target(_text(value))

@@ -82,7 +82,7 @@ def menus_view(session: Session) -> dict[str, Any]:
     return {
         "axisTypes": list(AXIS_TYPES),
         "presets": _presets(),
-        "dialects": [d.value for d in Dialect],
+        "dialects": [d.value for d in Dialect if not d.by_path],
         "programs": programs,
         "here": local_options(),
         "targets": described_options(),

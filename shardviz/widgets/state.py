@@ -81,7 +81,7 @@ def open_state(state: Any) -> Session:
     mesh = _read_mesh(state.get("mesh"))
     arrays = _read_arrays(state.get("arrays"))
     rules = Rules.parse(state.get("rules", ""))
-    dialect = Dialect.of(state.get("dialect", "linen"))
+    dialect = Dialect.of(state.get("dialect", "linen"), paths=False)
     parts = {"arrays": arrays, "mesh": mesh, "rules": rules, "dialect": dialect}
     session = _session(state, parts)
     _restore_look(session, state)

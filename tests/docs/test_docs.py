@@ -14,7 +14,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import resolve, without_size_one
 from shardviz.core.layout.rules import Rules
-from shardviz.core.layout.verdicts import Outcome, Verdict
+from shardviz.core.layout.verdicts import Outcome, PathOutcome, PathVerdict, Verdict
 from shardviz.core.program.comparison import CHANGES
 from shardviz.core.program.contracts import Expectation
 from tests.docs.pages import PAGES, ROOT, Block, blocks, table
@@ -52,6 +52,14 @@ def test_the_page_lists_every_outcome_and_who_decides():
     decides = {
         o.value: "yes" if Verdict(0, "x", (), o, "").decides else "no" for o in Outcome
     }  # fmt: skip
+    assert rows == decides
+
+
+def test_the_page_lists_every_verdict_on_a_pattern_and_who_decides():
+    rows = {row[0]: row[1] for row in table(SEMANTICS, "verdict on a pattern")}
+    decides = {
+        o.value: "yes" if PathVerdict(0, "x", Spec(), o, "").decides else "no" for o in PathOutcome
+    }
     assert rows == decides
 
 

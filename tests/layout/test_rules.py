@@ -170,7 +170,7 @@ def test_a_nested_rule_does_no_harm_until_it_wins():
 
 
 def test_dialects_come_in_any_case():
-    assert [Dialect.of(n) for n in ("LINEN", "nnx", "MaxText")] == list(Dialect)
+    assert [Dialect.of(n) for n in ("LINEN", "nnx", "MaxText", "RegEx", "keras")] == list(Dialect)
     assert Dialect.of(Dialect.NNX) is Dialect.NNX
 
 

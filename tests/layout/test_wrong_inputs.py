@@ -47,6 +47,10 @@ FUNCTIONS: dict[str, tuple[Any, ...]] = {
         lambda v: sv.resolve("embed mlp", v),
         lambda v: sv.audit([("w", SHAPE, "embed mlp")], v, MESH),
     ),
+    "paths": (
+        lambda v: sv.resolve("w", v, dialect="regex"),
+        lambda v: sv.audit([("w", SHAPE, "embed mlp")], v, MESH, dialect="regex"),
+    ),
     "dialect": (
         lambda v: sv.resolve("embed mlp", RULES, dialect=v),
         lambda v: sv.audit([("w", SHAPE, "embed mlp")], RULES, MESH, dialect=v),

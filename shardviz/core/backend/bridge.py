@@ -34,7 +34,7 @@ from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Request, Resolution
-from shardviz.core.layout.rules import Rule, Rules
+from shardviz.core.layout.rules import PathRules, Rule, Rules
 from shardviz.core.program.program import Program
 
 # Measured on jaxlib 0.10.2 and 0.12.0.1, each name in a process of its own; of 0.11, which was not,
@@ -202,9 +202,9 @@ def to_jax(thing: Any) -> Any:
 
     A MeshSpec gives an AbstractMesh, or a Mesh of the attached devices where its ids came from
     devices; a Spec or Resolution a PartitionSpec; a Layout a NamedSharding; an ArraySpec a
-    ShapeDtypeStruct; a Request one with a sharding; Rules a tuple of pairs as flax takes them. A
-    Program gives its function under `jax.jit` with these shardings: it lowers as it is, and runs
-    inside `jax.set_mesh` of a real mesh.
+    ShapeDtypeStruct; a Request one with a sharding; Rules a tuple of pairs as flax takes them,
+    PathRules one as EasyLM does. A Program gives its function under `jax.jit` with these
+    shardings: it lowers as it is, and runs inside `jax.set_mesh` of a real mesh.
 
     Raises:
         ShardvizError: where jax has no counterpart.
@@ -344,6 +344,7 @@ _CONVERT: dict[type, Any] = {
     Layout: _layout_to_jax,
     ArraySpec: _array_to_jax,
     Request: _request_to_jax,
+    PathRules: lambda rules: rules.pairs(),
     Rules: lambda rules: tuple((r.logical, _rule_target(r)) for r in rules.entries),
     Program: _program_to_jax,
 }

@@ -18,6 +18,7 @@ from shardviz.core.layout.layout import Layout, layout_from_indices
 from shardviz.core.layout.libraries import (
     LeafMetadata,
     attribute,
+    is_partition_spec,
     library_of,
     named_sharding,
     names_of,
@@ -171,7 +172,7 @@ def _said(names: Names, name: str, value: Any) -> Any:
     said = names(name, value)
     if said is None or isinstance(said, (str, Spec)):
         return said
-    spec = type(said).__name__ == "PartitionSpec"
+    spec = is_partition_spec(said)
     found = names_of(said)
     if found is None:
         raise RuleError(

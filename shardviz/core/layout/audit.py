@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -33,10 +33,21 @@ from shardviz.core.layout.optimizer_state import (
     on_fullest_device,
     pair,
 )
+from shardviz.core.layout.path_rules import path_requests, read_path_as
 from shardviz.core.layout.remedy_edits import Arrays
 from shardviz.core.layout.resolution import Request, Requests, collector_paused, request
-from shardviz.core.layout.rule_uses import RuleUse, rule_summary
-from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.layout.rule_tables import read_rules
+from shardviz.core.layout.rule_uses import (
+    AuditDiff,
+    RuleUse,
+    compare_rows,
+    first_lines,
+    pattern_uses,
+    rule_summary,
+    unmatched_text,
+    uses_text,
+)
+from shardviz.core.layout.rules import Dialect, PathRules, Rules
 
 BIG = 1 << 20  # bytes; smaller arrays may be replicated without mention
 SHOWN = 5
@@ -81,7 +92,7 @@ class Audit(Displayed):
 
     rows: Sequence[Request]
     mesh: MeshSpec
-    rules: Rules
+    rules: Rules | PathRules
     dialect: Dialect
     elsewhere: tuple[str, ...] = ()
     unnamed: tuple[str, ...] = ()
@@ -184,6 +195,8 @@ class Audit(Displayed):
 
         In nnx such a name is a mesh axis; where the mesh has it, it is left out.
         """
+        if isinstance(self.rules, PathRules):
+            return ()
         arrays: dict[str, list[str]] = {}
         for row in self.rows:
             if row.resolution is not None and not row.spec_wins:
@@ -198,6 +211,8 @@ class Audit(Displayed):
     @cached_property
     def rule_uses(self) -> tuple[RuleUse, ...]:
         """What every rule did, in table order."""
+        if isinstance(self.rules, PathRules):
+            return pattern_uses(self.rows, self.rules)
         return rule_summary(self.rows, self.rules)
 
     @property
@@ -208,6 +223,41 @@ class Audit(Displayed):
     @property
     def _laid_out(self) -> Iterable[Request]:
         return (r for r in self.rows if r.layout is not None)
+
+    def under(self, dialect: Any) -> Audit:
+        """The same arrays and table as another dialect reads them; nothing is raised for an array.
+
+        Raises:
+            ShardvizError: for a dialect that cannot read this kind of table.
+
+        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> found.under("nnx").rows[0].spec
+        P('embed', 'model')
+        """
+        reader, rules = Dialect.of(dialect), self.rules
+        read_rules(rules, reader)
+        if isinstance(rules, PathRules):
+            rows = tuple(read_path_as(row, self.mesh, reader) for row in self.rows)
+        else:
+            rows = tuple(_read_as(row, self.mesh, rules, reader) for row in self.rows)
+        return replace(self, rows=rows, dialect=reader)
+
+    def diff(self, other: Any) -> AuditDiff:
+        """Which arrays another audit splits differently, each with the cause.
+
+        Args:
+            other: an Audit of the same arrays under another table or dialect, or the dialect.
+
+        Raises:
+            ShardvizError: for what is neither.
+
+        >>> found = audit([("w", (8, 8), "embed mlp")], [("mlp", "model")], "data=2, model=2")
+        >>> print(found.diff("nnx").rows[0].why)
+        Dimension 0: linen has no rule for 'embed' and leaves it unsplit; nnx has no rule for
+        'embed' and takes it for a mesh axis.
+        """
+        found = other if isinstance(other, Audit) else self.under(other)
+        return compare_rows(self.rows, found.rows, (self.dialect, found.dialect))
 
     def explain(self) -> str:
         """All findings, one paragraph each."""
@@ -220,7 +270,7 @@ class Audit(Displayed):
             _explain_differences(self),
             _explain_groups(self),
             _explain_replicated(self),
-            _explain_rules(self),
+            uses_text(self.rule_uses),
         ]
         return "\n".join(p for p in parts if p)
 
@@ -229,7 +279,7 @@ class Audit(Displayed):
         trouble += f", {plural(len(self.problems), 'problem')}" if self.problems else ""
         return (
             f"Audit({plural(len(self.rows), 'array')} on {_axes(self.mesh)},"
-            f" {plural(len(self.rules), 'rule')}: {bytes_text(self.bytes_per_device)} on each"
+            f" {_lines(self.rules)}: {bytes_text(self.bytes_per_device)} on each"
             f" device{trouble})"
         )
 
@@ -251,7 +301,7 @@ def audit(
     Args:
         tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models; or an
             ArrayTree.
-        rules: the table, or what `Rules.of` takes.
+        rules: the table, or what `read_rules` takes.
         mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is none.
         dialect: who reads the table.
         names: called as `names(path, array)` for arrays that say nothing themselves.
@@ -266,7 +316,7 @@ def audit(
     Audit(1 array on data=4, model=2, 1 rule: 2 MiB on each device)
     """
     reader = Dialect.of(dialect)
-    table = rules if isinstance(rules, Rules) else Rules.of(rules)
+    table = read_rules(rules, reader)
     if names is not None and not callable(names):
         raise LayoutError(f"names= is a function of a path and an array; got {shown(names)}.")
     with collector_paused():
@@ -278,7 +328,7 @@ def audit(
 
 def _audited(
     tree: ArrayTree,
-    table: Rules,
+    table: Rules | PathRules,
     mesh: Any,
     reader: Dialect,
     capacity: int | None,
@@ -288,16 +338,21 @@ def _audited(
     kinds = dict(zip(map(id, tree.kinds), tree.kinds, strict=True))  # some dozens, mostly
     found = kinds.values()
     own = {id(leaf.mesh): mesh_of(leaf.mesh) for leaf in found if leaf.mesh is not None}
-    grid = _mesh(mesh, own.values())
+    beside = table.mesh if isinstance(table, PathRules) else None
+    grid = _mesh(mesh, (*own.values(), beside))
     moved = {key for key, other in own.items() if other is not None and other.shape != grid.shape}
     # flax's get_partition_spec leaves what is in no box unsplit, in a tree that has boxes.
-    boxed = any(leaf.defaults for leaf in found)
+    boxed = any(leaf.defaults for leaf in found) and not reader.by_path
     other = {k for k, f in kinds.items() if id(f.mesh) in moved and f.array.spec is not None}
     bare = {k for k, f in kinds.items() if boxed and not f.known and f.array.rank}
-    memo: dict[Any, Request] = {}
-    made = {k: _kind(leaf, grid, table, reader, boxed, memo) for k, leaf in kinds.items()}
+    if isinstance(table, PathRules):
+        rows = list(path_requests(zip(tree.paths, tree.kinds, strict=True), grid, table, reader))
+    else:
+        memo: dict[Any, Request] = {}
+        made = {k: _kind(leaf, grid, table, reader, boxed, memo) for k, leaf in kinds.items()}
+        rows = [made[id(leaf)] for leaf in tree.kinds]
     return Audit(
-        _paired([made[id(leaf)] for leaf in tree.kinds], tree),
+        _paired(rows, tree),
         grid,
         table,
         reader,
@@ -390,6 +445,20 @@ def _alike(row: Request) -> Hashable:
     return (row.shape, row.dtype, row.names, row.spec, shared, row.group, partner, problem)
 
 
+def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
+    """A row as another dialect reads the names of its array."""
+    if row.spec_wins or row.array.logical is None:
+        return row
+    found = request(row.array, mesh, rules, dialect)
+    return replace(
+        row,
+        resolution=found.resolution,
+        spec=found.spec,
+        layout=found.layout,
+        problem=found.problem,
+    )
+
+
 def _covers(layout: Layout, mesh: MeshSpec) -> bool:
     """Whether a live array is replicated on all devices of the mesh."""
     return layout.num_blocks == 1 and set(layout.device_ids) >= set(mesh.device_ids.flat)
@@ -406,7 +475,7 @@ def _bytes_per_device(row: Request) -> int:
 def _explain_sizes(found: Audit) -> str:
     head = (
         f"{plural(len(found.rows), 'array')} of {bytes_text(found.bytes)} on {_axes(found.mesh)}"
-        f" ({plural(found.mesh.size, 'device')}) by {plural(len(found.rules), 'rule')}, read as"
+        f" ({plural(found.mesh.size, 'device')}) by {_lines(found.rules)}, read as"
         f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
     )
     top = [f"{f.name} {fold_bytes(f)}" for f in found.largest_folds[:SHOWN]]
@@ -449,7 +518,7 @@ def _explain_differences(found: Audit) -> str:
             f"  {plural(len(found.unpaired), 'array')} of the optimizer ({size}) belong"
             f"{'s' * one} to no parameter: {_few(r.path for r in found.unpaired)}."
         )
-    return _first_lines("The optimizer beside its parameters:", lines) if lines else ""
+    return first_lines("The optimizer beside its parameters:", lines) if lines else ""
 
 
 def _explain_unknown(found: Audit) -> str:
@@ -493,15 +562,17 @@ def _explain_problems(found: Audit) -> str:
     for name, sentence in found.problems.items():
         alike.setdefault(sentence, []).append(name)
     lines = [f"  {_few(names)}: {sentence}" for sentence, names in alike.items()]
-    return _first_lines(f"{plural(len(found.problems), 'array')} cannot be laid out:", lines)
+    return first_lines(f"{plural(len(found.problems), 'array')} cannot be laid out:", lines)
 
 
 def _explain_unmatched(found: Audit) -> str:
+    if isinstance(found.rules, PathRules):
+        return unmatched_text(found.rows)
     lines = []
     for name, close, arrays in found.unmatched:
         hint = f" Did you mean {shown(close)}?" if close else ""
         lines.append(f"No rule knows {shown(name)} (in {_few(arrays)}).{hint}")
-    return _first_lines("", lines)
+    return first_lines("", lines)
 
 
 def _explain_replicated(found: Audit) -> str:
@@ -514,19 +585,6 @@ def _explain_replicated(found: Audit) -> str:
     return f"{plural(count, 'large array')} {word} replicated: {joined(names, limit=SHOWN)}."
 
 
-def _explain_rules(found: Audit) -> str:
-    idle = found.unused_rules
-    if not idle:
-        return "Every rule decides something." if len(found.rules) else "The table is empty."
-    absent = [u for u in idle if u.absent]
-    head = f"{len(idle):,} of {plural(len(found.rules), 'rule')} never fire"
-    if absent:
-        names = dict.fromkeys(u.rule.logical for u in absent)
-        head += f"; {len(absent):,} of them for names that no array has ({_few(names)})"
-    lines = [f"  rule {u.index + 1} ({u.rule}) {u.never}." for u in idle if not u.absent]
-    return _first_lines(f"{head}:" if lines else f"{head}.", lines)
-
-
 def _axes(mesh: MeshSpec) -> str:
     """The mesh as text; axes of size 1, which large models have by the dozen, are only counted."""
     split = [f"{name}={size}" for name, size in mesh.shape.items() if size > 1]
@@ -536,16 +594,13 @@ def _axes(mesh: MeshSpec) -> str:
     return ", ".join([*split, f"{plural(ones, 'axis', 'axes')} of size 1"])
 
 
+def _lines(rules: Rules | PathRules) -> str:
+    return plural(len(rules), "pattern" if isinstance(rules, PathRules) else "rule")
+
+
 def _few(names: Iterable[str]) -> str:
     """Some names, those that differ in the number of their layer as one; the others counted."""
     folds = fold(names, str)
     hidden = sum(len(f.items) for f in folds[SHOWN:])
     more = [f"{hidden:,} more"] if hidden else []
     return joined([*(f.name for f in folds[:SHOWN]), *more])
-
-
-def _first_lines(head: str, lines: list[str]) -> str:
-    kept = lines[: 2 * SHOWN]
-    if len(lines) > len(kept):
-        kept.append(f"  … and {len(lines) - len(kept):,} more")
-    return "\n".join([head, *kept] if head else kept)

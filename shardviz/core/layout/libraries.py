@@ -315,7 +315,7 @@ def names_of(sharding: Any) -> Any:
     if found is not None:
         return found[0]
     entries = getattr(sharding, "partitions", sharding)
-    if type(entries).__name__ == "PartitionSpec":  # of jax 0.10.1 and before, without that
+    if is_partition_spec(entries):  # of jax 0.10.1 and before, without that
         entries = tuple(entries)
     if not isinstance(entries, (tuple, list)):
         return None
@@ -354,6 +354,17 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
 @lru_cache(maxsize=1024)  # large models have many arrays and few specs
 def _known_spec(spec: Any) -> Spec:
     return spec_of(spec)
+
+
+def is_partition_spec(value: Any) -> bool:
+    """Whether `value` is jax's PartitionSpec, by its class, as jax may be missing.
+
+    >>> is_partition_spec((None, "model"))
+    False
+    """
+    kind = type(value)
+    home = (kind.__module__ or "").partition(".")[0]
+    return home == "jax" and kind.__name__ in ("P", "PartitionSpec")  # jax renamed it
 
 
 def spec_of(spec: Any) -> Spec:

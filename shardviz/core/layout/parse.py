@@ -19,6 +19,7 @@ from shardviz.core.errors import MeshError, ShardvizError
 from shardviz.core.format import shown
 
 MAX_NAME = 100
+MAX_PATH = 1_000  # letters of a path that patterns are matched with
 
 
 def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError) -> str:
@@ -45,6 +46,21 @@ def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError
     if not name.isprintable():
         raise error(f"The name of {what} has control characters: {shown(name)}. Use plain text.")
     return str(name)  # a subclass, such as numpy's, shows itself otherwise
+
+
+def check_path(path: object, error: type[ShardvizError]) -> str:
+    """`path` if patterns can be matched with it: printable text that is not too long.
+
+    Raises:
+        ShardvizError: of class `error`, otherwise.
+    """
+    if not isinstance(path, str):
+        raise error(f"The path of an array is text such as 'mlp/0/kernel'; got {shown(path)}.")
+    if len(path) > MAX_PATH:
+        raise error(f"The path has {len(path):,} letters; at most {MAX_PATH:,} are matched.")
+    if not path.isprintable():
+        raise error(f"The path {shown(path)} has control characters. Use plain text.")
+    return str(path)
 
 
 def check_size(size: object, what: str, error: type[MeshError] | Any = MeshError) -> int:

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, ShardvizError, SpecError
@@ -29,6 +29,9 @@ from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
 from shardviz.core.layout.remedies import Arrays, Leaf, Remedies, Search
 from shardviz.core.layout.rules import Dialect, Rule, Rules
 from shardviz.core.layout.verdicts import BROKEN, Decision, Outcome, Verdict
+
+if TYPE_CHECKING:
+    from shardviz.core.layout.path_rules import PathResolution
 
 MEMO_SIZE = 4096
 
@@ -340,7 +343,7 @@ def resolve(
         RuleError: for a name that occurs twice in `names` (not in nnx), for names, rules or a
             dialect that cannot be read, and for a number of names other than the shape's rank.
     """
-    dialect = dialect if isinstance(dialect, Dialect) else Dialect.of(dialect)
+    dialect = dialect if isinstance(dialect, Dialect) else Dialect.of(dialect, paths=False)
     table = rules if isinstance(rules, Rules) else Rules.of(rules)
     if type(names) is not tuple:
         names = read_names(names)
@@ -394,6 +397,7 @@ class Request(Displayed):
         group: what it is in a train state: `"parameters"`, `"gradients"`, `"optimizer state"` or
             `"other"`.
         audit: the Audit whose row it is, or None.
+        by_path: the matched patterns, where the table is one of paths; then `resolution` is None.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> found = request(ArraySpec("x", (8,), None, spec="data"), make_mesh(data=4), None)
@@ -409,6 +413,7 @@ class Request(Displayed):
     partner: str | None = None
     group: str = "other"
     audit: Any = field(default=None, compare=False, repr=False)
+    by_path: PathResolution | None = None
 
     @property
     def spec_wins(self) -> bool:

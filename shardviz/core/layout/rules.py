@@ -1,18 +1,23 @@
-"""Rules: an ordered table from logical axis names to mesh axes, and the dialects that read it."""
+"""Rules and PathRules: the two kinds of table, and the dialects that read them.
+
+`Rules` lead from logical axis names to mesh axes, `PathRules` from patterns of paths to specs.
+"""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.errors import RuleError
+from shardviz.core.errors import RuleError, SpecError
 from shardviz.core.format import listed, nearest, plural, shown
 from shardviz.core.layout.array_spec import format_names
-from shardviz.core.layout.parse import Cursor, check_name, names_or_none, quoted
+from shardviz.core.layout.libraries import is_partition_spec, named_sharding, spec_of
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import Cursor, check_name, limited, names_or_none, quoted
 from shardviz.core.layout.partition_spec import Spec, is_unconstrained
 
 MAX_RULES = 10_000
@@ -27,6 +32,13 @@ class Dialect(enum.Enum):
       used twice, an unmatched name passes through as if it were a mesh axis.
     - `MAXTEXT`: linen, then mesh axes of size 1 are dropped from the spec.
 
+    Two read a table of paths instead, `PathRules`:
+
+    - `REGEX`: `match_partition_rules` of EasyLM and T5X. The first pattern that is found anywhere
+      in the path gives the spec.
+    - `KERAS`: `keras.distribution.LayoutMap`. The key that is the path, else the one pattern that
+      matches all of it; more than one is an error.
+
     >>> Dialect.of("linen") is Dialect.LINEN
     True
     """
@@ -34,20 +46,36 @@ class Dialect(enum.Enum):
     LINEN = "linen"
     NNX = "nnx"
     MAXTEXT = "maxtext"
+    REGEX = "regex"
+    KERAS = "keras"
     __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow Python
 
+    @property
+    def by_path(self) -> bool:
+        """Whether it reads a table of paths."""
+        return self in (Dialect.REGEX, Dialect.KERAS)
+
     @staticmethod
-    def of(value: Any) -> Dialect:
+    def of(value: Any, paths: bool = True) -> Dialect:
         """The dialect of that name, in any case.
 
+        Args:
+            value: the name, or a Dialect.
+            paths: whether a dialect that reads a table of paths will do.
+
         Raises:
-            RuleError: if there is none.
+            RuleError: if there is none, or it does not do.
         """
+        known = [d.value for d in Dialect if paths or not d.by_path]
+        if isinstance(value, str) and value.lower() in [d.value for d in Dialect]:
+            value = Dialect(value.lower())
         if isinstance(value, Dialect):
+            if value.value not in known:
+                raise RuleError(
+                    f"{shown(value.value)} reads a table of paths, which sv.audit and sv.resolve"
+                    f" take; here a dialect is one of {listed(known)}."
+                )
             return value
-        known = [d.value for d in Dialect]
-        if isinstance(value, str) and value.lower() in known:
-            return Dialect(value.lower())
         close = nearest(value, known)
         hint = f" Did you mean {shown(close)}?" if close else ""
         raise RuleError(f"No dialect is called {shown(value)}.{hint} There are {listed(known)}.")
@@ -103,7 +131,7 @@ class Rules(Displayed):
         Raises:
             RuleError: for a dict (its order and repeats are lost) and for malformed pairs.
         """
-        if len(pairs) == 1 and not _is_pair(pairs[0]):
+        if len(pairs) == 1 and not is_pair(pairs[0]):
             pairs = (_table(pairs[0]),) if not isinstance(pairs[0], Rules) else pairs
             if isinstance(pairs[0], Rules):
                 return pairs[0]
@@ -186,7 +214,142 @@ class Rules(Displayed):
         return f"Rules({plural(len(self), 'rule')}{first})"
 
 
-def _is_pair(value: Any) -> bool:
+@dataclass(frozen=True, slots=True)
+class PathRule:
+    """One line of a table of paths.
+
+    Attributes:
+        pattern: a regular expression; in a `LayoutMap` also a path as it is.
+        spec: how an array is split whose path it matches.
+
+    >>> print(PathRule("mlp/.*/kernel", Spec.parse("None, model")))
+    mlp/.*/kernel → P(None, 'model')
+    """
+
+    pattern: str
+    spec: Spec
+
+    def __str__(self) -> str:
+        return f"{self.pattern} → {self.spec}"
+
+
+@dataclass(frozen=True, repr=False)
+class PathRules(Displayed):
+    """An ordered table from patterns of paths to specs; `shardviz.rules(..., dialect="regex")`.
+
+    Attributes:
+        entries: the lines, in order.
+        mesh: the mesh that a `LayoutMap` keeps beside them, or None.
+
+    >>> table = PathRules.of([("mlp/.*/kernel", (None, "model")), (".*", ())])
+    >>> len(table), str(table[0].spec)
+    (2, "P(None, 'model')")
+    """
+
+    entries: tuple[PathRule, ...] = ()
+    mesh: MeshSpec | None = None
+    # What was matched before, by (path, dialect); see `path_rules.match_path`.
+    memo: dict = field(default_factory=dict, compare=False)
+
+    @staticmethod
+    def of(pairs: Any, mesh: MeshSpec | None = None) -> PathRules:
+        """A table from pairs of pattern and spec, or from a dict of these.
+
+        Raises:
+            RuleError: for pairs that cannot be read.
+        """
+        if isinstance(pairs, (PathRules, Rules)):
+            if isinstance(pairs, PathRules):
+                return pairs
+            raise RuleError(
+                "A dialect of paths reads pairs of a pattern and a spec, such as"
+                " ('mlp/.*/kernel', (None, 'model')); got a table of logical names."
+            )
+        if isinstance(pairs, Mapping):
+            pairs = pairs.items()
+        # A set has no order.
+        elif isinstance(pairs, (str, bytes, Set)) or not isinstance(pairs, Iterable):
+            raise RuleError(
+                f"A table of paths is pairs such as ('mlp/.*/kernel', (None, 'model')); got"
+                f" {shown(pairs)}."
+            )
+        found = limited(pairs, MAX_RULES, "The rules of a table", RuleError)
+        return PathRules(tuple(_path_rule(i, p) for i, p in enumerate(found)), mesh)
+
+    @cached_property
+    def patterns(self) -> Mapping[str, int]:
+        """Each pattern and the index of its first line."""
+        return {r.pattern: i for i, r in reversed(list(enumerate(self.entries)))}
+
+    def pairs(self) -> tuple[tuple[str, Any], ...]:
+        """The table as EasyLM takes it: pattern and `PartitionSpec`."""
+        return tuple((r.pattern, r.spec.to_jax()) for r in self.entries)
+
+    def text(self) -> str:
+        """The table as people type it, one line per pattern; `sv.rules` parses it back."""
+        return "\n".join(f"{quoted(r.pattern)} -> {r.spec}" for r in self.entries)
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def __iter__(self) -> Iterator[PathRule]:
+        return iter(self.entries)
+
+    def __getitem__(self, index: int) -> PathRule:
+        return self.entries[index]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.entries)) or "no patterns"
+
+    def __repr__(self) -> str:
+        first = f": {listed(map(str, self.entries), limit=4)}" if self.entries else ""
+        return f"PathRules({plural(len(self), 'pattern')}{first})"
+
+
+def _path_rule(index: int, pair: Any) -> PathRule:
+    if isinstance(pair, PathRule):
+        return pair
+    if isinstance(pair, str) or not isinstance(pair, (tuple, list)) or len(pair) != 2:
+        raise RuleError(
+            f"Rule {index + 1} must be a pair such as ('mlp/.*/kernel', (None, 'model')); got"
+            f" {shown(pair)}."
+        )
+    pattern, spec = pair
+    if not isinstance(pattern, str):
+        raise RuleError(f"The pattern in rule {index + 1} must be text; got {shown(pattern)}.")
+    if not pattern.isprintable():
+        raise RuleError(
+            f"The pattern in rule {index + 1} has control characters: {shown(pattern)}."
+        )
+    try:
+        return PathRule(str(pattern), _spec(spec))
+    except SpecError as error:
+        raise RuleError(f"Rule {index + 1}, for {shown(pattern)}: {error}") from None
+
+
+def _spec(value: Any) -> Spec:
+    """The right side of a line, in any of the forms that people have."""
+    if isinstance(value, Spec):
+        return value
+    if isinstance(value, str):
+        return Spec.parse(value)
+    if value is None:
+        return Spec()
+    if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
+        return Spec.of(*value)
+    if is_partition_spec(value):
+        return spec_of(value)
+    found = named_sharding(value)
+    if found is None:
+        raise SpecError(
+            f"the right side is a PartitionSpec, a tuple such as (None, 'model') or None; got"
+            f" {shown(value)}."
+        )
+    return found[0]
+
+
+def is_pair(value: Any) -> bool:
+    """Whether it is one line of a table, and not a table."""
     return isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], str)
 
 

@@ -1,4 +1,4 @@
-"""Verdicts: what one rule did for one dimension of one array, and why.
+"""Verdicts: what one rule did for one dimension of one array, or one pattern for one path, and why.
 
 `docs/semantics.md` has what each kind means and where it comes from.
 """
@@ -6,13 +6,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from shardviz.core.format import joined, listed, shown, suggestion
 from shardviz.core.layout.layout import Misfit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import is_unconstrained
+from shardviz.core.layout.partition_spec import Spec, is_unconstrained, rank_problem
 
 
 class Outcome(enum.Enum):
@@ -344,3 +345,122 @@ def disliked(
         ):
             asks.append(dim)
     return (*fails, *asks)
+
+
+class PathOutcome(enum.Enum):
+    """The kinds of verdict on a pattern. With the first six it decides.
+
+    >>> PathOutcome("shadowed") is PathOutcome.SHADOWED
+    True
+    """
+
+    MATCHED = "matched"
+    ONE_ELEMENT = "one element"
+    WRONG_RANK = "wrong rank"
+    INDIVISIBLE = "does not divide"
+    MISSING_AXIS = "axis not in the mesh"
+    REPEATED = "axis named twice"
+    SHADOWED = "shadowed"
+    SEVERAL = "several match"
+    NO_MATCH = "does not match"
+    INVALID = "no regular expression"
+
+
+_PATH_DECIDING = (*PathOutcome,)[:6]
+
+
+@dataclass(frozen=True, repr=False)
+class PathVerdict:
+    """What one pattern did for one array.
+
+    Attributes:
+        rule: the index of the pattern in the table.
+        pattern: the pattern.
+        spec: the spec that it leads to.
+        outcome: the kind of verdict.
+        reason: one sentence.
+        by_rule: for SHADOWED, the pattern that decides instead.
+        misfit: for INDIVISIBLE, the sizes that do not divide and what would work.
+        absent: for MISSING_AXIS, the axes that the mesh lacks.
+
+    >>> verdict = path_deciding(0, "kernel", Spec.parse("None, model"), None, (512, 2048))
+    >>> verdict.kind, verdict.decides
+    ('matched', True)
+    >>> print(verdict)
+    pattern 1 ('kernel' → P(None, 'model')) matches and splits dimension 1 over 'model'.
+    """
+
+    rule: int
+    pattern: str
+    spec: Spec
+    outcome: PathOutcome
+    reason: str
+    by_rule: int | None = None
+    misfit: Misfit | None = None
+    absent: tuple[str, ...] = ()
+
+    @property
+    def decides(self) -> bool:
+        """Whether this pattern decided, even if the array cannot be laid out so."""
+        return self.outcome in _PATH_DECIDING
+
+    @property
+    def kind(self) -> str:
+        """The outcome in words, such as `"shadowed"`."""
+        return self.outcome.value
+
+    def __str__(self) -> str:
+        return f"pattern {self.rule + 1} ({shown(self.pattern)} → {self.spec}) {self.reason}"
+
+    def __repr__(self) -> str:
+        return f"PathVerdict(pattern {self.rule + 1}, {self.pattern} → {self.spec}: {self.kind})"
+
+
+def path_deciding(
+    rule: int, pattern: str, spec: Spec, mesh: MeshSpec | None, shape: tuple[int, ...] | None,
+    one_element: bool = False,
+) -> PathVerdict:  # fmt: skip
+    """The verdict on the pattern that decides: whether this mesh can split this array so.
+
+    Args:
+        one_element: whether the array has one element and the dialect leaves it unsplit.
+    """
+    more: dict[str, Any] = {}
+    outcome, reason = PathOutcome.MATCHED, f"matches and {_splits(spec)}."
+    problem = None if shape is None else rank_problem(spec, len(shape))
+    absent = tuple(a for a in dict.fromkeys(spec.axes) if mesh and a not in mesh.shape)
+    twice = [a for i, a in enumerate(spec.axes) if a in spec.axes[:i]]
+    if one_element:
+        outcome = PathOutcome.ONE_ELEMENT
+        reason = "matches, but an array of one element is never split."
+    elif problem:
+        outcome = PathOutcome.WRONG_RANK
+        reason = f"decides, but {problem[0].lower()}{problem[1:]}"
+    elif mesh is not None and absent:
+        outcome, more = PathOutcome.MISSING_AXIS, {"absent": absent}
+        hint = suggestion(absent[0], mesh.axis_names)
+        reason = f"decides, but the mesh ({mesh}) has no axis {listed(absent, 'or')}.{hint}"
+    elif twice:
+        outcome = PathOutcome.REPEATED
+        reason = f"decides, but names {shown(twice[0])} twice; a mesh axis can split once."
+    elif mesh is not None and shape is not None:
+        for dim, misfit in _misfits(spec, mesh, shape):
+            outcome, more = PathOutcome.INDIVISIBLE, {"misfit": misfit}
+            reason = f"decides, but in dimension {dim}, {misfit.sentence()}"
+            break
+    return PathVerdict(rule, pattern, spec, outcome, reason, **more)
+
+
+def _misfits(spec: Spec, mesh: MeshSpec, shape: tuple[int, ...]) -> Iterator[tuple[int, Misfit]]:
+    """The dimensions that do not divide."""
+    free = tuple(a for a in mesh.axis_names if a not in spec.axes)
+    for dim, (size, axes) in enumerate(zip(shape, spec.dims, strict=False)):
+        misfit = Misfit.find(size, axes, mesh, free)
+        if misfit is not None:
+            yield dim, misfit
+
+
+def _splits(spec: Spec) -> str:
+    parts = [f"dimension {d} over {listed(axes)}" for d, axes in enumerate(spec.dims) if axes]
+    parts += [f"dimension {d} as the compiler likes" for d in sorted(spec.unconstrained)]
+    return f"splits {', '.join(parts)}" if parts else "splits no dimension"

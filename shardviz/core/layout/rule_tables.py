@@ -1,0 +1,449 @@
+"""read_rules(): the tables that people have, in files, text and objects, without evaluating any.
+
+A MaxText YAML, JSON, the literal of a table in Python source with `P(...)` in it, lines that
+people type, a `LayoutMap` of Keras, and pairs. Nothing of a file runs: Python source is parsed and
+its literals are read, YAML is read event by event, so that its tags make nothing and its aliases
+cannot make too much.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import stat
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from shardviz.core.errors import RuleError, ShardvizError, import_optional
+from shardviz.core.format import joined, listed, nearest, plural, shown
+from shardviz.core.layout.libraries import attribute, is_partition_spec, library_of, mesh_of
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.path_rules import compiled
+from shardviz.core.layout.rules import MAX_RULES, Dialect, PathRules, Rules
+
+MAX_BYTES = 1 << 20  # of a file; MaxText's base.yml has 60 kB
+MAX_VALUES = 200_000
+MAX_DEPTH = 32
+KEYS = ("logical_axis_rules", "rules")  # MaxText's configurations, records of its shardings
+_SUFFIXES = (".yaml", ".yml", ".json", ".py", ".txt")
+_CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
+_SOURCE = re.compile(
+    r"\s*(?:[^\W\d]\w*\s*(?::[^=\n]*)?=\s*[\[({]\s*[\[({'\"]|(?:class|def|from|import|@\w)\b)"
+)
+_YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
+
+
+class Pairs(list):
+    """The pairs of a mapping in a file, repeats and all."""
+
+
+def read_rules(value: Any, dialect: Dialect | None = None) -> Rules | PathRules:
+    """The table that a value is, or that a file or a text holds.
+
+    Args:
+        value: pairs, a `LayoutMap`, the path to a file (`.yaml`, `.yml`, `.json`, `.py`, `.txt`),
+            or text.
+        dialect: who is to read it; by default the table says whether it is one of paths: its right
+            sides are PartitionSpecs.
+
+    Raises:
+        RuleError: for what is no table, with the file and the line of it.
+
+    >>> read_rules("transformer/wte/embedding -> P('model', 'fsdp')")
+    PathRules(1 pattern: "transformer/wte/embedding → P('model', 'fsdp')")
+    >>> read_rules('{"logical_axis_rules": [["embed", ["fsdp"]]]}')
+    Rules(1 rule: 'embed → fsdp')
+    """
+    found = value if isinstance(value, (Rules, PathRules)) else _read(value, dialect)
+    if dialect is not None:
+        _check_kind(found, dialect)
+        if isinstance(found, PathRules):
+            _check_patterns(found, dialect)
+    return found
+
+
+def _read(value: Any, dialect: Dialect | None) -> Rules | PathRules:
+    if isinstance(value, os.PathLike) or _is_file_name(value):
+        return _from_file(Path(value), dialect)
+    if library_of(type(value)) == "keras" and isinstance(value, Mapping):
+        return _layout_map(value)
+    paths = dialect.by_path if dialect is not None else None
+    return _from_text(value, paths) if isinstance(value, str) else _table(value, paths)
+
+
+def _check_kind(table: Rules | PathRules, dialect: Dialect) -> None:
+    """Refuses a table that the dialect does not read."""
+    if dialect.by_path:
+        PathRules.of(table)
+    elif isinstance(table, PathRules):
+        raise RuleError(
+            f"This is a table of paths ({table!r}), and {dialect.value} reads logical names. Write"
+            " dialect='regex' or dialect='keras'."
+        )
+
+
+def _check_patterns(rules: PathRules, dialect: Dialect) -> None:
+    """Refuses a table that the library of the dialect could not use for some path.
+
+    Raises:
+        RuleError: for a pattern that is no regular expression (regex), or a repeated key (keras).
+    """
+    seen: dict[str, int] = {}
+    for index, rule in enumerate(rules):
+        if dialect is Dialect.REGEX:
+            try:
+                compiled(rule.pattern)
+            except RuleError as error:
+                raise RuleError(f"Rule {index + 1}: {error}") from None
+        first = seen.setdefault(rule.pattern, index)
+        if dialect is Dialect.KERAS and first != index:
+            raise RuleError(
+                f"The key {shown(rule.pattern)} is there twice, in rules {first + 1} and"
+                f" {index + 1}; a LayoutMap has each key once. Take one of them out."
+            )
+
+
+def _layout_map(found: Mapping[Any, Any]) -> PathRules:
+    """The table and the mesh that a `keras.distribution.LayoutMap` holds."""
+    mesh = mesh_of(attribute(found, "device_mesh"))
+    # Its items() would look each key up as a path; iterating gives the keys as they are.
+    held = attribute(found, "_layout_map")
+    pairs = list((held if isinstance(held, Mapping) else found).items())
+    return PathRules.of(pairs, mesh)
+
+
+def _table(value: Any, paths: bool | None) -> Rules | PathRules:
+    """A table from pairs; where `paths` is None, its right sides say which."""
+    if paths is None:
+        paths = _has_specs(value)
+    if paths:
+        return PathRules.of(list(value) if isinstance(value, Pairs) else value)
+    return Rules.of({} if isinstance(value, Pairs) else value)  # which refuses a dict
+
+
+def _has_specs(value: Any) -> bool:
+    """Whether any right side is a PartitionSpec, which only tables of paths have."""
+    pairs = value.items() if type(value) is dict else value
+    if not isinstance(pairs, (tuple, list)) and type(value) is not dict:
+        return False
+    return any(
+        isinstance(p, (tuple, list)) and len(p) == 2 and _is_spec(p[1])
+        for p, _ in zip(pairs, range(MAX_RULES), strict=False)
+    )
+
+
+def _is_spec(value: Any) -> bool:
+    named = isinstance(value, Spec) or is_partition_spec(value)
+    return named or (library_of(type(value)) == "keras" and attribute(value, "axes") is not None)
+
+
+def _is_file_name(value: Any) -> bool:
+    """Whether text names a file: one line, one word, with the ending of a table."""
+    if not isinstance(value, str) or len(value) > 4096 or not value.isprintable():
+        return False
+    return value.lower().endswith(_SUFFIXES) and not re.search(r"->|[=→\"'\[{(,]", value)
+
+
+def _from_file(path: Path, dialect: Dialect | None) -> Rules | PathRules:
+    text = _content(path)
+    paths = dialect.by_path if dialect is not None else None
+    reader: dict[str, Callable[[str], Any]] = {
+        ".json": _json,
+        ".yaml": _yaml,
+        ".yml": _yaml,
+        ".py": _python,
+    }
+    try:
+        read = reader.get(path.suffix.lower())
+        return _from_text(text, paths) if read is None else _table(_found(read(text), paths), paths)
+    except ShardvizError as error:
+        raise type(error)(f"{_named(path)}: {error}") from None
+
+
+def _named(path: Path) -> str:
+    """A path for a message: its end says more than its beginning."""
+    text = str(path)
+    return shown(text if len(text) <= 60 else f"…{text[-56:]}")
+
+
+def _content(path: Path) -> str:
+    """The text of a file, if it is one and not too long.
+
+    Raises:
+        RuleError: where it is not there, no plain file, too long, or no text.
+    """
+    name, mode, data = _named(path), 0, b""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):  # a pipe or /dev/zero never ends
+            with path.open("rb") as file:
+                data = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise RuleError(f"{name} cannot be opened: {why}. Give the path to a table.") from None
+    if not stat.S_ISREG(mode):
+        what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
+        raise RuleError(f"{name} is {what}. Give the file that holds the table.")
+    if len(data) > MAX_BYTES:
+        raise RuleError(f"{name} is longer than 1 MiB. Give a file that holds the table alone.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise RuleError(f"{name} is no text. Give YAML, JSON or Python source in UTF-8.")
+    return text
+
+
+def _from_text(text: str, paths: bool | None) -> Rules | PathRules:
+    """A table from text whose form has to be found out."""
+    if len(text) > MAX_BYTES:
+        raise RuleError(f"The text has {len(text):,} letters; at most {MAX_BYTES:,} are read.")
+    start = text.lstrip()[:1]
+    if _YAML.search(text):
+        return _table(_found(_yaml(text), paths), paths)
+    if start == "{" or (paths and start in "[(" and start) or _SOURCE.match(text):
+        return _table(_found(_json_or_python(text), paths), paths)
+    if paths or (paths is None and _CALL.search(text)):
+        if start and start in "[(":
+            return _table(_json_or_python(text), True)
+        return PathRules.of(list(_lines(text)))
+    return Rules.parse(text)
+
+
+def _json_or_python(text: str) -> Any:
+    try:
+        return _json(text)
+    except RuleError:
+        return _python(text)
+
+
+def _found(value: Any, paths: bool | None) -> Any:
+    """The table in what a file holds: the value of one of KEYS, or the value itself."""
+    if not isinstance(value, Pairs):
+        return value
+    held = {key: inner for key, inner in value if isinstance(key, str)}
+    for key in KEYS:
+        if key in held:
+            return held[key]
+    if paths:
+        return value
+    close = next((c for k in KEYS if (c := nearest(k, held))), None)
+    hint = f" Is {shown(close)} a typo?" if close else ""
+    raise RuleError(f"There is no {listed(KEYS, 'or')} in it; it has {listed(held)}.{hint}")
+
+
+def _lines(text: str) -> Iterator[tuple[str, Any]]:
+    """`pattern -> spec`, one per line; the pattern in quotes where it needs them."""
+    for number, line in enumerate(text.splitlines(), 1):
+        line = line.strip().rstrip(",;")
+        if not line or line.startswith("#"):
+            continue
+        left, arrow, right = max(
+            (line.rpartition(a) for a in ("->", "→")), key=lambda parts: len(parts[0])
+        )
+        if not arrow:
+            raise RuleError(
+                f"Cannot read line {number}, {shown(line)}: expected a pattern, -> and a spec."
+            )
+        pattern = left.strip()
+        if re.match(r"[rR]?['\"]", pattern):
+            pattern = _python(pattern)
+        yield pattern, Spec.parse(right.strip()) if right.strip() != "None" else None
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=Pairs)
+    except (ValueError, RecursionError) as error:
+        why = error if isinstance(error, json.JSONDecodeError) else "it nests too deeply"
+        raise RuleError(f"The text is no JSON that can be read: {why}.") from None
+
+
+def _python(text: str) -> Any:
+    """The one table in Python source, or the literal that it is.
+
+    Raises:
+        RuleError: for what is no Python, holds no table or several, or computes one.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # on "\d" in text that is not raw
+            tree = ast.parse(text.strip())
+    except SyntaxError as error:
+        where = f" in line {error.lineno}" if error.lineno else ""
+        raise RuleError(f"The text is no Python literal: {error.msg}{where}.") from None
+    except (ValueError, RecursionError, MemoryError):
+        raise RuleError("The text is no Python literal: it nests too deeply.") from None
+    if len(tree.body) == 1 and isinstance(tree.body[0], ast.Expr):
+        return _literal(tree.body[0].value, 0)
+    tables = list(_tables(tree))
+    if len(tables) != 1:
+        lines = joined([f"line {n.lineno}" for n in tables], limit=6)
+        raise RuleError(
+            f"The source holds {plural(len(tables), 'table')} of pairs{f' ({lines})' * bool(lines)}"
+            "; one is read. Give the text of that table."
+        )
+    return _literal(tables[0], 0)
+
+
+def _tables(node: ast.AST) -> Iterator[ast.expr]:
+    """The outermost literals of pairs, or of a dict, whose left sides are text."""
+    waiting = [node]
+    while waiting:
+        found = waiting.pop(0)
+        if isinstance(found, ast.expr) and _is_table(found):
+            yield found
+        else:
+            waiting += ast.iter_child_nodes(found)
+
+
+def _is_table(node: ast.expr) -> bool:
+    if isinstance(node, ast.Dict):
+        return bool(node.keys) and all(map(_is_text, node.keys))
+    return (
+        isinstance(node, (ast.Tuple, ast.List))
+        and bool(node.elts)
+        and all(
+            isinstance(e, (ast.Tuple, ast.List)) and len(e.elts) == 2 and _is_text(e.elts[0])
+            for e in node.elts
+        )
+    )
+
+
+def _is_text(node: ast.expr | None) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _literal(node: ast.expr, depth: int) -> Any:
+    """The value of a literal; a PartitionSpec is a call of `P`, `PS` or `PartitionSpec`."""
+    if depth > MAX_DEPTH:
+        raise RuleError(f"Line {node.lineno} nests deeper than {MAX_DEPTH} levels.")
+    if isinstance(node, ast.Constant):
+        return node.value
+    if isinstance(node, (ast.Tuple, ast.List)):
+        values = [_literal(e, depth + 1) for e in node.elts]
+        return values if isinstance(node, ast.List) else tuple(values)
+    if isinstance(node, ast.Dict) and None not in node.keys:
+        keys = [_literal(k, depth + 1) for k in node.keys if k is not None]
+        return Pairs(zip(keys, [_literal(v, depth + 1) for v in node.values], strict=True))
+    if isinstance(node, ast.Name) and node.id == "null":
+        return None
+    try:
+        code = ast.unparse(node)
+    except RecursionError:
+        raise RuleError(f"Line {node.lineno} nests too deeply.") from None
+    if isinstance(node, ast.Call) and _CALL.match(code.partition("(")[0].rpartition(".")[2] + "("):
+        return Spec.parse(code)
+    raise RuleError(
+        f"Line {node.lineno} computes {shown(code)}; nothing is evaluated. Write text, None, tuples"
+        " and P(...) in its place."
+    )
+
+
+class _Plain:
+    """A value in YAML that is no text: a number, a date, a bool."""
+
+    def __init__(self, text: str):
+        self._text = text
+
+    def __repr__(self) -> str:
+        return self._text
+
+
+def _yaml(text: str) -> Any:
+    """The first document of a YAML text, as lists, Pairs, text and None.
+
+    Raises:
+        RuleError: for what is no YAML, for tags other than those of plain values, and for aliases
+            that make too much of it.
+    """
+    yaml: Any = import_optional("yaml", "A table in YAML", "PyYAML")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    try:
+        return _YamlReader(yaml, yaml.parse(text, Loader=loader)).document()
+    except (yaml.YAMLError, ValueError) as error:
+        if isinstance(error, ShardvizError):
+            raise
+        mark = attribute(error, "problem_mark")
+        where = f" in line {mark.line + 1}" if mark is not None else ""
+        why = attribute(error, "problem") or str(error).partition("\n")[0]
+        raise RuleError(f"The text is no YAML that can be read: {why}{where}.") from None
+
+
+class _YamlReader:
+    """Makes values of the events of a YAML document: no constructor of PyYAML runs."""
+
+    def __init__(self, yaml: Any, events: Iterator[Any]):
+        self._yaml, self._events = yaml, events
+        self._resolver = yaml.resolver.Resolver()
+        self._anchors: dict[str, tuple[Any, int]] = {}
+        self._values = 0
+
+    def document(self) -> Any:
+        for event in self._events:
+            if isinstance(event, self._yaml.events.NodeEvent):
+                return self._value(event, 0)
+        raise RuleError("The YAML is empty.")
+
+    def _value(self, event: Any, depth: int) -> Any:
+        kinds, line = self._yaml.events, event.start_mark.line + 1
+        if isinstance(event, kinds.AliasEvent):
+            return self._alias(event.anchor, line)
+        self._count(1, line)
+        if depth > MAX_DEPTH:
+            raise RuleError(f"Line {line} nests deeper than {MAX_DEPTH} levels.")
+        _check_tag(event.tag or "", line)
+        before = self._values
+        if isinstance(event, kinds.ScalarEvent):
+            value = self._scalar(event)
+        else:
+            value = self._collection(event, depth)
+        if event.anchor is not None:
+            self._anchors[event.anchor] = (value, self._values - before + 1)
+        return value
+
+    def _collection(self, event: Any, depth: int) -> Any:
+        kinds = self._yaml.events
+        ends = (kinds.SequenceEndEvent, kinds.MappingEndEvent)
+        found: list[Any] = []
+        while not isinstance(inner := next(self._events), ends):
+            found.append(self._value(inner, depth + 1))
+        if isinstance(event, kinds.SequenceStartEvent):
+            return found
+        return Pairs(zip(found[::2], found[1::2], strict=True))
+
+    def _scalar(self, event: Any) -> Any:
+        kind = self._yaml.nodes.ScalarNode
+        tag = event.tag or self._resolver.resolve(kind, event.value, event.implicit)
+        name = tag.rpartition(":")[2]
+        return {"str": event.value, "null": None}.get(name, _Plain(event.value))
+
+    def _alias(self, anchor: str, line: int) -> Any:
+        if anchor not in self._anchors:
+            raise RuleError(f"Line {line} refers to {shown(anchor)}, which is not there yet.")
+        value, size = self._anchors[anchor]
+        self._count(size, line)
+        return value
+
+    def _count(self, more: int, line: int) -> None:
+        self._values += more
+        if self._values > MAX_VALUES:
+            raise RuleError(
+                f"Up to line {line} it holds more than {MAX_VALUES:,} values, with its aliases"
+                " followed. Give a file that holds the table alone."
+            )
+
+
+def _check_tag(tag: str, line: int) -> None:
+    """Refuses a tag other than those of plain values, `!!str` and so on."""
+    plain = ("str", "null", "seq", "map", "int", "float", "bool", "!")
+    if tag and tag.removeprefix("tag:yaml.org,2002:") not in plain:
+        raise RuleError(
+            f"Line {line} has the tag {shown(tag)}, which would make an object; nothing is"
+            " evaluated. Take it out."
+        )

@@ -1,0 +1,560 @@
+"""Tables of paths: which pattern decides, in EasyLM's definition and in Keras's own LayoutMap."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.sharding import PartitionSpec as P
+
+import shardviz as sv
+from shardviz.core.errors import RuleError
+from shardviz.core.layout import path_rules
+from shardviz.core.layout.path_rules import Pattern
+
+MESH = sv.mesh(data=4, model=2)
+#: How many random pairs of a map and a path; the suite takes a part of what was measured once.
+KERAS_CASES = int(os.environ.get("SHARDVIZ_KERAS_CASES", "2000"))
+
+WORDS = ("mlp", "attn", "kernel", "bias", "0", "1", "wi", "layers", "dense_1")
+paths = st.lists(st.sampled_from(WORDS), min_size=1, max_size=5).map("/".join)
+pieces = st.sampled_from(
+    [
+        *WORDS,
+        "/",
+        ".*",
+        r"\d",
+        "[0-9]+",
+        "(wi|wo)",
+        "kernel$",
+        "^mlp",
+        ".",
+        "(mlp|attn)/",
+        "s?",
+        "x",
+    ]
+)
+patterns = st.lists(pieces, max_size=4).map("".join)
+specs = st.sampled_from([(), ("data",), (None, "model"), ("model", None), (("data", "model"),)])
+shapes = st.lists(st.sampled_from([1, 8, 16]), max_size=3).map(tuple)
+
+
+def match_partition_rules(rules: list, path: str, shape: tuple[int, ...]) -> Any:
+    """EasyLM's definition, in a few words; T5X-style code has the same loop."""
+    if len(shape) == 0 or np.prod(shape) == 1:
+        return P()
+    for pattern, spec in rules:
+        if re.search(pattern, path) is not None:
+            return P(*spec)
+    raise ValueError(path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.lists(st.tuples(patterns, specs), max_size=6), st.dictionaries(paths, shapes, min_size=1))
+def test_regex_is_its_definition(table, leaves):
+    tree = {path: jax.ShapeDtypeStruct(shape, "float32") for path, shape in leaves.items()}
+    found = sv.audit(tree, table, MESH, dialect="regex")
+    assert [row.path for row in found.rows] == list(leaves)
+    for row in found.rows:
+        try:
+            theirs = match_partition_rules(table, row.path, row.shape)
+        except ValueError:
+            assert row.spec is None
+            assert row.problem is not None
+            assert row.problem.startswith("No pattern matches the path")
+        else:
+            assert row.spec is not None
+            assert row.spec.to_jax() == theirs
+
+
+def keras_map(pairs: list) -> Any:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    keras = pytest.importorskip("keras")
+    found = keras.distribution.LayoutMap(None)
+    for key, axes in pairs:
+        found[key] = axes
+    return found
+
+
+def random_pattern(rng: random.Random) -> str:
+    parts = [*WORDS, "/", ".*", r"\d+", "(wi|wo)", "[a-z]+", ".", "(mlp|attn/)*", "^", "$", "s?"]
+    wrong = ["(", "[", "*", "+", "(?P<", "\\"]
+    found = "".join(rng.choice(parts) for _ in range(rng.randint(1, 4)))
+    return found + rng.choice(wrong) if rng.random() < 0.02 else found
+
+
+def test_keras_equals_the_layout_map_of_keras():
+    rng, raised, nothing = random.Random(7), 0, 0
+    for _ in range(KERAS_CASES // 10):
+        pairs = {
+            random_pattern(rng): (None, "model", "data")[: rng.randint(1, 3)] for _ in range(5)
+        }
+        known = ["/".join(rng.choices(WORDS, k=rng.randint(1, 4))) for _ in range(8)]
+        pairs |= {rng.choice(known): ("data",)} if rng.random() < 0.3 else {}
+        theirs = keras_map(list(pairs.items()))
+        ours = sv.rules(theirs)
+        assert isinstance(ours, sv.PathRules)
+        assert [r.pattern for r in ours] == list(pairs)
+        for path in [*known, *rng.choices(list(pairs), k=2)]:
+            try:
+                layout = theirs[path]
+            except (ValueError, re.error):
+                raised += 1
+                with pytest.raises(sv.ShardvizError):
+                    sv.resolve(path, ours, dialect="keras")
+                with pytest.raises(sv.ShardvizError):
+                    sv.audit([(path, (8, 8, 8))], ours, MESH, dialect="keras")
+                continue
+            spec = sv.resolve(path, ours, dialect="keras", shape=(8, 8, 8)).spec
+            nothing += layout is None
+            assert spec == (
+                sv.Spec.of(None, None, None) if layout is None else sv.Spec.of(*layout.axes)
+            )
+    assert raised > KERAS_CASES / 50
+    assert nothing > KERAS_CASES / 50
+
+
+def test_the_audit_of_a_keras_model_is_what_model_parallel_gives():
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    keras = pytest.importorskip("keras")
+    devices = keras.distribution.DeviceMesh((1, 1), ("data", "model"), ["cpu:0"])
+    layouts = keras.distribution.LayoutMap(devices)
+    layouts[".*up/kernel"] = (None, "model")
+    layouts["down/bias"] = ("model",)
+    parallel = keras.distribution.ModelParallel(layout_map=layouts, batch_dim_name="data")
+    model = keras.Sequential(
+        [keras.Input((16,)), keras.layers.Dense(8, name="up"), keras.layers.Dense(4, name="down")]
+    )
+    audit = sv.audit(model, layouts, dialect="keras")  # the mesh is that of the map
+    assert audit.mesh.shape == {"data": 1, "model": 1}
+    assert len(audit.rows) == len(model.variables) == 4
+    for row, variable in zip(audit.rows, model.variables, strict=True):
+        assert row.path == variable.path
+        assert row.spec == sv.Spec.of(*parallel.get_variable_layout(variable).axes)
+    assert "3 arrays match no pattern, and Keras replicates them" in audit.explain()
+
+
+# -- patterns --------------------------------------------------------------------------------
+
+
+def random_expression(rng: random.Random, depth: int = 0) -> str:
+    kind = rng.random()
+    if depth > 3 or kind < 0.35:
+        return rng.choice(
+            ["a", "b", "/", ".", r"\d", "[ab]", "[^a]", "_", r"\w", "A", r"\.", r"\S"]
+        )
+    inner = random_expression(rng, depth + 1)
+    if kind < 0.6:
+        return inner + random_expression(rng, depth + 1)
+    if kind < 0.7:
+        return f"(?:{inner}|{random_expression(rng, depth + 1)})"
+    if kind < 0.9:
+        return (
+            f"({inner}){rng.choice(['*', '+', '?', '{2}', '{1,3}', '*?', '+?', '{0,2}', '{2,}'])}"
+        )
+    if kind < 0.95:
+        return rng.choice(["^", "$", r"\b", r"\B", r"\A", r"\Z"]) + inner
+    return rng.choice(["(?i:", "(?:", "(?s:"]) + inner + ")"
+
+
+def test_the_automaton_matches_as_re_does(monkeypatch):
+    monkeypatch.setattr(path_rules, "FEW_STEPS", -1)
+    rng, cases = random.Random(3), 0
+    while cases < 3000:
+        text = random_expression(rng)
+        pattern = Pattern(text)
+        if pattern._count_steps(16) > 30_000:  # re itself would take long
+            continue
+        assert pattern._automaton is not None
+        for _ in range(3):
+            path = "".join(rng.choice("ab/k1_A.") for _ in range(rng.randrange(1, 8)))
+            assert pattern.search(path) == bool(re.search(text, path)), (text, path)
+            assert pattern.fullmatch(path) == bool(re.fullmatch(text, path)), (text, path)
+            cases += 1
+
+
+#: Patterns for which re takes exponential time, or a high power of the length, with the path.
+SLOW = {
+    "nested plus": ("(a+)+$", "a" * 90 + "b", False),
+    "the same twice": ("(a|a)*c$", "c" + "a" * 90, False),
+    "prefixes": ("(a|ab|aab)*c$", "c" + "ab" * 45, False),
+    "nested in words": (r"([a-z]+/?)*kernel$", "layers/" * 13 + "bias", False),
+    "the same, and it matches": (r"([a-z]+/?)*kernel$", "layers/" * 13 + "kernel", True),
+    "many stars": (".*.*.*.*.*.*.*.*x/", "a" * 90 + "/x", False),
+    "counted": ("(a{0,20}){0,20}[c]", "a" * 90, False),
+    "lazy": ("(a+?)+?[c]", "a" * 90, False),
+    "ignoring case": ("(?i)(A+)+C", "a" * 90, False),
+}
+
+
+@pytest.mark.parametrize(("text", "path", "expected"), SLOW.values(), ids=SLOW)
+def test_no_pattern_takes_forever(text, path, expected):
+    found = sv.audit([(path, (8, 8))], [(text, ("data",)), (".*", ())], MESH, dialect="regex")
+    assert (found.rows[0].spec == sv.Spec.of("data")) == expected
+    assert Pattern(text).fullmatch(path) == expected
+
+
+@pytest.mark.parametrize("text", [r"(a+)+\1c", r"(?=(a+)+c)a", r"((?!x)a+)+c", "(?>(a+)+)c"])
+def test_what_no_automaton_matches_is_refused_where_it_may_take_forever(text):
+    with pytest.raises(RuleError, match="may take too long"):
+        Pattern(text).search("c" + "a" * 90)
+
+
+def test_look_ahead_and_references_that_cost_little_are_matched():
+    assert Pattern(r"^(?!.*lora).*kernel$").search("mlp/kernel")
+    assert not Pattern(r"^(?!.*lora).*kernel$").search("lora/kernel")
+    assert Pattern(r"(\w+)/\1").search("mlp/mlp")
+
+
+INVALID = {
+    "bracket": ("a[b", "unterminated character set"),
+    "star": ("*a", "nothing to repeat"),
+    "group": ("(a", "missing ), unterminated subpattern"),
+    "long": ("a" * 5000, "has 5,000 letters; at most 1,000 are read"),
+    "deep": ("(" * 990, "is no regular expression"),
+    "reference": (r"\3", "invalid group reference 3"),
+}
+
+
+@pytest.mark.parametrize(("text", "words"), INVALID.values(), ids=INVALID)
+def test_what_is_no_pattern_is_refused_in_a_sentence(text, words):
+    with pytest.raises(sv.ShardvizError, match=re.escape(words)) as caught:
+        sv.audit([("w", (8,))], [(".*", ()), (text, ())], MESH, dialect="regex")
+    assert str(caught.value).startswith("Rule 2: The pattern ")
+
+
+def test_keras_reads_a_key_that_is_no_pattern_where_it_is_the_path():
+    table = [("a[b", ("data",)), ("c", ())]
+    assert sv.resolve("a[b", table, dialect="keras").spec == sv.Spec.of("data")
+    with pytest.raises(sv.ShardvizError, match="unterminated character set"):
+        sv.resolve("c/d", table, dialect="keras")
+
+
+# -- verdicts --------------------------------------------------------------------------------
+
+TABLE = [
+    ("mlp/.*/kernel", (None, "model")),  # 1
+    ("kernel", ("data",)),  # 2
+    ("bias", ("data", "model")),  # 3
+    ("scale", ("modle",)),  # 4
+    ("embedding", ("data", None)),  # 5
+    ("pair", ("data", "data")),  # 6
+    ("count", ("data",)),  # 7
+]
+#: path -> shape, the deciding pattern, its verdict
+VERDICTS = {
+    "mlp/0/kernel": ((8, 8), 1, "matched"),
+    "attn/kernel": ((8, 8), 2, "matched"),
+    "mlp/0/bias": ((8,), 3, "wrong rank"),
+    "norm/scale": ((8,), 4, "axis not in the mesh"),
+    "embedding": ((510, 8), 5, "does not divide"),
+    "pair": ((8, 8), 6, "axis named twice"),
+    "opt/count": ((), 7, "one element"),
+}
+
+
+@pytest.mark.parametrize(("path", "case"), VERDICTS.items(), ids=VERDICTS)
+def test_the_deciding_pattern_has_this_verdict(path, case):
+    shape, number, kind = case
+    row = sv.audit([(path, shape)], TABLE, MESH, dialect="regex").rows[0]
+    found = row.by_path
+    assert found is not None
+    assert found.winner == number - 1
+    assert [v.decides for v in found.verdicts] == [i == number - 1 for i in range(len(TABLE))]
+    assert found.verdicts[number - 1].kind == kind
+    assert (row.problem is None) == (kind in ("matched", "one element"))
+    assert (row.layout is None) == (row.problem is not None)
+
+
+def test_the_explanation_names_every_pattern():
+    found = sv.resolve("mlp/0/kernel", TABLE, mesh=MESH, shape=(8, 8), dialect="regex")
+    assert found.explain().splitlines() == [
+        "mlp/0/kernel → P(None, 'model')  (regex, 7 patterns)",
+        "pattern 1 ('mlp/.*/kernel' → P(None, 'model')) matches and splits dimension 1 over"
+        " 'model'.",
+        "pattern 2 ('kernel' → P('data')) matches, too, and comes after pattern 1, which decides.",
+        "pattern 3 ('bias' → P('data', 'model')) does not match: the path has no 'bias'.",
+        "pattern 4 ('scale' → P('modle')) does not match: the path has no 'scale'.",
+        "pattern 5 ('embedding' → P('data', None)) does not match: the path has no 'embedding'.",
+        "pattern 6 ('pair' → P('data', 'data')) does not match: the path has no 'pair'.",
+        "pattern 7 ('count' → P('data')) does not match: the path has no 'count'.",
+    ]
+
+
+def test_of_many_patterns_those_that_do_not_match_are_counted():
+    table = [(f"layer_{i}/kernel", ("data",)) for i in range(40)]
+    lines = sv.resolve("layer_7/kernel", table, dialect="regex").explain().splitlines()
+    assert lines[1:] == [
+        "pattern 8 ('layer_7/kernel' → P('data')) matches and splits dimension 0 over 'data'.",
+        "Patterns 1–7, 9–40 do not match.",
+    ]
+
+
+def test_keras_says_that_a_pattern_is_only_in_a_part_of_the_path():
+    found = sv.resolve("model/dense/kernel", [("dense/kernel", ("data",))], dialect="keras")
+    assert found.spec == sv.Spec()
+    assert "'.*dense/kernel' matches all of it" in found.verdicts[0].reason
+    assert "No pattern matches the path, and Keras replicates such an array." in found.explain()
+
+
+def test_a_table_for_older_versions_of_keras_says_what_to_write():
+    rows = [("model/dense_1/kernel", (8, 8)), ("model/dense_1/bias", (8,))]
+    audit = sv.audit(rows, {"dense.*kernel": (None, "model")}, MESH, dialect="keras")
+    assert audit.rule_uses[0].never == (
+        "matches no path; older versions of Keras searched, '.*dense.*kernel' matches all of a path"
+    )
+    assert [str(row.spec) for row in audit.rows] == ["P(None, None)", "P(None)"]
+
+
+#: What is no tree of arrays: each is named by the path of its leaf.
+BAD_LEAVES: dict[str, Any] = {
+    "text": "x",
+    "a set": {1, 2},
+    "a class": int,
+    "shape of None": SimpleNamespace(shape=None, dtype="float32"),
+    "size of None": SimpleNamespace(shape=(None, 8), dtype="float32"),
+    "negative size": SimpleNamespace(shape=(-1, 8), dtype="float32"),
+    "fraction": SimpleNamespace(shape=(8.5,), dtype="float32"),
+    "no dtype": SimpleNamespace(shape=(8,), dtype=None),
+    "objects": np.array([object()]),
+}
+
+
+@pytest.mark.parametrize("dialect", ["linen", "regex", "keras"])
+@pytest.mark.parametrize("label", BAD_LEAVES)
+def test_a_bad_leaf_is_refused_in_a_sentence_with_its_path(label, dialect):
+    rules = [("mlp", "model")] if dialect == "linen" else [(".*", ())]
+    bad = {"mlp": [{"kernel": np.zeros(8)}, {"kernel": BAD_LEAVES[label]}]}
+    with pytest.raises(sv.ShardvizError, match="'mlp/1/kernel") as caught:
+        sv.audit(bad, rules, MESH, dialect=dialect)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 500
+
+
+#: Names beside an array that are none, or do not fit it: the row says so, and the others stay.
+BAD_NAMES: dict[str, Any] = {
+    "too many": ("embed", "mlp", "more"),
+    "numbers": (1, 2),
+    "bytes": (b"embed", None),
+    "mixed": ("embed", 3.5),
+    "twice": ("embed", "embed"),
+}
+
+
+@pytest.mark.parametrize("label", BAD_NAMES)
+def test_bad_names_are_the_problem_of_their_row(label):
+    linen = pytest.importorskip("flax.linen")
+    shape = jax.ShapeDtypeStruct((8, 8), "float32")
+    tree = {
+        "a": {"w": linen.LogicallyPartitioned(shape, BAD_NAMES[label])},
+        "b": linen.LogicallyPartitioned(shape, ("embed", "mlp")),
+    }
+    audit = sv.audit(tree, "mlp -> model; embed -> data", MESH)
+    assert list(audit.problems) == ["a/w"]
+    sentence = audit.problems["a/w"]
+    assert sentence.isprintable()
+    assert f"a/w: {sentence}" in audit.explain()
+    assert str(audit.rows[1].spec) == "P('data', 'model')"
+
+
+def test_keras_refuses_two_patterns_and_names_the_path():
+    table = {"dense.*": ("data",), ".*kernel": (), "x": ()}
+    with pytest.raises(sv.ShardvizError) as caught:
+        sv.audit([("w", (8,)), ("dense/kernel", (8, 8))], table, MESH, dialect="keras")
+    assert str(caught.value) == (
+        "'dense/kernel': 2 patterns match the path, 'dense.*' and '.*kernel', and Keras allows"
+        " one. Make each path match one pattern, or give the path itself as a key, which wins."
+    )
+    exact = {**table, "dense/kernel": ("model",)}
+    found = sv.resolve("dense/kernel", exact, dialect="keras")
+    assert found.spec == sv.Spec.of("model")
+    kinds = [v.kind for v in found.verdicts]
+    assert kinds == ["shadowed", "shadowed", "does not match", "matched"]
+
+
+def test_keras_refuses_a_key_that_is_there_twice():
+    with pytest.raises(sv.ShardvizError, match="The key 'a' is there twice, in rules 1 and 3"):
+        sv.audit([("w", (8,))], [("a", ()), ("b", ()), ("a", ())], MESH, dialect="keras")
+
+
+# -- the table over a tree -------------------------------------------------------------------
+
+
+def tree() -> dict:
+    layers = [{"kernel": np.zeros((8, 4)), "bias": np.zeros(4)} for _ in range(2)]
+    return {"mlp": layers, "embed": np.zeros((16, 4)), "step": np.zeros(())}
+
+
+def test_what_a_pattern_did_in_the_tree():
+    table = [
+        ("mlp/.*/kernal", ("data",)),
+        ("mlp/.*/kernel", (None, "model")),
+        ("kernel", ("data",)),
+        ("embed", ("data", "model", None)),
+        ("mlp/0$", ()),
+        (".*", ()),
+    ]
+    audit = sv.audit(tree(), table, MESH, dialect="regex")
+    uses = audit.rule_uses
+    assert uses[1].decides == ("mlp/0/kernel", "mlp/1/kernel")
+    assert uses[5].leaves_unsplit == ("mlp/0/bias", "mlp/1/bias", "step")
+    assert [path for path, _ in uses[3].broken] == ["embed"]
+    assert [u.index for u in audit.unused_rules] == [0, 2, 4]
+    assert uses[0].absent
+    assert uses[0].never == "matches no path: none has 'kernal', but 'kernel' is near"
+    assert uses[2].unreached == ("mlp/0/kernel", "mlp/1/kernel")
+    assert not uses[2].absent
+    assert uses[2].never == "is shadowed: pattern 2 decides 2 paths that it matches, too"
+    assert uses[4].never == "matches no path; the nearest is 'mlp/0/bias'"
+    text = audit.explain()
+    assert "by 6 patterns, read as regex" in text
+    assert (
+        "3 of 6 patterns decide nothing:\n  pattern 1 (mlp/.*/kernal → P('data')) matches" in text
+    )
+
+
+def test_paths_are_joined_as_jax_joins_them_and_may_be_long():
+    deep = {f"level_{i}" * 2: None for i in range(2)}
+    inner: Any = np.zeros((8, 8))
+    for i in range(12):
+        inner = {f"a_long_name_of_level_{i}": inner}
+    state = {"deep": inner, "list": [np.zeros(8), (np.zeros(8),)], 7: np.zeros(8), **deep}
+    wanted = [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree_util.tree_leaves_with_path({str(k): v for k, v in state.items()})
+    ]
+    found = [row.by_path.path for row in sv.audit(state, {".*": ()}, MESH, dialect="regex").rows]
+    assert sorted(found) == sorted(wanted)
+    assert max(map(len, found)) > 250
+    start = sv.audit(state, [("^deep/a_long", ("data",)), (".*", ())], MESH, dialect="regex")
+    assert start.rows[0].spec == sv.Spec.of("data")
+    assert start.rows[0].path.startswith("…")
+
+
+def test_a_sharding_of_its_own_wins():
+    row = sv.array("w", (8, 8), spec="model")
+    found = sv.audit([row], [("w", ("data",))], MESH, dialect="regex")
+    assert found.rows[0].spec == sv.Spec.of("model")
+    assert found.rule_uses[0].never == (
+        "decides nothing: each array that it matches has a PartitionSpec of its own"
+    )
+
+
+def test_names_beside_an_array_do_not_count():
+    found = sv.audit([("w", (8, 8), "data model")], [("w", (None, "data"))], MESH, dialect="regex")
+    assert found.rows[0].spec == sv.Spec.of(None, "data")
+    assert found.rows[0].bytes_per_device == 64
+    assert found.rows[0].replicas == 2
+
+
+@pytest.mark.parametrize("dialect", ["regex", "keras"])
+def test_where_names_are_resolved_a_dialect_of_paths_is_refused(dialect):
+    for call in (
+        lambda: sv.program(abs, sv.array("x", (8,)), mesh=MESH, dialect=dialect),
+        lambda: sv.layout(sv.array("x", (8,)), mesh=MESH, rules=[], dialect=dialect),
+    ):
+        with pytest.raises(sv.ShardvizError, match="reads a table of paths, which"):
+            call()
+
+
+def test_each_kind_of_table_is_refused_by_the_other_dialects():
+    with pytest.raises(sv.ShardvizError, match="reads pairs of a pattern and a spec"):
+        sv.audit(tree(), sv.rules(("a", "data")), MESH, dialect="regex")
+    with pytest.raises(sv.ShardvizError, match="Write dialect='regex' or dialect='keras'"):
+        sv.audit(tree(), sv.rules(("a", P("data"))), MESH)
+
+
+# -- two dialects side by side ---------------------------------------------------------------
+
+NAMES = "mlp->model; embed->model; embed->None; embed->data; batch->one"
+ONE = sv.mesh(data=4, model=2, one=1)
+#: names -> dialects -> the cause
+CAUSES = {
+    ("embed mlp", "linen", "nnx"): "Dimension 0: linen takes rule 3 (embed → None), the first of"
+    " the name whose axes are free; nnx takes rule 4 (embed → data), the last of the name.",
+    ("heads mlp", "linen", "nnx"): "Dimension 0: linen has no rule for 'heads' and leaves it"
+    " unsplit; nnx has no rule for 'heads' and takes it for a mesh axis.",
+    ("batch mlp", "linen", "maxtext"): "Dimension 0: linen takes rule 5 (batch → one); maxtext"
+    " takes rule 5 (batch → one) and drops 'one' of size 1.",
+    ("embed embed", "linen", "nnx"): "linen refuses: Logical name 'embed' is at dimensions 0 and"
+    " 1; an array can use each name once. Give one of them a name of its own; nnx gives"
+    " P('data', 'data').",
+}
+
+
+@pytest.mark.parametrize(("case", "why"), CAUSES.items(), ids=lambda v: " ".join(v)[:30])
+def test_two_dialects_differ_for_this_reason(case, why):
+    names, first, second = case
+    audit = sv.audit([("w", (8, 8), names), ("same", (8,), "mlp")], NAMES, ONE, dialect=first)
+    found = audit.diff(second)
+    assert found.labels == (first, second)
+    assert [(row.path, row.why) for row in found] == [("w", why)]
+    assert found.alike == 1
+    assert found.explain().startswith(f"1 of 2 arrays differs between {first} and {second}.\nw: ")
+    other = sv.audit([("w", (8, 8), names), ("same", (8,), "mlp")], NAMES, ONE, dialect=second)
+    assert audit.diff(other) == found
+    assert len(audit.diff(first)) == 0
+
+
+def test_two_dialects_of_paths_differ_for_this_reason():
+    table = [("kernel", ("data",)), ("mlp/.*", ("model",)), (".*/bias", ())]
+    audit = sv.audit([("mlp/kernel", (8,)), ("mlp/bias", (8,))], table, MESH, dialect="regex")
+    found = audit.diff("keras")
+    assert [row.why for row in found] == [
+        "regex takes pattern 1 ('kernel'), the first that it finds in the path; keras takes pattern"
+        " 2 ('mlp/.*'), which matches all of the path.",
+        "regex takes pattern 2 ('mlp/.*'), the first that it finds in the path; keras refuses"
+        " patterns 2 and 3, which all match the path.",
+    ]
+    assert audit.under("keras").rows[1].problem is not None
+
+
+def test_two_tables_differ_for_this_reason():
+    rows = [("w", (8, 8), "embed mlp"), ("v", (8,), "embed")]
+    first = sv.audit(rows, "mlp -> model", MESH)
+    second = sv.audit(rows, "mlp -> data", MESH)
+    (row,) = first.diff(second)
+    assert row.why == (
+        "Dimension 1: the first table takes rule 1 (mlp → model); the second table takes rule 1"
+        " (mlp → data)."
+    )
+
+
+def test_every_difference_of_random_tables_has_a_cause():
+    rng = random.Random(5)
+    names = ("a", "b", "c", "d")
+    for _ in range(200):
+        table = [
+            (rng.choice(names), rng.choice([None, "data", "model", "one", ("data", "one")]))
+            for _ in range(rng.randint(1, 6))
+        ]
+        rows = [(f"w{i}", (8, 8), tuple(rng.sample(names, 2))) for i in range(3)]
+        audits = {d: sv.audit(rows, table, ONE, dialect=d) for d in ("linen", "nnx", "maxtext")}
+        for one in audits.values():
+            for two in audits.values():
+                found = one.diff(two)
+                differ = [
+                    a.path for a, b in zip(one.rows, two.rows, strict=True)
+                    if not (a.spec and b.spec and a.spec.equivalent(b.spec))
+                ]  # fmt: skip
+                assert [row.path for row in found] == differ
+                assert all(re.fullmatch(r"(Dimension \d: .+; .+\.)+", row.why) for row in found)
+
+
+def test_they_draw_themselves():
+    audit = sv.audit(tree(), [("mlp", ("data",)), (".*", ())], MESH, dialect="regex")
+    assert "1  mlp → P('data')" in sv.text(audit.rules)
+    assert "mlp/0/kernel → P('data')" in sv.text(audit.rows[0])
+    assert sv.text(audit.rows[0].by_path, 200) == audit.rows[0].by_path.explain()
+    assert sv.text(audit.diff("keras"), 500) == audit.diff("keras").explain()
+    for value in (audit.rules, audit.rows[0].by_path, audit.diff("keras"), audit.rows[0]):
+        assert set(value._repr_mimebundle_()) > {"text/plain"}
+    assert sv.to_jax(audit.rules) == (("mlp", P("data")), (".*", P()))

@@ -1,0 +1,314 @@
+"""The tables that people have: files, text and objects; and what is no table, in one sentence."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jax.sharding import PartitionSpec as P
+
+import shardviz as sv
+from shardviz.core.layout.rule_tables import MAX_BYTES, read_rules
+
+MESH = sv.mesh(data=4, model=2)
+NAMES = sv.rules(("batch", ("data", "fsdp")), ("mlp", "model"), ("embed", None), ("mlp", ()))
+PATHS = sv.rules(
+    [("wte/embedding", P("mp", "fsdp")), (r"attn/(wq|wk)\d/kernel", P(None, ("mp", "sp"))),
+     (".*", P())], dialect="regex",
+)  # fmt: skip
+
+MAXTEXT = """
+# The base of a configuration, as MaxText has it.
+base_config: "base.yml"
+mesh_axes: ['data', 'fsdp', 'model']
+logical_axis_rules: [
+  ['batch', ['data', 'fsdp']],
+  ['mlp', 'model'],   # a comment
+  ['embed', null],
+  ['mlp', []],
+]
+learning_rate: 3.e-5
+data_sharding: [['data', 'fsdp']]
+"""
+BLOCK = """
+logical_axis_rules:
+- - batch
+  - [data, fsdp]
+- [mlp, model]
+- - embed
+  - ~
+- ["mlp", []]
+"""
+ALIASES = """
+shards: &shards [data, fsdp]
+logical_axis_rules: [[batch, *shards], [mlp, model], [embed, Null], [!!str mlp, []]]
+"""
+EASYLM = r'''
+from jax.sharding import PartitionSpec as PS
+
+class Config:
+    """Rules for LLaMA."""
+
+    @staticmethod
+    def get_partition_rules():
+        return (
+            # embeddings
+            ("wte/embedding", PS("mp", "fsdp")),
+            (r"attn/(wq|wk)\d/kernel", jax.sharding.PartitionSpec(None, ("mp", "sp"))),
+            ('.*', PS()),
+        )
+'''
+LITERAL = r"""[
+    ("wte/embedding", P('mp', 'fsdp')),
+    ('attn/(wq|wk)\\d/kernel', P(None, ('mp', 'sp'))), ('.*', None),
+]"""
+LINES = r"""
+# one line per pattern
+wte/embedding -> P('mp', 'fsdp')
+attn/(wq|wk)\d/kernel → None, (mp, sp)
+'.*' -> None,
+"""
+JSON_NAMES = '[["batch", ["data", "fsdp"]], ["mlp", "model"], ["embed", null], ["mlp", []]]'
+JSON_PATHS = (
+    r'{"wte/embedding": ["mp", "fsdp"], "attn/(wq|wk)\\d/kernel": [null, ["mp", "sp"]], ".*": []}'
+)
+#: label -> (content, the end of the file's name, the dialect where it has to be named)
+TEXTS: dict[str, tuple[str, str, str | None]] = {
+    "maxtext": (MAXTEXT, ".yml", None),
+    "block yaml": (BLOCK, ".yaml", "maxtext"),
+    "aliases": (ALIASES, ".yaml", None),
+    "json": (JSON_NAMES, ".json", None),
+    "json of a record": (f'{{"mesh": [["data", 4]], "rules": {JSON_NAMES}}}', ".json", "linen"),
+    "typed": ("batch -> (data, fsdp)\nmlp -> model\nembed -> None\nmlp: ()", ".txt", None),
+    "python names": (f"RULES = {JSON_NAMES.replace('null', 'None')}", ".py", None),
+    "easylm source": (EASYLM, ".py", None),
+    "literal": (LITERAL, ".py", None),
+    "lines": (LINES, ".txt", "regex"),
+    "json of paths": (JSON_PATHS, ".json", "keras"),
+    "dict literal": (f"RULES: dict = {JSON_PATHS.replace('null', 'None')}", ".py", "regex"),
+}
+NAMED = ("maxtext", "block yaml", "aliases", "json", "json of a record", "typed", "python names")
+
+
+def expected(label: str) -> Any:
+    return NAMES if label in NAMED else PATHS
+
+
+@pytest.mark.parametrize("label", TEXTS)
+def test_text_and_file_are_the_table(label, tmp_path):
+    text, ending, dialect = TEXTS[label]
+    assert sv.rules(text, dialect=dialect) == expected(label)
+    file = tmp_path / f"table{ending}"
+    file.write_text(text)
+    assert sv.rules(file, dialect=dialect) == expected(label)
+    assert sv.rules(str(file), dialect=dialect) == expected(label)
+    rows = [("wte/embedding", (8, 8), "batch mlp")]
+    mesh = sv.mesh(data=2, fsdp=2, model=2, mp=2, sp=1)
+    reader = dialect or ("linen" if label in NAMED else "regex")
+    wanted = sv.Spec.of(("data", "fsdp"), "model") if label in NAMED else sv.Spec.of("mp", "fsdp")
+    assert sv.audit(rows, file, mesh, dialect=reader).rows[0].spec == wanted
+
+
+def test_the_text_of_a_table_of_paths_is_read_back():
+    rng = random.Random(1)
+    letters = "ab/.*\\d'\"()[]|+-> →#,;{}P(é "
+    for _ in range(300):
+        pairs = [
+            ("".join(rng.choices(letters, k=rng.randint(0, 9))),
+             rng.choice([(), (None, "x"), (("x", "it's"), P.UNCONSTRAINED), ("a, b",)]))
+            for _ in range(rng.randint(1, 4))
+        ]  # fmt: skip
+        table = sv.rules(dict(pairs), dialect="keras")
+        assert sv.rules(table.text(), dialect="keras") == table
+
+
+def test_objects_are_the_table():
+    tuples = [("wte/embedding", ("mp", "fsdp")), (PATHS[1].pattern, [None, ["mp", "sp"]])]
+    assert sv.rules([*tuples, (".*", None)], dialect="regex") == PATHS
+    assert sv.rules(dict([*tuples, (".*", ())]), dialect="keras") == PATHS
+    assert sv.rules(PATHS.pairs()) == PATHS
+    assert sv.rules(*PATHS.pairs()) == PATHS
+    assert sv.rules(PATHS) is PATHS
+    assert sv.rules(PATHS.entries, dialect="regex") == PATHS
+    assert sv.rules(iter(tuples), dialect="regex").entries == PATHS.entries[:2]
+    assert isinstance(sv.rules([]), sv.Rules)
+
+
+def test_a_layout_map_brings_its_mesh():
+    os.environ.setdefault("KERAS_BACKEND", "jax")
+    keras = pytest.importorskip("keras")
+    devices = keras.distribution.DeviceMesh((1, 1), ("data", "model"), ["cpu:0"])
+    layouts = keras.distribution.LayoutMap(devices)
+    layouts["dense.*kernel"] = (None, "model")
+    layouts[".*bias"] = keras.distribution.TensorLayout(("model",))
+    found = sv.rules(layouts)
+    assert isinstance(found, sv.PathRules)
+    assert found.mesh is not None
+    assert found.mesh.shape == {"data": 1, "model": 1}
+    assert found.text() == "'dense.*kernel' -> P(None, 'model')\n'.*bias' -> P('model')"
+    assert sv.audit([("dense/kernel", (8, 8))], layouts, dialect="keras").mesh == found.mesh
+    with pytest.raises(sv.ShardvizError, match="Write dialect='regex' or dialect='keras'"):
+        sv.audit([("dense/kernel", (8, 8))], layouts)
+
+
+RECORDS = sorted((Path(__file__).parents[2].parent / "shared/data/maxtext").glob("*.json"))
+
+
+@pytest.mark.skipif(not RECORDS, reason="the folder shared/data/maxtext is not here")
+@pytest.mark.parametrize("file", RECORDS, ids=lambda f: f.stem)
+def test_records_of_maxtext_hold_their_rules(file):
+    found = sv.rules(file)
+    assert found == sv.rules([tuple(rule) for rule in json.loads(file.read_text())["rules"]])
+
+
+LAUGHS = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
+    f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n"
+    for old, new in zip("abcdefgh", "bcdefghi", strict=True)
+)
+#: label -> (the end of the file's name, its content, words of the sentence)
+WRONG_FILES: dict[str, tuple[str, str | bytes, str]] = {
+    "billion laughs": (".yml", f"{LAUGHS}rules: *i\n", "more than 200,000 values"),
+    "python tag": (".yml", 'rules: !!python/object/apply:os.system ["true"]', "has the tag"),
+    "python name": (".yml", "rules: [[a, !!python/name:os.system ]]", "has the tag"),
+    "own tag": (".yml", "rules: !include other.yml", "has the tag '!include'"),
+    "deep flow": (".yml", "rules: " + "[" * 50_000, "nests deeper than 32 levels"),
+    "deep block": (".yml", "\n".join("  " * i + "a:" for i in range(300)), "nests deeper"),
+    "alias of itself": (".yml", "rules: &a [*a]", "refers to 'a'"),
+    "alias of nothing": (".yml", "rules: *a", "refers to 'a', which is not there yet"),
+    "open bracket": (".yml", "rules: [[a, b]", "is no YAML that can be read"),
+    "tab": (".yml", "rules:\n\t- [a, b]", "is no YAML that can be read"),
+    "empty": (".yml", "", "The YAML is empty"),
+    "only comments": (".yml", "# nothing\n", "The YAML is empty"),
+    "typo": (".yml", "logical_axis_rule: []", "Is 'logical_axis_rule' a typo?"),
+    "number as name": (".yml", "rules: [[1, data]]", "must be text; got 1"),
+    "number as axis": (".yml", "rules: [[a, [0x10]]]", "must be text; got 0x10"),
+    "yes as name": (".yml", "rules: [[yes, data]]", "must be text; got yes"),
+    "date as axis": (".yml", "rules: [[a, 2020-01-01]]", "got 2020-01-01"),
+    "mapping": (".yml", "rules: {a: data}", "a dict loses repeats"),
+    "mapping of lists": (".yml", "rules: {[a, b]: data}", "a dict loses repeats"),
+    "ragged": (".yml", "rules: [[a, b, c]]", "Rule 1 must be a pair"),
+    "ragged later": (".yml", "rules: [[a, b], [c]]", "Rule 2 must be a pair"),
+    "scalar": (".yml", "rules: 5", "Rules are pairs"),
+    "cut off": (".json", '{"rules": [["a", ', "is no JSON that can be read: Expecting value"),
+    "yaml in json": (".json", "rules: []", "is no JSON that can be read"),
+    "deep json": (".json", "[" * 200_000, "is no JSON that can be read: it nests too deeply"),
+    "json null": (".json", "null", "Rules are pairs"),
+    "json number": (".json", '[["a", 1.5]]', "must lead to a mesh axis"),
+    "json other key": (".json", '{"a": [["b", "c"]]}', "no 'logical_axis_rules' or 'rules' in it"),
+    "binary": (".yml", bytes(range(256)), "is no text"),
+    "utf-16": (".yml", "rules: []".encode("utf-16"), "is no text"),
+    "nul": (".json", "[\0]", "is no text"),
+    "huge": (".yml", "a" * (MAX_BYTES + 1), "is longer than 1 MiB"),
+    "code": (".py", "R = [('a', __import__('os').system('true'))]", "nothing is evaluated"),
+    "a name that is no text": (".py", "R = [('a', axis)]", "Line 1 computes 'axis'"),
+    "comprehension": (".py", "[(a, b) for a, b in x]", "Line 1 computes"),
+    "f-string": (".py", "[(f'{a}', 'b')]", "Line 1 computes"),
+    "sum": (".py", "[('a' + 'b', 'c')]", "Line 1 computes \"'a' + 'b'\""),
+    "two tables": (".py", "A = [('a', 'b')]\nB = [('c', 'd')]", "holds 2 tables of pairs (line 1"),
+    "no table": (".py", "import os\nx = 1", "holds 0 tables of pairs"),
+    "no python": (".py", "R = [(", "is no Python literal: '(' was never closed"),
+    "deep python": (".py", "R = " + "(" * 3000, "is no Python literal"),
+    "minus signs": (".py", "R = [('a', " + "-" * 60_000 + "1)]", "is no Python literal"),
+    "deep lists": (".py", "[('a', " + "[" * 80 + "]" * 80 + ")]", "nests deeper than 32"),
+    "no arrow": (".txt", "batch data", "expected ->"),
+}
+
+
+def refused(call: Any, words: str) -> str:
+    with pytest.raises(sv.ShardvizError) as caught:
+        call()
+    sentence = str(caught.value)
+    assert words in sentence, sentence
+    assert sentence.isprintable(), ascii(sentence)
+    assert 10 < len(sentence) <= 500
+    assert sentence[-1] in ".?:", sentence
+    return sentence
+
+
+@pytest.mark.parametrize("label", WRONG_FILES)
+def test_a_wrong_file_is_refused_in_one_sentence_with_its_name(label, tmp_path):
+    ending, content, words = WRONG_FILES[label]
+    file = tmp_path / f"t{ending}"
+    file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    sentence = refused(lambda: sv.rules(file), words)
+    assert file.name in sentence
+    refused(lambda: sv.audit([("w", (8, 8))], str(file), MESH), "")
+
+
+def test_what_is_no_file_is_refused_in_one_sentence(tmp_path):
+    os.mkfifo(tmp_path / "pipe.yml")
+    for path, words in {
+        tmp_path: "is a folder",
+        tmp_path / "pipe.yml": "is no plain file",
+        Path("/dev/zero"): "is no plain file",
+        tmp_path / "missing.yml": "cannot be opened: No such file",
+        Path("a\0b.yml"): "cannot be opened: embedded null byte",
+        Path("x" * 5000 + ".yml"): "cannot be opened: File name too long",
+    }.items():
+        refused(lambda path=path: sv.rules(path), words)
+    refused(lambda: sv.rules("missing.yml"), "'missing.yml' cannot be opened: No such file")
+
+
+#: label -> (value, words): for a dialect of paths
+WRONG_TABLES: dict[str, tuple[Any, str]] = {
+    "none": (None, "A table of paths is pairs such as"),
+    "number": (5, "A table of paths is pairs such as"),
+    "bytes": (b"a -> b", "A table of paths is pairs such as"),
+    "names": (sv.rules(("a", "b")), "got a table of logical names"),
+    "number as pattern": ([(1, ())], "The pattern in rule 1 must be text; got 1."),
+    "bytes as pattern": ([(b"a", ())], "The pattern in rule 1 must be text"),
+    "compiled pattern": ([(re.compile("a"), ())], "must be text; got re.compile"),
+    "control character": ([("a\x00", ())], "has control characters"),
+    "triple": ([("a", (), "b")], "Rule 1 must be a pair"),
+    "text": (["ab"], "Rule 1 must be a pair"),
+    "number as spec": ([("a", 5)], "Rule 1, for 'a': the right side is a PartitionSpec"),
+    "number as axis": ([("a", (1,))], "Rule 1, for 'a': An entry of a spec is a mesh axis"),
+    "nested axes": ([("a", ((("x",),),))], "A tuple in a spec holds names"),
+    "set": ([("a", {"x"})], "the right side is a PartitionSpec"),
+    "text that is no spec": ([("a", "P(")], "Rule 1, for 'a': Cannot read 'P('"),
+    "endless": ((("a", ()) for _ in iter(int, 1)), "can be at most 10,000; got more"),
+    "too many": ([("a", ())] * 10_001, "can be at most 10,000; got 10,001"),
+    "line": ("a", "Cannot read line 1, 'a': expected a pattern, -> and a spec."),
+    "line of code": ("a -> f(x)", "expected P("),
+}
+
+
+@pytest.mark.parametrize("label", WRONG_TABLES)
+def test_a_wrong_table_of_paths_is_refused_in_one_sentence(label):
+    value, words = WRONG_TABLES[label]
+    refused(lambda: sv.rules(value, dialect="regex"), words)
+    if label != "endless":  # it was used
+        refused(lambda: sv.audit([("w", (8,))], value, MESH, dialect="keras"), words)
+
+
+@pytest.mark.parametrize("path", [5, None, ["a"], b"a", "a\x00", "x" * 2000, ("a", "b")])
+def test_a_wrong_path_is_refused_in_one_sentence(path):
+    refused(lambda: sv.resolve(path, [(".*", ())], dialect="regex"), "path")
+
+
+def test_what_is_missing_is_named(monkeypatch, tmp_path):
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    file = tmp_path / "t.yml"
+    file.write_text("rules: []")
+    refused(lambda: sv.rules(file), "A table in YAML needs PyYAML, which is not installed here:")
+
+
+def test_nothing_of_a_file_runs(tmp_path):
+    mark = tmp_path / "ran"
+    code = f"__import__('pathlib').Path({str(mark)!r}).touch()"
+    for name, text in {
+        "a.py": f"{code}\nR = [('a', 'b')]",
+        "b.py": f"R = [('a', {code})]",
+        "c.yml": f'rules: [[a, !!python/object/apply:eval ["{code}"]]]',
+    }.items():
+        (tmp_path / name).write_text(text)
+        with contextlib.suppress(sv.ShardvizError):
+            read_rules(tmp_path / name)
+    assert not mark.exists()
