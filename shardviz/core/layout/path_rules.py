@@ -333,6 +333,9 @@ class PathMatch(NamedTuple):
         winner: the one that decides, or None.
         several: those among which Keras cannot decide.
         problem: why none decides although one might have, or None.
+
+    >>> PathMatch(2).several
+    ()
     """
 
     winner: int | None = None

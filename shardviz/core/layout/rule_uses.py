@@ -415,6 +415,9 @@ class SpecDifference(NamedTuple):
         path: the array.
         first, second: the specs; None where there is none.
         why: what decided in each of them, in a sentence or two.
+
+    >>> SpecDifference("w", Spec(), None, "linen takes rule 1; nnx refuses.").path
+    'w'
     """
 
     path: str
@@ -432,6 +435,9 @@ class AuditDiff(Displayed):
         labels: what the two audits are called in sentences, such as `"linen"` and `"nnx"`.
         alike: how many arrays both split alike.
         missing: the arrays that one of the audits lacks.
+
+    >>> print(AuditDiff((), ("linen", "nnx"), 3).explain())
+    0 of 3 arrays differ between linen and nnx.
     """
 
     rows: tuple[SpecDifference, ...]
