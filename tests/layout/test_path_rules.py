@@ -212,6 +212,7 @@ def test_look_ahead_and_references_that_cost_little_are_matched():
     assert Pattern(r"^(?!.*lora).*kernel$").search("mlp/kernel")
     assert not Pattern(r"^(?!.*lora).*kernel$").search("lora/kernel")
     assert Pattern(r"(\w+)/\1").search("mlp/mlp")
+    assert Pattern("(mlp|attn/)*+kernel").fullmatch("attn/" * 15 + "kernel")
 
 
 INVALID = {

@@ -160,6 +160,8 @@ def _node_steps(kind: str, argument: Any, length: int) -> tuple[int, int]:
     if kind in _REPEATS:
         ways, steps = _sequence_steps(argument[2], length)
         most = min(int(argument[1]), length)
+        if kind == "POSSESSIVE_REPEAT":
+            return 1, (most + 1) * steps
         if ways == 1:
             return most + 1, (most + 1) * steps
         powers = itertools.accumulate(
@@ -183,10 +185,7 @@ class _State(NamedTuple):
 
 
 class _Automaton:
-    """Thompson's construction over the syntax tree of `re`; sets of states are remembered.
-
-    Paths hold no newline, so the beginning and end of a line are those of the path.
-    """
+    """Thompson's construction over `re`'s syntax tree, for paths, which hold no newline."""
 
     def __init__(self, tree: Any):
         self._states: list[_State] = [_State(None, "", [])]  # the first one accepts
