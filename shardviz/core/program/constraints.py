@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.resolution import Decision, Resolution, explain_decision
+from shardviz.core.layout.resolution import Decision, Resolution
 from shardviz.core.layout.rules import Rules
 from shardviz.core.layout.verdicts import Outcome, Verdict
 
@@ -239,7 +239,7 @@ def _unsplit(one: Constraint) -> list[str]:
     if one.resolution is None:
         return []
     decisions = one.resolution.decisions
-    return [explain_decision(one.resolution, decisions[dim]) for dim in undecided(one)]
+    return [one.resolution.explain_dimension(dim) for dim in undecided(one)]
 
 
 def _problems(one: Constraint) -> list[str]:

@@ -21,7 +21,7 @@ from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import limited, parse_bytes
-from shardviz.core.layout.resolution import Request, explain_decision
+from shardviz.core.layout.resolution import Request
 from shardviz.core.program.comparison import total_bytes
 from shardviz.core.program.folding import fold, fold_collectives, fold_line
 from shardviz.core.program.lock import Lock, lock_audit, lock_plan
@@ -288,7 +288,7 @@ class Expectation:
     def _requests(self) -> tuple[Request, ...]:
         """The layouts that were requested, where they are known."""
         if isinstance(self.subject, Audit):
-            return self.subject.rows
+            return tuple(self.subject.rows)
         found = self.subject.program if isinstance(self.subject, Stages) else self.subject
         return found.requests if isinstance(found, Program) else ()
 
@@ -573,7 +573,7 @@ def _why_not_split(row: Request) -> str:
         return f"its spec is {row.spec}, over axes of size 1."
     return (
         " ".join(
-            explain_decision(row.resolution, decision)
+            row.resolution.explain_dimension(decision.dimension)
             for decision in row.resolution.decisions
             if decision.logical is not None
         )
