@@ -62,10 +62,8 @@ class Pattern:
 
     def __init__(self, text: str):
         if len(text) > MAX_PATTERN:
-            raise RuleError(
-                f"The pattern {shown(text)} has {len(text):,} letters; at most {MAX_PATTERN:,} are"
-                " read."
-            )
+            long = f"{len(text):,} letters; at most {MAX_PATTERN:,} are read"
+            raise RuleError(f"The pattern {shown(text)} has {long}.")
         self.text = text
         self._steps: dict[int, int] = {}
         try:
@@ -156,10 +154,13 @@ def _node_steps(kind: str, argument: Any, length: int) -> tuple[int, int]:
         return 1, _sequence_steps(inner, length)[1]
     if kind == "BRANCH":
         found = [_sequence_steps(item, length) for item in argument[1]]
-        return sum(w for w, _ in found), sum(s for _, s in found)
+        first = [i[0][1] for i in argument[1] if len(i) and i[0][0].name == "LITERAL"]
+        # Of alternatives that begin with different letters, one at most matches.
+        differ = len({chr(c).casefold() for c in first}) == len(found)
+        return (max if differ else sum)(w for w, _ in found), sum(s for _, s in found)
     if kind in _REPEATS:
         ways, steps = _sequence_steps(argument[2], length)
-        most = min(int(argument[1]), length)
+        most = min(int(argument[1]), length // max(1, argument[2].getwidth()[0]))
         if kind == "POSSESSIVE_REPEAT":
             return 1, (most + 1) * steps
         if ways == 1:
