@@ -238,7 +238,6 @@ def _unsplit(one: Constraint) -> list[str]:
     """A sentence for each dimension whose name no rule decides."""
     if one.resolution is None:
         return []
-    decisions = one.resolution.decisions
     return [one.resolution.explain_dimension(dim) for dim in undecided(one)]
 
 
