@@ -21,9 +21,9 @@ from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.legacy.equivalents import sharding_spec_layout
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, is_sharding_spec, parse_sharding_spec
-from shardviz.legacy.sharding_spec_mesh import sharding_spec_layout
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from shardviz.core.format import joined, plural
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.legacy.equivalents import sharding_spec_layout
 from shardviz.legacy.partitions import Parts, parts_layout, parts_spec
 from shardviz.legacy.sharding_spec import ShardingSpec
-from shardviz.legacy.sharding_spec_mesh import sharding_spec_layout
 from shardviz.picture.layout import draw_layout_array
 from shardviz.picture.picture import Picture
 from shardviz.picture.rules import draw_spec

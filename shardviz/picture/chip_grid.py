@@ -16,8 +16,8 @@ import numpy as np
 
 from shardviz.core.hardware.interconnect import LinkUse, Torus
 from shardviz.core.hardware.topology import Topology
+from shardviz.picture.page import text_width
 from shardviz.picture.picture import MANY_GROUPS, NO_GROUP, Edges, Frame, Label, make_edges
-from shardviz.picture.text_fit import text_width
 
 # Up to so many chips: width and height of a chip and the gap between chips, in points.
 _SIZES = (

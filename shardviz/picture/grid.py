@@ -15,8 +15,8 @@ from functools import partial
 import numpy as np
 
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.picture.page import text_width
 from shardviz.picture.picture import Frame, Label
-from shardviz.picture.text_fit import text_width
 
 ASPECT = 1.7  # width over height that a page is steered to
 PAGE = (960.0, 620.0)  # points: what is wider or higher is folded

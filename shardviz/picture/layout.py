@@ -33,7 +33,7 @@ from shardviz.picture.blocks import (
     select_blocks,
 )
 from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
-from shardviz.picture.page import label_span, moved, page
+from shardviz.picture.page import label_span, moved, page, paragraphs, text_width, wrapped
 from shardviz.picture.picture import (
     DEVICES,
     INDEX,
@@ -45,7 +45,6 @@ from shardviz.picture.picture import (
     make_tiles,
 )
 from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits
-from shardviz.picture.text_fit import paragraphs, text_width, wrapped
 
 WIDEST, HIGHEST, STRIP = (
     430.0,

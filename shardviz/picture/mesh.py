@@ -23,7 +23,7 @@ from shardviz.picture.blocks import (
     mesh_ids_text,
 )
 from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
-from shardviz.picture.page import moved, page
+from shardviz.picture.page import and_more, moved, page, text_width, wrapped
 from shardviz.picture.picture import (
     DEVICE,
     INDEX,
@@ -38,7 +38,6 @@ from shardviz.picture.picture import (
     make_tiles,
 )
 from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits
-from shardviz.picture.text_fit import and_more, text_width, wrapped
 from shardviz.picture.topology import draw_position
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in points.

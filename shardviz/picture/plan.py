@@ -19,21 +19,30 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Choice, Diagnosis, PlannedOp, Record, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.picture.call_paths import BACKWARD, LOOP, call_paths
-from shardviz.picture.page import page, text_page
+from shardviz.picture.page import (
+    and_more,
+    broken,
+    page,
+    paragraphs,
+    shortened,
+    text_page,
+    text_width,
+    wrapped,
+)
 from shardviz.picture.picture import Label, Picture
-from shardviz.picture.spec_bars import (
+from shardviz.picture.tables import (
     NOT_SPLIT_GROUP,
     Rectangle,
     axis_groups,
     axis_legend,
+    column_heads,
+    lines_at,
     rectangle_tiles,
     short_type,
     split_axis,
     value_bars,
     value_bars_width,
 )
-from shardviz.picture.tables import column_heads, lines_at
-from shardviz.picture.text_fit import and_more, broken, paragraphs, shortened, text_width, wrapped
 
 MOST_VALUES, MOST_TEXT_LINES, MOST_FOLDS, MOST_CONSTRAINTS = 40, 60, 14, 8
 PITCH, BARS_WIDE, GAP, INDENT = 17.0, 96.0, 16.0, 10.0

@@ -14,11 +14,10 @@ from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.program import Program
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
-from shardviz.picture.page import side_by_side
+from shardviz.picture.page import and_more, paragraphs, side_by_side, wrapped
 from shardviz.picture.picture import Label, Picture
 from shardviz.picture.rules import draw_path_resolution, draw_resolution
 from shardviz.picture.tables import Cell, matrix
-from shardviz.picture.text_fit import and_more, paragraphs, wrapped
 
 MOST_ARRAYS = 12
 

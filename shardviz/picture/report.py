@@ -13,10 +13,9 @@ from shardviz.core.layout.resolution import Request
 from shardviz.core.program.folding import fold_collectives, fold_line, name_of_fold
 from shardviz.core.program.report import Check, Collective, Member, Report
 from shardviz.core.program.roofline import Bound, Roofline, fit_words
-from shardviz.picture.page import side_by_side, text_page
+from shardviz.picture.page import and_more, broken, paragraphs, side_by_side, text_page, wrapped
 from shardviz.picture.picture import Label, Picture
 from shardviz.picture.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, bars
-from shardviz.picture.text_fit import and_more, broken, paragraphs, wrapped
 
 MOST_ROWS, MOST_TIMES, MOST_MEMBERS = 40, 30, 3
 MOST_FOLDS, MOST_CHECKS = 20, 12  # lines of a text of a report

@@ -15,11 +15,9 @@ from shardviz.core.layout.resolution import Resolution
 from shardviz.core.layout.rule_uses import AuditDiff
 from shardviz.core.layout.rules import PathRules, Rule, Rules
 from shardviz.core.layout.verdicts import Outcome, PathOutcome, PathVerdict, Verdict
-from shardviz.picture.page import page
+from shardviz.picture.page import and_more, page, paragraphs, text_width
 from shardviz.picture.picture import Label, Picture, make_tiles, no_tiles
-from shardviz.picture.spec_bars import NOT_SPLIT_GROUP
-from shardviz.picture.tables import Bar, Cell, bars, matrix
-from shardviz.picture.text_fit import and_more, paragraphs, text_width
+from shardviz.picture.tables import NOT_SPLIT_GROUP, Bar, Cell, bars, matrix
 
 MOST_ROWS = 200
 FULL_ROWS = 24  # in longer tables, rules for other names share one line

@@ -32,6 +32,7 @@ from shardviz.core.program.stages import Stages
 from shardviz.core.program.target import Target, Targets
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
+from shardviz.picture.page import paragraphs
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
 from shardviz.picture.program import (
@@ -73,7 +74,6 @@ from shardviz.picture.stages import (
     plan_difference_text,
     stages_text,
 )
-from shardviz.picture.text_fit import paragraphs
 from shardviz.picture.topology import (
     draw_target,
     draw_targets,

@@ -10,18 +10,19 @@ from shardviz.core.program.plan import PlanDiff
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stage, Stages
-from shardviz.picture.page import page
+from shardviz.picture.page import and_more, broken, page, paragraphs, shortened, text_width, wrapped
 from shardviz.picture.picture import Frame, Label, Picture
 from shardviz.picture.plan import MOST_TEXT_LINES
-from shardviz.picture.spec_bars import (
+from shardviz.picture.tables import (
+    LINE,
     Rectangle,
     axis_legend,
+    column_heads,
+    lines_at,
     rectangle_tiles,
     short_type,
     value_bars,
 )
-from shardviz.picture.tables import LINE, column_heads, lines_at
-from shardviz.picture.text_fit import and_more, broken, paragraphs, shortened, text_width, wrapped
 
 MOST_CHANGES, MOST_MOVES = 40, 10
 LONGEST, LEAST, THICK, PITCH = 90.0, 2.0, 9.0, 19.0

@@ -14,7 +14,7 @@ from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use, collective_name
 from shardviz.core.program.target import Target, Targets
 from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
-from shardviz.picture.page import page
+from shardviz.picture.page import page, text_width, wrapped
 from shardviz.picture.picture import (
     DEVICE,
     MANY_GROUPS,
@@ -26,7 +26,6 @@ from shardviz.picture.picture import (
     make_tiles,
 )
 from shardviz.picture.tables import Cell, fits, matrix
-from shardviz.picture.text_fit import text_width, wrapped
 
 
 def draw_position(

@@ -19,6 +19,7 @@ from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure as PlainFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
+from shardviz.picture.page import text_width
 from shardviz.picture.palette import (
     Theme,
     colours,
@@ -39,7 +40,6 @@ from shardviz.picture.picture import (
     Tiles,
 )
 from shardviz.picture.show import draw
-from shardviz.picture.text_fit import text_width
 
 MOST_LABELS = 4096
 LARGEST, SMALLEST, SECOND = 11.0, 5.0, 8.0  # font sizes, in points

@@ -23,8 +23,8 @@ from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import rules as gallery_rules
+from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
-from shardviz.legacy.sharding_spec_mesh import on_mesh
 from shardviz.widgets.device_placement import why_no_placement
 from shardviz.widgets.menus import checked_target, fitting_mesh, known_program
 

@@ -17,7 +17,7 @@ from shardviz.core.program.comparison import CollectiveChange, Comparison, compa
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
-from shardviz.picture.spec_bars import axis_groups
+from shardviz.picture.tables import axis_groups
 from shardviz.widgets.planner import Planner, PlannerState
 from shardviz.widgets.report_view import (
     cause,

@@ -20,7 +20,7 @@ from shardviz.core.program.report import Collective
 from shardviz.picture.call_paths import call_paths
 from shardviz.picture.palette import LIGHT
 from shardviz.picture.plan import choice_words
-from shardviz.picture.spec_bars import axis_groups, short_type, split_axis
+from shardviz.picture.tables import axis_groups, short_type, split_axis
 
 KINDS = ("argument", "op", "result")
 BACKWARD, NOT_COVERED = 1, 2

@@ -14,10 +14,15 @@ from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.legacy.equivalents import equivalents, layout_parts, layout_sharding_spec
+from shardviz.legacy.equivalents import (
+    equivalents,
+    from_parts,
+    layout_parts,
+    layout_sharding_spec,
+    sharding_spec_layout,
+)
 from shardviz.legacy.partitions import Parts, parts_layout, parts_mesh, parts_spec
 from shardviz.legacy.sharding_spec import parse_sharding_spec
-from shardviz.legacy.sharding_spec_mesh import from_parts, sharding_spec_layout
 from tests.layout.cases import random_case
 
 DIALECTS = {"PartitionSpec", "ShardingSpec", "Parts"}

@@ -17,6 +17,7 @@ from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.legacy import sharding_spec
+from shardviz.legacy.equivalents import from_mesh, from_parts, sharding_spec_layout, to_mesh
 from shardviz.legacy.sharding_spec import (
     Chunked,
     NoSharding,
@@ -27,7 +28,6 @@ from shardviz.legacy.sharding_spec import (
     is_sharding_spec,
     parse_sharding_spec,
 )
-from shardviz.legacy.sharding_spec_mesh import from_mesh, from_parts, sharding_spec_layout, to_mesh
 from tests.layout.cases import random_case
 
 TABLES = Path(__file__).parents[3] / "shared" / "data" / "sharding_spec_cases.json"

@@ -16,7 +16,7 @@ from shardviz.picture.palette import colours, hexed
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import axis_path, value_rows
 from shardviz.picture.show import draw, to_text
-from shardviz.picture.spec_bars import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
+from shardviz.picture.tables import MOST_PARTS, NOT_SPLIT_GROUP, spec_bars
 from tests.picture.values import MADE, ON_STAGES, PLAN, PROGRAM
 from tests.widgets.plans import REFUSED, layers
 

@@ -12,10 +12,10 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Member, Memory, Report
 from shardviz.core.program.stages import Stages
+from shardviz.picture.page import wrapped
 from shardviz.picture.plan import ValueRow
 from shardviz.picture.report import draw_collectives, draw_report
 from shardviz.picture.show import draw, to_text
-from shardviz.picture.text_fit import wrapped
 from tests.picture.values import MESH, PROGRAM, REFUSED
 
 LOOPED = Collective(

@@ -18,9 +18,9 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Check, Collective, Failure, Report
 from shardviz.core.program.stages import Stages
+from shardviz.picture.page import broken, shortened, text_width
 from shardviz.picture.picture import Picture
 from shardviz.picture.show import draw
-from shardviz.picture.text_fit import broken, shortened, text_width
 from shardviz.plots.paint import paint
 from tests.picture.values import BAD, MESH, PROGRAM, REPORT, RULES, VALUES, W
 

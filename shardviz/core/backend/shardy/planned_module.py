@@ -24,7 +24,7 @@ from shardviz.core.backend.shardy.attributes import (
     named_attribute,
 )
 from shardviz.core.backend.shardy.before_propagation import CALL, callee, functions_of
-from shardviz.core.backend.shardy.control_flow import trip_count
+from shardviz.core.backend.shardy.reader import trip_count
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
 
