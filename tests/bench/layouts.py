@@ -175,8 +175,9 @@ def auditing(table: Table) -> None:
 def auditing_a_model(table: Table) -> None:
     """An audit of 10,000 boxes of linen and 100 rules, against `flax.linen.logical_to_mesh`.
 
-    flax gets the names alone, and nothing of it can be explained. Of an audit the specs of all
-    rows count; why a rule did not apply is found when somebody asks.
+    flax gets the names alone, and nothing of it can be explained. An audit reads every array, and
+    has the layout and the spec of each kind of array; rows and explanations are made when somebody
+    looks at them, and the second row of the table has the time of all rows.
     """
     rng = np.random.default_rng(0)
     axes = ("data", "fsdp", "tensor", "expert", "stage")
@@ -210,17 +211,17 @@ def auditing_a_model(table: Table) -> None:
             by_flax, strict=True,
         )
     }  # fmt: skip
-    runs = (
-        ("10,000 boxes, 100 rules: bytes, against logical_to_mesh",
+    runs: tuple[tuple[str, int | None, Callable[[], Any]], ...] = (
+        ("10,000 boxes audited by 100 rules, against flax's specs", 10,
          lambda: audited().bytes_per_device),
-        ("10,000 boxes, 100 rules: every row, against logical_to_mesh", read),
+        ("10,000 boxes audited, and every row read", None, read),
     )  # fmt: skip
-    for what, run in runs:
+    for what, target, run in runs:
         ours, theirs = side_by_side(
             lambda run=run: best(run, 0.3, 3),
             lambda: best(lambda: logical_to_mesh(specs, pairs), 0.3, 2),
         )
-        table.at_least(what, 10, ours, theirs)
+        table.at_least(what, target, ours, theirs)
 
 
 def main() -> int:
