@@ -485,17 +485,8 @@ def _explain_sizes(found: Audit) -> str:
 def _explain_groups(found: Audit) -> str:
     if len(found.groups) < 2:
         return ""
-    lines = [f"  {_group_line(g)}" for g in (*found.groups, found.total)]
+    lines = [f"  {group}" for group in (*found.groups, found.total)]
     return "\n".join(["On each device:", *lines])
-
-
-def _group_line(group: GroupBytes) -> str:
-    waste = f", {bytes_text(group.waste)} of it by replication" if group.waste else ""
-    return (
-        f"{group.name} {bytes_text(group.bytes_per_device)} ({plural(group.arrays, 'array')} of"
-        f" {bytes_text(group.bytes)} in all, {group.copies:,.3g} copies"
-        f"{waste})"
-    )
 
 
 def _explain_capacity(found: Audit) -> str:

@@ -237,6 +237,13 @@ class GroupBytes(NamedTuple):
     copies: float
     waste: int
 
+    def __str__(self) -> str:
+        waste = f", {bytes_text(self.waste)} of it by replication" if self.waste else ""
+        return (
+            f"{self.name} {bytes_text(self.bytes_per_device)} ({plural(self.arrays, 'array')} of"
+            f" {bytes_text(self.bytes)} in all, {self.copies:,.3g} copies{waste})"
+        )
+
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
     """What rows take on the device that holds most of them, in bytes."""
