@@ -47,6 +47,7 @@ SECONDS = {
     "tests/worker/test_modules.py": 45,
     "tests/program/test_ways_to_call.py": 45,
     "tests/program/test_calls.py": 20,
+    "tests/propagation/test_constraints.py": 15,
     "tests/program/test_rounding.py": 30,
     "tests/effects/test_prediction.py": 30,
     "tests/structure/test_light_import.py": 25,
