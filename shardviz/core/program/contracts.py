@@ -77,7 +77,7 @@ class Expectation:
     >>> from shardviz.core.layout.audit import audit
     >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "data=2, model=2")
     >>> Expectation(model).sharded(at_least=0.9).at_most("1 KiB", per="device")
-    Expectation(audit on data=2, model=2)
+    Expectation(the audit on data=2, model=2)
     """
 
     subject: Any
