@@ -91,7 +91,7 @@ def _version() -> str:
 def _add_common(each: argparse.ArgumentParser) -> None:
     each.add_argument("--rules", help="a table of axis rules: a file, or the table itself")
     each.add_argument("--mesh", help='the mesh, such as "data=4, model=2"')
-    each.add_argument("--dialect", help="who reads the rules: linen, nnx, maxtext")
+    each.add_argument("--dialect", help="who reads the rules: linen, nnx, maxtext, regex, keras")
     each.add_argument("--json", action="store_true", help="print JSON instead of text")
     each.add_argument("--traceback", action="store_true", help="show all of an error of WHAT")
 
@@ -297,7 +297,7 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     from shardviz.core.program.stages import Stages
 
     found = _called(what)
-    table = None if options.rules is None else rules(_table(options.rules))
+    table = None if options.rules is None else rules(_table(options.rules), dialect=options.dialect)
     mesh = None if options.mesh is None else make_mesh(options.mesh)
     changes = {"rules": table, "mesh": mesh, "dialect": options.dialect}
     given = {key: value for key, value in changes.items() if value is not None}
@@ -318,13 +318,12 @@ def _subject(what: str, options: argparse.Namespace) -> Any:
     return audit(found, table or (), mesh, dialect=options.dialect or "linen")
 
 
-def _table(text: str) -> str:
-    """The text of a table, from its file where there is one."""
-    try:
-        path = Path(text)
-        return path.read_text(encoding="utf-8") if path.is_file() else text
-    except (OSError, ValueError) as error:
-        raise InputError(f"Cannot read the rules in {text[:60]!r}: {error}") from None
+def _table(text: str) -> Path | str:
+    """A table's file, where there is one, else the table itself."""
+    with contextlib.suppress(OSError, ValueError):  # of a text that is too long for a path
+        if Path(text).is_file():
+            return Path(text)
+    return text
 
 
 def _called(what: str) -> Any:

@@ -78,6 +78,14 @@ def test_an_audit_as_a_table(here, capsys):
     )
 
 
+def test_tables_of_paths_and_of_maxtext(here, capsys):
+    (here / "base.yml").write_text("logical_axis_rules: [['mlp', ['model']], ['embed', 'data']]\n")
+    assert main(["check", *STATE, "--rules", "base.yml", "--sharded", "1"]) == 0
+    table = "layers_.*/w -> P(None, 'model')"
+    assert main(["audit", *STATE, "--dialect", "regex", "--rules", table]) == 0
+    assert "P(None, 'model')  " in capsys.readouterr().out
+
+
 def test_an_audit_as_json(here, capsys):
     assert main(["audit", *STATE, "--rules", "mlp -> model; embed -> nnx", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)

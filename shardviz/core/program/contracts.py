@@ -77,7 +77,7 @@ class Expectation:
     >>> from shardviz.core.layout.audit import audit
     >>> model = audit([("w", (8, 4), "embed mlp")], [("mlp", "model")], "data=2, model=2")
     >>> Expectation(model).sharded(at_least=0.9).at_most("1 KiB", per="device")
-    Expectation(audit on data=2, model=2)
+    Expectation(the audit on data=2, model=2)
     """
 
     subject: Any
@@ -285,7 +285,7 @@ class Expectation:
         return (self.subject.program if isinstance(self.subject, Stages) else self.subject).mesh
 
     @property
-    def _requests(self) -> tuple[Request, ...]:
+    def _requests(self) -> Sequence[Request]:
         """The layouts that were requested, where they are known."""
         if isinstance(self.subject, Audit):
             return tuple(self.subject.rows)
@@ -571,14 +571,9 @@ def _why_not_split(row: Request) -> str:
         return f"its spec is {row.spec}." if row.spec_wins else "it has no names and no spec."
     if row.spec.axes:
         return f"its spec is {row.spec}, over axes of size 1."
-    return (
-        " ".join(
-            row.resolution.explain_dimension(decision.dimension)
-            for decision in row.resolution.decisions
-            if decision.logical is not None
-        )
-        or "its dimensions have no names."
-    )
+    named = [d for d in row.resolution.decisions if d.logical is not None]
+    found = " ".join(row.resolution.explain_dimension(d.dimension) for d in named)
+    return found or "its dimensions have no names."
 
 
 def _laid_out(name: str, layout: Layout, spec: str) -> _Array:
