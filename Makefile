@@ -43,9 +43,11 @@ test: $(COMPILERS)
 	    -n auto --maxprocesses=4 --dist=loadscope --ignore=tests/real_programs \
 	    tests shardviz notebooks
 
-# Programs of other libraries, compared with plain jax.
+# Programs of other libraries, compared with plain jax; and what reads their trees and tables.
 programs: $(FOREIGN)
-	$(BIN)/python -m pytest -n auto --maxprocesses=2 --dist=loadscope tests/real_programs
+	$(BIN)/python -m pytest -n auto --maxprocesses=2 --dist=loadscope tests/real_programs \
+	    tests/layout/test_audit_trees.py tests/layout/test_optimizer_state.py \
+	    tests/layout/test_path_rules.py tests/layout/test_rule_tables.py
 
 check: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff check .

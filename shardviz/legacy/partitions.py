@@ -56,14 +56,20 @@ class Parts(tuple, Displayed):
         return tuple(self)
 
     def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Picture:
-        from shardviz.legacy.pictures import draw_parts
+        """The blocks of an array where a shape is given, else a tile per dimension."""
+        from shardviz.picture.layout import draw_layout_array
+        from shardviz.picture.rules import draw_spec
 
-        return draw_parts(self, shape, title)
+        named = str(self) if title is None else title
+        if shape is not None:
+            return draw_layout_array(parts_layout(shape, self), title=named)
+        return draw_spec(parts_spec(self), named)
 
     def _text_(self) -> str:
-        from shardviz.legacy.pictures import parts_words
-
-        return parts_words(self)
+        """Each dimension in words, and the devices."""
+        dims = [f"dim {d} {'not split' if n == 1 else f'in {n}'}" for d, n in enumerate(self)]
+        devices = f"{plural(self.product, 'device')}, the first block on the first"
+        return f"{self}\n" + " · ".join([*dims, devices])
 
     @property
     def rank(self) -> int:

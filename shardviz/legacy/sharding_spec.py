@@ -28,7 +28,7 @@ from shardviz.core.layout.array_spec import read_shape
 from shardviz.core.layout.layout import block_numbers, sizes_that_divide
 from shardviz.core.layout.mesh import MAX_AXES, MAX_DEVICES, MeshSpec
 from shardviz.core.layout.parse import Cursor, check_size
-from shardviz.core.layout.partition_spec import MAX_RANK
+from shardviz.core.layout.partition_spec import MAX_RANK, Spec
 
 if TYPE_CHECKING:
     from shardviz.picture.picture import Picture
@@ -214,14 +214,25 @@ class ShardingSpec(Displayed):
             )
 
     def _draw_(self, shape: Sequence[int] | str | None = None, title: str | None = None) -> Picture:
-        from shardviz.legacy.pictures import draw_sharding_spec
+        """The blocks of an array where a shape is given, else a tile per dimension."""
+        from shardviz.legacy.equivalents import sharding_spec_layout
+        from shardviz.picture.layout import draw_layout_array
+        from shardviz.picture.rules import draw_spec
 
-        return draw_sharding_spec(self, shape, title)
+        named = str(self) if title is None else title
+        if shape is not None:
+            return draw_layout_array(sharding_spec_layout(self, shape), title=named)
+        return draw_spec(Spec(self.axis_names), named)
 
     def _text_(self) -> str:
-        from shardviz.legacy.pictures import sharding_spec_words
-
-        return sharding_spec_words(self)
+        """Each dimension in words, and the grid of the devices."""
+        kinds = {"NoSharding": "not split", "Chunked": "chunked", "Unstacked": "unstacked"}
+        dims = []
+        for at, (dim, axes) in enumerate(zip(self.sharding, self.axis_names, strict=True)):
+            over = f" over {joined(axes)}" if axes else ""
+            dims.append(f"dim {at} {kinds[type(dim).__name__]}{over}")
+        grid = " × ".join(f"{n}={s}" for n, s in self.mesh.shape.items())
+        return "\n".join([str(self), " · ".join(dims) or "a scalar", f"devices: {grid}"])
 
     def _check_axes(self) -> None:
         known, used = range(len(self.sharded_axes)), [0] * len(self.sharded_axes)

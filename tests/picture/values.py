@@ -11,8 +11,9 @@ from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.path_rules import resolve_path
 from shardviz.core.layout.resolution import request, resolve
-from shardviz.core.layout.rules import Rules
+from shardviz.core.layout.rules import PathRules, Rules
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.effects import (
     Effects,
@@ -38,6 +39,7 @@ MESH = make_mesh(data=4, model=2, processes=2)
 RULES = Rules.of(
     ("batch", "data"), ("mlp", "model"), ("embed", "model"), ("embed", None), ("heads", "tensor")
 )
+PATHS = PathRules.of([("mlp/.*", (None, "model")), ("kernel", ("data",)), ("bias", ())])
 W = ArraySpec("w_in", (512, 2048), "embed mlp", "bfloat16")
 BAD = ArraySpec("w_bad", (512, 2047), "embed mlp", "bfloat16")
 TYPO = ArraySpec("w_typo", (512, 2048), "embd mlp", "bfloat16")
@@ -113,6 +115,12 @@ VALUES: dict[str, Any] = {
     "request with a spec": request(W.replace(spec="data"), MESH, RULES),
     "request of no names": request(BAD.replace(logical=None, spec="None, model"), MESH, None),
     "audit": audit([W, X, BAD, TYPO], RULES, MESH),
+    "path rules": PATHS,
+    "no path rules": PathRules.of([]),
+    "path resolution": resolve_path("mlp/kernel", PATHS, MESH, (512, 2047)),
+    "path that nothing matches": resolve_path("norm/scale", PATHS),
+    "audit of two dialects": audit([W, X], RULES, MESH).diff("nnx"),
+    "no audit difference": audit([W, X], RULES, MESH).diff("linen"),
     "empty audit": audit([], RULES, MESH),
     "program": PROGRAM,
     "report": REPORT,
