@@ -8,8 +8,11 @@ numbers only.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import faulthandler
 import functools
+import gc
+import itertools
 import os
 import pickle
 import shutil
@@ -90,6 +93,7 @@ class WorkerAnswer:
     read_s: float = 0.0
 
 
+_FORGET_EVERY = 20  # calls; it takes as long as one of them
 #: The exit code that a call asked for; empty for none.
 left: list[Any] = []
 
@@ -109,14 +113,30 @@ def main(calls: int, answers: int, kernel: int, folder: str) -> None:
     with open(calls, "rb", 0) as pipe, open(answers, "wb", 0) as out:
         _ANSWERS.append(out)
         try:
-            while (call := messages.read(pipe)) is not None:
+            for number in itertools.count(1):
+                if (call := messages.read(pipe)) is None:
+                    break
                 messages.write(out, _answer(call))
+                if number % _FORGET_EVERY == 0:
+                    _forget()
         except BrokenPipeError:
             pass
         except SystemExit as exit_:  # a thread that leaves does not end its process
             left.append(exit_.code)
             return
     _exit(folder)
+
+
+def _forget() -> None:
+    """Gives back what jax keeps of earlier calls; no call finds any of it again.
+
+    Each call has functions of its own, by which jax keeps its traces and modules: about 5 MB each.
+    What was compiled stays in `_CACHE`.
+    """
+    jax.clear_caches()
+    gc.collect()
+    with contextlib.suppress(OSError, AttributeError):  # not the C library of GNU
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _answer(message: bytes) -> bytes:
