@@ -15,8 +15,7 @@ from __future__ import annotations
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
-from shardviz.gallery.layouts import meshes, rules
-from shardviz.gallery.registry import Example, Registry
+from shardviz.gallery.layouts import Example, Registry, meshes, rules
 
 DEFAULT = "MLP"
 IMPORTS = "import jax\nimport jax.numpy as jnp\n"

@@ -14,8 +14,8 @@ Program(fsdp, gradient: 3 arrays on data=4, model=2)
 from __future__ import annotations
 
 from shardviz.core.program.program import Program
+from shardviz.gallery.layouts import Registry
 from shardviz.gallery.programs import program_example
-from shardviz.gallery.registry import Registry
 
 DEFAULT = "a constraint that replicates"
 IMPORTS = """\

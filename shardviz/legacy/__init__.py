@@ -34,7 +34,7 @@ function over `jax.jit` and NamedSharding. The specs need numpy alone; `sharded_
 
 from __future__ import annotations
 
-from shardviz.legacy.constraint import with_sharding_constraint
+from shardviz.legacy.call import with_sharding_constraint
 from shardviz.legacy.partitioned_function import sharded_jit
 from shardviz.legacy.partitions import Parts
 from shardviz.legacy.sharding_spec import (

@@ -17,8 +17,14 @@ from shardviz.core.layout.parse import check_size
 from shardviz.core.program.cache import cache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
-from shardviz.legacy.call import PartitionedCall, PartitionedSignature, PartitionRequest, read_call
-from shardviz.legacy.constraint import inside, is_inside
+from shardviz.legacy.call import (
+    PartitionedCall,
+    PartitionedSignature,
+    PartitionRequest,
+    inside,
+    is_inside,
+    read_call,
+)
 from shardviz.legacy.modern_code import modern_code
 from shardviz.legacy.partitions import (
     Partition,

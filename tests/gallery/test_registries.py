@@ -11,7 +11,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.resolution import request, resolve
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays, meshes, programs, rules
-from shardviz.gallery.registry import Example, Registry
+from shardviz.gallery.layouts import Example, Registry
 
 REGISTRIES = {"arrays": arrays, "meshes": meshes, "programs": programs, "rules": rules}
 LONG_MESH = make_mesh(data=2, fsdp=4, expert=2, sequence=2, tensor=2)

@@ -9,7 +9,7 @@ import pytest
 
 import shardviz as sv
 import shardviz.legacy as legacy
-from shardviz.legacy.constraint import constraints_inside, inside
+from shardviz.legacy.call import constraints_inside, inside
 from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_split, values
 
