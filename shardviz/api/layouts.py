@@ -26,6 +26,7 @@ from shardviz.core.layout.audit import audit as _audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
+from shardviz.core.layout.optimizer_state import with_names_of_parameter
 from shardviz.core.layout.path_rules import PathResolution, resolve_path
 from shardviz.core.layout.remedies import Remedies
 from shardviz.core.layout.resolution import Request, Resolution
@@ -275,7 +276,7 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     if isinstance(thing, Resolution):
         return thing.remedies(wanted, dtype_name(dtype))
     if isinstance(thing, Request):
-        return thing.remedies(wanted)
+        return with_names_of_parameter(thing, wanted) or thing.remedies(wanted)
     raise LayoutError(
         "Remedies are found for what sv.resolve returns and for a row of an Audit, as"
         f" audit.rows[0]; got {shown(thing)}."

@@ -430,6 +430,42 @@ def test_a_misspelt_name_is_corrected_in_every_layer():
     assert sv.remedies(rows[0], "split")[0].edit == "Rename 'mpl' to 'mlp' in rule 1 (mpl → data)"
 
 
+STATE = {
+    "params": {"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 512), "mpl embed")},
+    "opt_state": {
+        "mu": {"wi": ((512, 2048), "embed mlp"), "wo": ((2048, 512), "mpl embed")},
+        "nu": {"wi": ((512, 2048), None), "wo": ((2048, 512), None)},
+    },
+}
+
+
+def test_a_name_is_corrected_in_the_moments_of_a_parameter_too():
+    rows = {r.path: r for r in sv.audit(STATE, [("mlp", "model")], MESH).rows}
+    remedy = sv.remedies(rows["params/wo"], "split")[0]
+    assert remedy.edit == "Rename 'mpl' to 'mlp' in array params/wo and 1 like it"
+    assert remedy.others == ("opt_state/mu/wo",)
+    assert remedy.bytes_saved == 2 * (remedy.leaf_bytes_saved or 0) == 2 * 2048 * 512 * 4 // 2
+
+
+def test_an_optimizer_that_lost_its_names_gets_those_of_the_parameters():
+    before = sv.audit(STATE, [("mlp", "model"), ("mpl", "model")], MESH)
+    row = next(r for r in before.rows if r.path == "opt_state/nu/wi")
+    (remedy,) = sv.remedies(row, "P(None, 'model')")
+    assert remedy.edit == (
+        "Make the optimizer's state of parameters that have their names (of opt_state/nu/wi"
+        " 'embed' and 'mlp'), not of bare arrays"
+    )
+    assert (remedy.names, str(remedy.spec)) == (("embed", "mlp"), "P(None, 'model')")
+    assert remedy.others == ("opt_state/nu/wo",)
+    kept = {**STATE["opt_state"], "nu": STATE["params"]}
+    after = sv.audit({**STATE, "opt_state": kept}, before.rules, MESH)
+    assert remedy.bytes_saved == before.bytes_per_device - after.bytes_per_device
+    assert not after.differences
+    assert not sv.remedies(row, "P('data', 'model')")  # which the parameter has not, either
+    unsplit = sv.audit(STATE, [("embed", None)], MESH).rows
+    assert not sv.remedies(next(r for r in unsplit if r.path == row.path), "split")
+
+
 def test_no_remedy_breaks_another_array():
     rules = [("embed", None), ("vocab", None)]
     audit = sv.audit([*LAYERS, ("odd", (511, 8), "embed heads")], rules, MESH)

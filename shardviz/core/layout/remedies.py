@@ -414,14 +414,16 @@ class Search:
         return size_in_bytes(math.prod(shape), dtype)
 
     def _alike(self, edits: list[Edit]) -> tuple[str, ...]:
-        """Arrays that a renamed dimension renames, too: the same array of other layers."""
+        """Arrays that a renamed dimension renames, too: of other layers, and their moments."""
         leaf = self.leaf
         if leaf.path is None or all(e.kind is not Kind.ARRAY_NAME for e in edits):
             return ()
         group = self.arrays.groups.get((leaf.names, leaf.shape, leaf.dtype))
-        mine = _without_numbers(leaf.path)
-        paths = group.paths if group else ()
-        return tuple(p for p in paths if p != leaf.path and _without_numbers(p) == mine)
+        mine, paths = self._kind(leaf.path), group.paths if group else ()
+        return tuple(p for p in paths if p != leaf.path and self._kind(p) == mine)
+
+    def _kind(self, path: str) -> str:
+        return re.sub(r"[0-9]+", "0", self.arrays.parameters.get(path, path))
 
     def _effect(self, after: State, touched: set[str]) -> _Effect:
         if not touched:
@@ -594,7 +596,3 @@ class Search:
         if len(missing) > 1:
             return f", because dimensions {joined(missing)} have no rule for what is wanted"
         return ""
-
-
-def _without_numbers(path: str) -> str:
-    return re.sub(r"[0-9]+", "0", path)

@@ -568,10 +568,7 @@ class Group:
 
 
 class Arrays:
-    """The arrays that a table resolves, by the names that they have.
-
-    Args:
-        rows: of an audit; those with a spec of their own, and those without names, are left out.
+    """The arrays of an audit's rows that a table resolves, by the names that they have.
 
     >>> from shardviz.core.layout.audit import audit
     >>> found = audit([("a", (8,), "mlp"), ("b", (8,), "mlp")], [("mlp", "x")], "x=2").arrays
@@ -582,12 +579,13 @@ class Arrays:
     def __init__(self, rows: Iterable[Any] = ()):
         groups: dict[Any, Group] = {}
         self.by_name: dict[str, list[Group]] = {}
+        self.parameters: dict[str, str] = {}  # of moments, by their paths
         for row in rows:
+            if row.partner is not None:
+                self.parameters[row.path] = row.partner
             if row.resolution is None or row.spec_wins:
                 continue
-            key = (row.names, row.shape, row.dtype)
-            group = groups.get(key)
-            if group is None:
+            if (group := groups.get(key := (row.names, row.shape, row.dtype))) is None:
                 group = groups[key] = Group(row)
                 for name in {n for n in row.names if isinstance(n, str)}:
                     self.by_name.setdefault(name, []).append(group)
