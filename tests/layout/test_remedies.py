@@ -452,8 +452,8 @@ def test_an_optimizer_that_lost_its_names_gets_those_of_the_parameters():
     row = next(r for r in before.rows if r.path == "opt_state/nu/wi")
     (remedy,) = sv.remedies(row, "P(None, 'model')")
     assert remedy.edit == (
-        "Make the optimizer's state of parameters that have their names (of opt_state/nu/wi"
-        " 'embed' and 'mlp'), not of bare arrays"
+        "Make the optimizer's state from parameters that have their names ('embed' and 'mlp' for"
+        " opt_state/nu/wi), not from bare arrays"
     )
     assert (remedy.names, str(remedy.spec)) == (("embed", "mlp"), "P(None, 'model')")
     assert remedy.others == ("opt_state/nu/wo",)
@@ -504,8 +504,8 @@ def test_effect_in_words():
     remedy = sv.remedies(rows[0], "P('data', 'model')")[0]
     assert str(remedy) == (
         "Give rule 2 (embed → None) the axis 'data' in place of None: P('data', 'model'); saves"
-        " 1.5 MiB per device here and saves 14.2 MiB in all; 6 other arrays change: layers/1/wi,"
-        " layers/2/wi, layers/0/wo, layers/1/wo and 2 more."
+        " 1.5 MiB per device here and 14.2 MiB in all; 6 other arrays change: layers/{1..2}/wi,"
+        " layers/{0..2}/wo and head."
     )
     found = sv.remedies(rows[0], "P('data', 'model')")
     assert isinstance(found[:2], tuple)

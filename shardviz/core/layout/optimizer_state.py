@@ -490,8 +490,8 @@ def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
             others.append(other.path)
             saved += _saved(other, parameter)
     edit = (
-        f"Make the optimizer's state of parameters that have their names (of {row.path}"
-        f" {joined(map(shown, mine.names))}), not of bare arrays"
+        f"Make the optimizer's state from parameters that have their names"
+        f" ({joined(map(shown, mine.names))} for {row.path}), not from bare arrays"
     )
     remedy = Remedy(
         edit, audit.rules, mine.names, row.shape, mine.spec, _saved(row, mine), saved,

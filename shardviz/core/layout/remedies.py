@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, overload
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, ShardvizError
-from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.format import bytes_text, fold, joined, plural, shown
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
@@ -90,7 +90,7 @@ class Remedy:
         """What it does, in a sentence.
 
         >>> Remedy("", Rules(), (), None, Spec.parse("x"), 1024, 4096, ("b", "c")).effect()
-        "P('x'); saves 1 KiB per device here and saves 4 KiB in all; 2 other arrays change: b and c"
+        "P('x'); saves 1 KiB per device here and 4 KiB in all; 2 other arrays change: b and c"
         """
         parts = [str(self.spec)]
         if self.leaf_bytes_saved is not None and self.bytes_saved is not None:
@@ -98,7 +98,9 @@ class Remedy:
         if self.others:
             verb = "changes" if len(self.others) == 1 else "change"
             count = plural(len(self.others), "other array")
-            parts.append(f"{count} {verb}: {joined(self.others, limit=4)}")
+            parts.append(
+                f"{count} {verb}: {joined((f.name for f in fold(self.others, str)), limit=4)}"
+            )
         return "; ".join(parts)
 
     def __str__(self) -> str:
@@ -109,11 +111,11 @@ class Remedy:
 
 
 def _saved(here: int, everywhere: int) -> str:
-    first, second = (
-        f"{'saves' if n > 0 else 'costs'} {bytes_text(abs(n))}" if n else "saves nothing"
-        for n in (here, everywhere)
-    )
-    return f"{first} per device" + ("" if here == everywhere else f" here and {second} in all")
+    verbs = ["saves" if n >= 0 else "costs" for n in (here, everywhere)]
+    sizes = [bytes_text(abs(n)) if n else "nothing" for n in (here, everywhere)]
+    both = sizes[1] if verbs[0] == verbs[1] else f"{verbs[1]} {sizes[1]}"
+    in_all = "" if here == everywhere else f" here and {both} in all"
+    return f"{verbs[0]} {sizes[0]} per device{in_all}"
 
 
 @dataclass(frozen=True, repr=False)
