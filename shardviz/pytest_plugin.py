@@ -103,7 +103,7 @@ class LockChecker:
                 f" {OPTION}, or give collectives=False."
             )
         else:
-            expected.matches(before)
+            expected.matches(file)
         return expected
 
     def _file(self, name: str | None) -> Path:

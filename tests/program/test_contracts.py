@@ -284,7 +284,7 @@ def test_an_audit_is_as_locked_or_not(tmp_path):
     with pytest.raises(ContractError) as caught:
         sv.expect(sv.audit(ROWS, [("mlp", "data")], MESH)).matches(file)
     said = str(caught.value).splitlines()
-    assert said[0] == "the audit on data=4, model=2 is no longer as locked in audit:"
+    assert said[0] == "the audit on data=4, model=2 is no longer as locked in model.json:"
     assert "  layers_{0..3}/w: P(None, 'model') -> P(None, 'data')" in said
     assert said[-1].startswith("If this is as it should be, write the lock again")
 

@@ -69,7 +69,8 @@ def test_a_lock_is_missing_written_holds_breaks_and_is_written_again(project):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "E*ContractError: the audit on data=4, model=2 is no longer as locked in audit:",
+            "E*ContractError: the audit on data=4, model=2 is no longer as locked in"
+            " test_model.test_model.json:",
             "E*4 arrays changed.",
             "E*layers_{0..3}/w: P(None, 'model') -> P('data')",
             "E*If this is as it should be, write the lock again: pytest --shardviz-update,*",

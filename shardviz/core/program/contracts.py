@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from shardviz.core.errors import ContractError, ProgramError, TargetError
@@ -240,8 +241,9 @@ class Expectation:
         before = lock if isinstance(lock, Lock) else read_lock(lock)
         found = before.diff(self._locked(before.collectives is not None))
         if not found.same:
+            where = before.name if isinstance(lock, Lock) else Path(lock).name
             self._break(
-                f"{self._name} is no longer as locked in {before.name}:",
+                f"{self._name} is no longer as locked in {where}:",
                 *(f"  {line}" for line in found.lines),
                 "If this is as it should be, write the lock again: pytest --shardviz-update,"
                 " python -m shardviz check ... --update, or sv.lock(program).write(path).",
