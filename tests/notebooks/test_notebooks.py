@@ -42,6 +42,7 @@ LESSONS = {
     "03_run_it",
     "06_from_sharded_jit_to_named_sharding",
     "07_effects_and_caches",
+    "09_debug_a_whole_model",
 }
 
 
