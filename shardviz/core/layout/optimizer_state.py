@@ -476,9 +476,11 @@ def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
     P('data', None)
     """
     audit = row.audit
-    by_path = {} if audit is None else {r.path: r for r in audit.rows}
+    if audit is None or row.partner is None:
+        return None
+    by_path = {r.path: r for r in audit.rows}
     mine = _unnamed_beside(row, by_path)
-    if mine is None or audit is None:
+    if mine is None:
         return None
     wish = Wish.of(want, mine.names, audit.mesh, audit.dialect)
     if not wish.met(mine.spec, mine.layout):
