@@ -21,6 +21,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure, Report
 
 LAST_WAIT_S = 10.0
+BEAT_S = 1.0
 Item = TypeVar("Item")
 
 
@@ -246,6 +247,37 @@ class Job:
     def _finish(self, report: Report) -> None:
         self.report = report
         self._changed(self)
+
+
+class Heartbeat:
+    """Calls a function every second from a thread of its own, whatever the main thread does.
+
+    Args:
+        beat: what is called; where it raises, the front end takes no such messages, and it ends.
+    """
+
+    def __init__(self, beat: Callable[[], None]):
+        self._beat = beat
+        self._ended = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begins, unless it has."""
+        if self._thread is None and not self._ended.is_set():
+            self._thread = threading.Thread(target=self._run, name="shardviz-alive", daemon=True)
+            self._thread.start()
+
+    def close(self) -> None:
+        """Ends."""
+        self._ended.set()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            try:
+                self._beat()
+            except Exception:  # noqa: BLE001  of any front end; the page then expects none
+                return
+            self._ended.wait(BEAT_S)
 
 
 class EffectsReader:

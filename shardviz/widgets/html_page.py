@@ -143,8 +143,9 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>shardviz</title>
 <style>
-body {{ margin: 16px; background: Canvas; color-scheme: light dark; }}
+body {{ margin: 8px; background: Canvas; color-scheme: light dark; }}
 {css}
+.shardviz-explorer.sv-page {{ height: max(588px, 100vh - 16px); }}
 </style>
 </head>
 <body>

@@ -16,6 +16,7 @@ from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.program.program import Program
+from shardviz.core.program.target import only_described
 from shardviz.gallery import programs, puzzles
 
 
@@ -141,6 +142,15 @@ def _topology(target: str) -> Topology:
     return Topology.parse(target)
 
 
+def why_not_run(target: str) -> str:
+    """Why nothing can run on a checked target; `""` where programs can.
+
+    >>> why_not_run("tpu:v5e:4x4")[:43], why_not_run("cpu:8")
+    ("'tpu:v5e:4x4' is described and not attached", '')
+    """
+    return "" if topology_of(target) is None else only_described(target)
+
+
 def target_title(target: str) -> str:
     """The title of a checked target.
 
@@ -236,6 +246,8 @@ def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
         view["label"] = target_title(target)
     if error:
         view["error"] = error
+    if reason := why_not_run(target):
+        view["noRun"] = reason
     count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target)
     if count is not None and fitting is not None:
         has = f"{target_title(target)} has {plural(count, 'device')}"

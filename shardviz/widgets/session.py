@@ -2,7 +2,8 @@
 
 An edit parses the typed text and makes a new Program, whose arrays are resolved and laid out; then
 the listeners are called. Text that cannot be parsed leaves a sentence at its field, and the last
-good program stays. A session uses no widgets, and an edit calls no jax.
+good program stays. Every edit can be undone and done again. A session uses no widgets, and an edit
+calls no jax.
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from shardviz.widgets.device_placement import why_no_placement
 from shardviz.widgets.menus import checked_target, fitting_mesh, known_program
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
+MOST_UNDONE = 2_000
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,27 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
     }
 
 
+@dataclass(frozen=True)
+class _Snapshot:
+    """What an edit can change; none of the values in it ever changes itself."""
+
+    program: Program
+    entry: str
+    missing_function: str
+    fields: tuple[ArrayFields, ...]
+    text: tuple[tuple[str, str], ...]
+    errors: tuple[tuple[str, str], ...]
+    selected: int
+    look: tuple[tuple[str, Any], ...]
+    target: str
+    revision: int
+
+    def same(self, other: _Snapshot) -> bool:
+        """Whether both hold the same, without a comparison of whole programs."""
+        mine, others = vars(self).copy(), vars(other).copy()
+        return mine.pop("program") is others.pop("program") and mine == others
+
+
 MAX_ARRAYS = 200
 DEVICE_PUT = "place the arrays"
 
@@ -122,7 +146,7 @@ class Session:
         selected: the number of the array in the main picture.
         look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
         target: of Compile and Run; `""` lets shardviz choose.
-        revision: counts the edits that changed the program.
+        revision: a number for every program of this session, that of an undone edit included.
     """
 
     def __init__(self, program: Program, entry: str = "", own: Program | None = None):
@@ -136,6 +160,10 @@ class Session:
         self.target = ""
         self.revision = 0
         self._listeners: list[Callable[[], None]] = []
+        self._past: list[tuple[str, _Snapshot]] = []
+        self._future: list[tuple[str, _Snapshot]] = []
+        self._burst = ""  # the edits that are undone together with the last one
+        self._last_revision = 0
 
     @property
     def mesh(self) -> MeshSpec:
@@ -156,20 +184,23 @@ class Session:
         """Calls `listener` after every edit."""
         self._listeners.append(listener)
 
-    def edit(self, name: str, value: Any, array: int | None = None) -> None:
+    def edit(self, name: str, value: Any, array: int | None = None, burst: str = "") -> None:
         """Makes one edit, as a field or button sends it. Never raises for what a person typed.
 
         Args:
-            name: the field: `mesh`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
+            name: the field: `mesh`, `axis`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
                 `program`, `select`, `by`, `dims`, `at`, `add`, `remove`, or one of ARRAY_FIELDS;
                 or `double` or `halve`, whose value is a mesh axis.
             value: the text or choice.
             array: the index of the array, for its fields.
+            burst: edits in a row with the same text here are undone together, as the characters
+                that somebody types into one field; `""` for an edit of its own.
         """
         handler = _EDITS.get(name)
-        before = self.program
-        place = "mesh" if name in ("double", "halve") else name
-        self.errors.pop(place, None)
+        before = self._snapshot()
+        place = "mesh" if name in ("double", "halve", "axis") else name
+        for transient in (place, *UNPLACED):  # what a button could not do is said once
+            self.errors.pop(transient, None)
         try:
             if name in ARRAY_FIELDS:
                 self._edit_array(name, _text(value), self.selected if array is None else array)
@@ -179,8 +210,81 @@ class Session:
                 raise ShardvizError(f"There is no field {shown(name)}.{suggestion(name, _EDITS)}")
         except ShardvizError as error:
             self.errors[place] = str(error)
-        if self.program is not before:
-            self.revision += 1
+        if self.program is not before.program:
+            self._last_revision += 1
+            self.revision = self._last_revision
+        self._remember(name, before, burst)
+        self._tell()
+
+    def _remember(self, name: str, before: _Snapshot, burst: str) -> None:
+        if before.same(self._snapshot()):
+            return
+        self._future.clear()
+        # A field is put in order when somebody leaves it, which is no edit of theirs.
+        together = self._past and (name == "tidy" or (burst and burst == self._burst))
+        if not together:
+            self._past.append((name, before))
+            del self._past[:-MOST_UNDONE]
+            self._burst = burst
+
+    @property
+    def undoable(self) -> str:
+        """The name of the edit that `undo` takes back; `""` where there is none."""
+        return self._past[-1][0] if self._past else ""
+
+    @property
+    def redoable(self) -> str:
+        """The name of the edit that `redo` makes again; `""` where there is none."""
+        return self._future[-1][0] if self._future else ""
+
+    def undo(self) -> bool:
+        """Takes the last edit back, whatever it was; False where there is none."""
+        return self._step(self._past, self._future)
+
+    def redo(self) -> bool:
+        """Makes the edit again that was undone last; False where there is none."""
+        return self._step(self._future, self._past)
+
+    def forget(self) -> None:
+        """Begins anew: what was edited so far is how the session opens."""
+        self._past.clear()
+        self._future.clear()
+        self.errors.clear()
+        self.revision = self._last_revision = 0
+
+    def _step(self, there: list[tuple[str, _Snapshot]], back: list[tuple[str, _Snapshot]]) -> bool:
+        self._burst = ""
+        if not there:
+            return False
+        name, known = there.pop()
+        back.append((name, self._snapshot()))
+        self._restore(known)
+        self._tell()
+        return True
+
+    def _snapshot(self) -> _Snapshot:
+        return _Snapshot(
+            self.program,
+            self.entry,
+            self.missing_function,
+            tuple(self.fields),
+            tuple(self.text.items()),
+            tuple(self.errors.items()),
+            self.selected,
+            tuple(self.look.items()),
+            self.target,
+            self.revision,
+        )
+
+    def _restore(self, known: _Snapshot) -> None:
+        self.program, self.entry = known.program, known.entry
+        self.missing_function = known.missing_function
+        self.fields = list(known.fields)
+        self.text, self.errors = dict(known.text), dict(known.errors)
+        self.selected, self.look = known.selected, dict(known.look)
+        self.target, self.revision = known.target, known.revision
+
+    def _tell(self) -> None:
         for listener in self._listeners:
             listener()
 
@@ -192,6 +296,12 @@ class Session:
         self.errors.clear()
         self.selected = 0
         self._reset_view()
+
+    def _write(self, **text: str) -> None:
+        """Writes what is good into fields; what was wrong there is gone with it."""
+        self.text.update(text)
+        for name in text:
+            self.errors.pop(name, None)
 
     def _reset_view(self) -> None:
         self.look = {**self.look, "dims": None, "at": None}
@@ -205,7 +315,16 @@ class Session:
                 message = f"Another array is called {shown(fields.good.name)}; names are unique."
                 fields = ArrayFields(self.fields[index].good, fields.text, {name: message})
         self.fields[index] = fields
+        self._free_names()
         self._rebuild()
+
+    def _free_names(self) -> None:
+        """Takes the names that were refused while another array had them, and has no more."""
+        for i, fields in enumerate(self.fields):
+            wanted = fields.text["name"].strip()
+            taken = any(f.good.name == wanted for j, f in enumerate(self.fields) if j != i)
+            if set(fields.errors) == {"name"} and not taken:
+                self.fields[i] = fields.typed("name", fields.text["name"], self.mesh)
 
     def _rebuild(self) -> None:
         arrays = tuple(f.good for f in self.fields)
@@ -219,6 +338,12 @@ class Session:
             raise ShardvizError(f"There is no array {value}; there are {len(self.fields)}.")
         return value
 
+    def _edit_axis(self, value: Any) -> None:
+        """Adds a mesh axis of size 2, with a name of its own."""
+        shape = self.mesh.shape
+        names = (*AXIS_NAMES, *(f"axis{i}" for i in range(len(shape) + 1)))
+        self._edit_mesh(_axes_text({**shape, next(n for n in names if n not in shape): 2}))
+
     def _edit_mesh(self, value: Any) -> None:
         self.text["mesh"] = _text(value)
         old = self.mesh
@@ -231,7 +356,7 @@ class Session:
         common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
         kinds = [types.get(name, common) for name in shape]
         self._set_mesh(make_mesh(shape, axis_types=kinds, device_ids=ids, processes=hosts))
-        self.text["hosts"] = str(hosts)
+        self._write(hosts=str(hosts))
 
     def _edit_double(self, value: Any) -> None:
         self._resize(value, lambda size: 2 * size)
@@ -276,6 +401,20 @@ class Session:
         if "rules" not in self.errors:
             self.text["rules"] = self.rules.text()
 
+    def _edit_move(self, value: Any) -> None:
+        """Moves a rule: from its place in the table, to the place it has afterwards."""
+        rules = list(self.rules)
+        places = value if isinstance(value, (list, tuple)) else ()
+        known = all(type(v) is int and 0 <= v < len(rules) for v in places)
+        if len(places) != 2 or not known or "rules" in self.errors:
+            raise ShardvizError(f"A rule is moved from one place to another; got {shown(value)}.")
+        rules.insert(places[1], rules.pop(places[0]))
+        self._take_rules(Rules(tuple(rules)))
+
+    def _take_rules(self, rules: Rules) -> None:
+        self.program = self.program.replace(rules=rules)
+        self._write(rules=rules.text())
+
     def _edit_dialect(self, value: Any) -> None:
         self.program = self.program.replace(dialect=Dialect.of(value, paths=False))
 
@@ -287,8 +426,7 @@ class Session:
         if (fitting := fitting_mesh(self.mesh, self.target)) is not None:
             self._set_mesh(fitting)
             text = program_fields(self.program)
-            self.text.update(mesh=text["mesh"], hosts=text["hosts"])
-            self.errors.pop("mesh", None)
+            self._write(mesh=text["mesh"], hosts=text["hosts"])
 
     def _edit_program(self, value: Any) -> None:
         name = _text(value)
@@ -303,12 +441,9 @@ class Session:
         kind, _, name = _text(value).partition(":")
         if kind == "mesh":
             self._set_mesh(gallery_meshes.get(name))
-            self.text.update(program_fields(self.program))
-            self.errors.pop("mesh", None)
+            self._write(**program_fields(self.program))
         elif kind == "rules":
-            self.program = self.program.replace(rules=gallery_rules.get(name))
-            self.text["rules"] = self.rules.text()
-            self.errors.pop("rules", None)
+            self._take_rules(gallery_rules.get(name))
         elif kind == "arrays":
             self.fields = [ArrayFields.of(a) for a in gallery_arrays.get(name)]
             self.selected = 0
@@ -384,11 +519,17 @@ class Session:
         self._detach()
 
 
+# Edits without a field of their own: their errors are shown in the program bar.
+UNPLACED = (
+    "select", "by", "colour", "dims", "at", "add", "remove", "move", "dialect", "types", "fit",
+    "program", "preset",
+)  # fmt: skip
 _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (
-        "mesh", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy", "dialect",
-        "program", "preset", "select", "by", "colour", "dims", "at", "add", "remove",
+        "mesh", "axis", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy",
+        "move", "dialect", "program", "preset", "select", "by", "colour", "dims", "at", "add",
+        "remove",
     )
 }  # fmt: skip
 

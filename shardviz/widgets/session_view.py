@@ -22,13 +22,8 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import equivalents
 from shardviz.widgets.menus import described_options, local_options, program_options
 from shardviz.widgets.pictures import layout_numbers
-from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, ArrayFields, Session
+from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, UNPLACED, ArrayFields, Session
 
-SHOWN_NAMES = 3
-# Edits without a field of their own: their errors are shown in the program bar.
-NOTED = (
-    "select", "by", "colour", "dims", "at", "add", "remove", "dialect", "types", "fit",
-)  # fmt: skip
 MAX_HOSTS = 16  # the part of the mesh is computed for so many hosts on an edit
 
 
@@ -191,44 +186,6 @@ def rules_view(session: Session) -> dict[str, Any]:
     }
 
 
-def rule_use_view(session: Session) -> dict[str, Any]:
-    """The effect of every rule, each with the number of its line of text.
-
-    A row is shown beside its line only where the text has one rule per line.
-    """
-    summary = rule_summary(session.program.requests, session.rules)
-    lines = session.text["rules"].split("\n")
-    numbers = [
-        i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith("#")
-    ]
-    aligned = len(numbers) == len(summary) and "rules" not in session.errors
-    if not aligned:
-        return {"aligned": False, "rows": []}
-    pairs = zip(numbers, summary, strict=True)
-    return {"aligned": True, "rows": [{"line": i, **_rule_row(use)} for i, use in pairs]}
-
-
-def _rule_row(use: RuleUse) -> dict[str, Any]:
-    """A row of the rule table: the arrays that the rule decides, and why not others."""
-    reasons = [f"{name}: {text}" for name, text in (*use.broken, *use.lost)]
-    note = reasons[0] if reasons else (use.never or "").removeprefix("never fires: ")
-    if not use.broken and len(use.lost) > 1:
-        note += f" (+{len(use.lost) - 1})"
-    return _filled(
-        decides=_few(use.decides),
-        not_split=_few(use.leaves_unsplit),
-        never=bool(use.never),
-        broken=bool(use.broken),
-        note=note,
-        more="\n".join(reasons) if len(reasons) > 1 else "",
-    )
-
-
-def _few(names: tuple[str, ...]) -> str:
-    extra = len(names) - SHOWN_NAMES
-    return ", ".join(names[:SHOWN_NAMES]) + (f" +{extra}" if extra > 0 else "")
-
-
 def program_view(session: Session) -> dict[str, Any]:
     """The program bar: what can be chosen, and the requested stage."""
     arrays = session.program.requests
@@ -286,7 +243,6 @@ def session_view(
     views: dict[str, dict[str, Any]] = {
         "mesh": mesh_view(session),
         "rules": rules_view(session),
-        "rule_use": rule_use_view(session),
         "program": program_view(session),
         "view": {
             "count": len(requests),
@@ -294,7 +250,7 @@ def session_view(
             "look": {"by": session.look["by"], "colour": session.look["colour"]},
             **_filled(
                 also=also,
-                notes=[session.errors[name] for name in NOTED if name in session.errors],
+                notes=[session.errors[name] for name in UNPLACED[:-2] if name in session.errors],
             ),
         },
     }

@@ -155,8 +155,7 @@ def _restore_look(session: Session, state: dict[str, Any]) -> None:
     for name, value in edits:
         if value not in (None, [], ""):
             session.edit(name, value)
-    session.errors.clear()
-    session.revision = 0
+    session.forget()
 
 
 def session_on(thing: Any) -> Session:

@@ -32,9 +32,9 @@ from tests.widgets.plans import REFUSED, layers
 from tests.widgets.stage_examples import RESULTS
 
 TRAITS = (
-    "menus", "answer", "view", "mesh", "rules", "rule_use", "program", "array_0", "layout_0",
-    "layout_1", "devices", "report_data", "code_data", "target", "palette", "stages_data",
-    "plan_data", "explanation", "background", "link_data", "offline",
+    "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
+    "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
+    "stages_data", "plan_data", "explanation", "background", "link_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
 
@@ -42,6 +42,9 @@ WAIT_S = 120
 def messages() -> Iterator[tuple[str, Any]]:
     """Real messages, each with the name of its type."""
     for explorer in _explorers():
+        explorer._shown["a page"] = "Rules"
+        explorer._cell = "2:0:0"
+        explorer._refresh()
         for name in TRAITS:
             yield f'Traits["{name}"]', getattr(explorer, name)
         explorer.close()

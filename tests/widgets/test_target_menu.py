@@ -71,7 +71,7 @@ def test_one_click_takes_the_mesh_and_the_note_goes():
     assert math.prod(session.mesh.axis_sizes) == 1024
     assert session.text["mesh"] == "data=512, model=2"
     assert session.text["hosts"] == "256"
-    assert target_view(session.mesh, session.target).keys() == {"value", "words"}
+    assert target_view(session.mesh, session.target).keys() == {"value", "words", "noRun"}
     assert session.errors == {}
 
 

@@ -17,14 +17,14 @@ export class ArrayCards {
       /** @type {string} */ label,
       /** @type {ArrayField} */ key,
       /** @type {{caption?: string, placeholder?: string}} */ options = {},
-    ) => new Field(label, (t) => edit(key, t, this.selected), { caption: label, ...options });
+    ) => new Field(label, (t) => edit(key, t, this.selected), options);
     /** @type {Record<ArrayField, Field>} */
     this.fields = {
-      name: field("Array name", "name", { caption: "Name" }),
-      dtype: field("Element type", "dtype", { caption: "Type" }),
-      shape: field("Array shape", "shape", { placeholder: "512, 2048" }),
-      logical: field("Logical axes", "logical", { placeholder: "embed mlp" }),
-      spec: field("PartitionSpec", "spec", { placeholder: "from the rules" }),
+      name: field("Array name", "name", { caption: "name" }),
+      dtype: field("Element type", "dtype", { caption: "type" }),
+      shape: field("Array shape", "shape", { caption: "shape", placeholder: "512, 2048" }),
+      logical: field("Logical axes", "logical", { caption: "axes", placeholder: "embed mlp" }),
+      spec: field("PartitionSpec", "spec", { caption: "spec", placeholder: "from the rules" }),
     };
     // The same layout in every dialect that can say it.
     this.also = h("div", { class: "sv-also", "aria-label": "The same layout in other dialects" });
@@ -42,10 +42,12 @@ export class ArrayCards {
     this.next = { selected: 0, count: 0 };
     this.add = button("+ array", () => this.addArray(), {
       class: "sv-link",
+      "data-edit": "true",
       "aria-label": "Add an array",
     });
     this.remove = button("remove", () => this.removeArray(), {
       class: "sv-link",
+      "data-edit": "true",
       "aria-label": "Remove the selected array",
     });
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
@@ -99,7 +101,7 @@ export class ArrayCards {
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
     const current = this.cards[view.selected];
     this.none.hidden = Boolean(current);
-    this.remove.disabled = !current;
+    if (!this.remove.dataset.locked) this.remove.disabled = !current;
     if (!current) return this.form.remove();
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     this.showForm(view.arrays[view.selected], moved);
@@ -159,11 +161,11 @@ export class ArrayCards {
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
     toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
-    setText(card.type, `${a.short} · ${a.bytes}`);
+    setText(card.type, a.short);
     setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
     setText(card.spec, a.spec);
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
-    setText(card.summary, a.problem ? "" : (a.summary ?? ""));
+    setText(card.summary, a.problem ? "" : [a.bytes, a.summary].filter(Boolean).join(" · "));
     setText(card.warn, a.warnings.join(" "));
     setText(card.problem, a.problem);
   }

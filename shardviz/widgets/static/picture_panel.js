@@ -77,8 +77,7 @@ export class PicturePanel {
   }
 
   build() {
-    const name = h("h3", { class: "sv-head", text: "Devices" });
-    const left = h("span", { class: "sv-line" }, name, this.count);
+    const left = h("h3", { class: "sv-head sv-counthead" }, this.count);
     const row = { class: "sv-headrow" };
     return h(
       "section",
@@ -92,7 +91,7 @@ export class PicturePanel {
       ),
       h(
         "div",
-        { class: "sv-col" },
+        { class: "sv-col sv-arraycol" },
         h("div", row, this.title, this.steps.node),
         this.array.node,
         this.thumbs,

@@ -1,11 +1,10 @@
 // @ts-check
 // A sharding as a small picture: one bar per dimension, in as many parts as it is split into.
-import { h } from "./dom.js";
+import { SVG, h } from "./dom.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
 /** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
 
-const SVG = "http://www.w3.org/2000/svg";
 const MOST_PARTS = 8;
 const BAR_GAP = 4;
 const NOT_SPLIT = "var(--sv-not-split)";
