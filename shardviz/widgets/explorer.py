@@ -19,7 +19,9 @@ from shardviz.core.program.report import Report
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.background import EffectsReader, Heartbeat, Job
 from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
+from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.menus import target_view, why_not_run
+from shardviz.widgets.model_view import leaves_view, model_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
@@ -68,6 +70,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     rules = traitlets.Dict().tag(sync=True)
     rule_use = traitlets.Dict().tag(sync=True)
     cell = traitlets.Dict().tag(sync=True)
+    leaves = traitlets.Dict().tag(sync=True)
+    model_data = traitlets.Dict().tag(sync=True)
     program = traitlets.Dict().tag(sync=True)
     devices = traitlets.Dict().tag(sync=True)
     report_data = traitlets.Dict().tag(sync=True)
@@ -102,6 +106,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._cache_data = self._cache_view()
         self._shows_code = False  # once somebody has opened the tab
         self._shown = {"": "Layout"}  # by page: which view is in sight; the others are not made
+        self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
         self._alive = Heartbeat(lambda: self.send({"kind": "alive"}))
         self._receiving = False  # the edits of one message are sent together, at its end
@@ -156,6 +161,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         arrays = [trait(i) for trait in (array_trait, layout_trait) for i in numbers]
         traits = {name: getattr(self, name) for name in (*_SAVED, *arrays)}
         traits["code_data"] = self.code()
+        traits["leaves"], traits["model_data"] = self._model_views()
         traits["rule_use"] = {**rule_grid(session), "saved": saved_cells(session)}
         return html_page.saved_page(
             {**traits, "stages_data": stages, "plan_data": values}, self._alt()
@@ -279,6 +285,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
                 self.stages_data = stages
             if plan is not self.plan_data:
                 self.plan_data, self.explanation = plan, {}
+                if "Model" in self._shown.values():  # it shows the constraints of the plan
+                    self.leaves, self.model_data = self._model_views()
             self.background = stage
             self._update_links()
 
@@ -384,6 +392,16 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if "Rules" in self._shown.values():
             self.rule_use = rule_grid(self.session)
             self.cell = cell_view(self.session, self._cell)
+        if "Model" in self._shown.values():
+            self.leaves, self.model_data = self._model_views()
+
+    def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        session = self.session
+        known = session.model or Leaves(session.arrays)
+        if self._leaves is None or self._leaves[0].arrays != known.arrays:
+            self._leaves = (known, leaves_view(known))
+        known, leaves = self._leaves
+        return leaves, model_view(session, known, self.plan)
 
     def _clear_arrays(self, count: int) -> None:
         """Empties the traits of the arrays that are there no longer."""

@@ -26,7 +26,7 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re
 
 # Colours that have another name in the style sheet than in the palette.
 _PROPERTY = {"unsplit": "not-split"}
-_STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values")
+_STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values", "model")
 
 
 @lru_cache(maxsize=4)
@@ -145,7 +145,7 @@ _PAGE = """<!doctype html>
 <style>
 body {{ margin: 8px; background: Canvas; color-scheme: light dark; }}
 {css}
-.shardviz-explorer.sv-page {{ height: max(588px, 100vh - 16px); }}
+.shardviz-explorer.sv-page {{ height: clamp(588px, 100vh - 16px, 1000px); }}
 </style>
 </head>
 <body>

@@ -27,6 +27,7 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
 from shardviz.widgets.device_placement import why_no_placement
+from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.menus import checked_target, fitting_mesh, known_program
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
@@ -146,6 +147,7 @@ class Session:
         selected: the number of the array in the main picture.
         look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
         target: of Compile and Run; `""` lets shardviz choose.
+        model: the leaves of the model that the session opened on; None for the arrays alone.
         revision: a number for every program of this session, that of an undone edit included.
     """
 
@@ -159,6 +161,7 @@ class Session:
         self.look: dict[str, Any] = {"by": "mesh", "colour": "block", "dims": None, "at": None}
         self.target = ""
         self.revision = 0
+        self.model: Leaves | None = None
         self._listeners: list[Callable[[], None]] = []
         self._past: list[tuple[str, _Snapshot]] = []
         self._future: list[tuple[str, _Snapshot]] = []
@@ -509,6 +512,24 @@ class Session:
         self._reset_view()
         self._detach()
 
+    def _edit_open(self, value: Any) -> None:
+        """Opens a leaf of the model among the arrays, or the array where there is no model."""
+        if self.model is None:
+            self._edit_select(value)
+            return
+        if type(value) is not int or not 0 <= value < len(self.model.arrays):
+            raise ShardvizError(f"A leaf is opened by its number; got {shown(value)}.")
+        leaf = self.model.arrays[value]
+        names = [fields.good.name for fields in self.fields]
+        if leaf.name not in names:
+            if len(names) >= MAX_ARRAYS:
+                raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
+            names.append(leaf.name)
+            self.fields.append(ArrayFields.of(leaf))
+            self._detach()
+        self.selected = names.index(leaf.name)
+        self._reset_view()
+
     def _edit_remove(self, value: Any) -> None:
         index = self._index(value)
         if len(self.fields) == 1:
@@ -521,15 +542,15 @@ class Session:
 
 # Edits without a field of their own: their errors are shown in the program bar.
 UNPLACED = (
-    "select", "by", "colour", "dims", "at", "add", "remove", "move", "dialect", "types", "fit",
-    "program", "preset",
+    "select", "by", "colour", "dims", "at", "add", "remove", "move", "open", "dialect", "types",
+    "fit", "program", "preset",
 )  # fmt: skip
 _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (
         "mesh", "axis", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy",
         "move", "dialect", "program", "preset", "select", "by", "colour", "dims", "at", "add",
-        "remove",
+        "remove", "open",
     )
 }  # fmt: skip
 

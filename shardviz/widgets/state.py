@@ -9,12 +9,14 @@ from typing import Any
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery_programs
+from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.menus import is_known, known_program
 from shardviz.widgets.session import DEVICE_PUT, MAX_ARRAYS, Session, array_fields, put_on_devices
 
@@ -158,8 +160,22 @@ def _restore_look(session: Session, state: dict[str, Any]) -> None:
     session.forget()
 
 
+def _session_on_audit(audit: Audit) -> Session:
+    """A session on a model: its leaves, of which the largest is opened as an array."""
+    if not audit.rows:
+        raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
+    rows = sorted(audit.rows, key=lambda r: r.layout is None or -r.layout.bytes_per_device)
+    first = rows[0].array
+    program = Program(
+        put_on_devices, (first,), audit.mesh, audit.rules, audit.dialect, name=DEVICE_PUT
+    )
+    session = Session(program, DEVICE_PUT)
+    session.model = Leaves.of_audit(audit)
+    return session
+
+
 def session_on(thing: Any) -> Session:
-    """A session on a program, a mesh, arrays, a layout, a saved state, or None.
+    """A session on a program, a mesh, arrays, an audit, a layout, a saved state, or None.
 
     Raises:
         ShardvizError: for something else.
@@ -176,6 +192,8 @@ def session_on(thing: Any) -> Session:
     if isinstance(thing, MeshSpec):
         name = gallery_programs.DEFAULT
         return Session(gallery_programs.get(name).replace(mesh=thing), name)
+    if isinstance(thing, Audit):
+        return _session_on_audit(thing)
     if isinstance(thing, Layout) and thing.spec is not None:
         array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
         return Session(Program(put_on_devices, (array,), thing.mesh, name=DEVICE_PUT), DEVICE_PUT)
@@ -190,6 +208,6 @@ def session_on(thing: Any) -> Session:
                 Program(put_on_devices, arrays, base.mesh, base.rules, name=DEVICE_PUT), DEVICE_PUT
             )
     raise ShardvizError(
-        f"The Explorer opens on a program, a mesh, arrays, a layout or a saved state; got"
+        f"The Explorer opens on a program, a mesh, arrays, an audit, a layout or a saved state; got"
         f" {shown(thing)}."
     )

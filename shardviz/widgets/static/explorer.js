@@ -9,6 +9,7 @@ import { IntentQueue } from "./intents.js";
 import { keepLast } from "./keep_last.js";
 import { KernelWatch } from "./kernel_watch.js";
 import { MeshBar } from "./mesh_bar.js";
+import { ModelPanel } from "./model_panel.js";
 import { readNumbers, readPicture } from "./picture_data.js";
 import { PicturePanel } from "./picture_panel.js";
 import { ProgramPanel } from "./program_panel.js";
@@ -43,6 +44,8 @@ const TRAITS = [
   "link_data",
   "rule_use",
   "cell",
+  "leaves",
+  "model_data",
 ];
 
 class Page {
@@ -77,6 +80,10 @@ class Page {
     this.rules = new RuleTable(edit, (key) => {
       if (this.live) this.send({ kind: "cell", value: key });
     });
+    this.leaves = new ModelPanel({
+      open: (leaf) => this.openLeaf(leaf, "Layout"),
+      fix: (leaf) => this.openLeaf(leaf, "Rules"),
+    });
     this.panel = new PicturePanel(highlight, { edit, select }, this.live);
     this.program = new ProgramPanel(highlight, {
       edit,
@@ -110,15 +117,24 @@ class Page {
     const layout = h("section", { class: "sv-view sv-layout" }, this.left(), this.panel.node);
     const beside = besideView();
     const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
+    const besideModel = besideView();
+    const inModel = [this.leaves.node, besideModel];
+    const model = h("section", { class: "sv-view sv-rulesview" }, ...inModel);
     /**
      * Where the pictures stand in a view.
      * @type {Partial<Record<import("./views.js").ViewName, HTMLElement>>}
      */
-    this.places = { Layout: layout, Rules: beside, Program: this.program.beside };
+    this.places = {
+      Layout: layout,
+      Rules: beside,
+      Model: besideModel,
+      Program: this.program.beside,
+    };
     const views = new Views(
       [
         { name: "Layout", node: layout, words: "What is where" },
         { name: "Rules", node: rules, words: "Table and verdicts" },
+        { name: "Model", node: model, words: "All leaves" },
         { name: "Program", node: this.program.node, words: "Stages and what is known of them" },
       ],
       (name) => this.opened(name),
@@ -142,6 +158,12 @@ class Page {
   openCode() {
     this.views.show("Program");
     this.program.open("Code");
+  }
+
+  /** @param {number} leaf @param {import("./views.js").ViewName} view */
+  openLeaf(leaf, view) {
+    this.edit("open", leaf);
+    this.views.show(view);
   }
 
   fullWindow() {
@@ -243,6 +265,9 @@ class Page {
       links: this.linksOf(this.get("link_data")),
       theme,
     });
+    if (this.views.open === "Model") {
+      this.leaves.show(this.get("leaves"), this.get("model_data"), view.rules, theme.groups);
+    }
     this.showProgram(view);
     this.lock(!this.editable);
     this.finish(view);
@@ -311,6 +336,7 @@ class Page {
 
   destroy() {
     this.watch.stop();
+    this.leaves.destroy();
     this.panel.destroy();
     this.program.destroy();
     this.root.remove();

@@ -14,6 +14,9 @@ export interface Traits {
   /** Only once the view Rules was opened. */
   rule_use: RuleUse | Record<string, never>;
   cell: Cell | Record<string, never>;
+  /** Only once the view Model was opened. */
+  leaves: Leaves | Record<string, never>;
+  model_data: ModelData | Record<string, never>;
   program: ProgramView;
   [array: `array_${number}`]: SentArray;
   /** Of an array that is split as one before it, the number of that one. */
@@ -161,6 +164,55 @@ export interface RuleColumn {
   typed?: true;
   /** The dimensions whose name no rule knows. */
   unmatched?: number[];
+}
+
+/** `model_view.py`: the leaves of a model. */
+export interface Leaves {
+  paths: string[];
+  /** The kind of every leaf. */
+  kinds: number[];
+  /** Leaves that differ in the number of their layer only, by number. */
+  folds: [name: string, leaves: number[]][];
+  /** The number of the parameter of every moment, or -1; empty where there are none. */
+  partners: number[];
+  words: string;
+}
+
+/** `model_view.py`: what the rules make of every kind, and of all together. */
+export interface ModelData {
+  kinds: LeafKind[];
+  axes: string[];
+  parts: { name: string; text: string; share: number }[];
+  words: string;
+  waste: string;
+  over: boolean;
+  /** Of one device, as a share of the bar; 0 where it is not known. */
+  capacity: number;
+  constraints: ConstraintCall[];
+}
+
+export interface LeafKind {
+  short: string;
+  names?: string[];
+  spec: string;
+  /** By dimension its axes as [number in the mesh, size]. */
+  dims: [axis: number, size: number][][];
+  bytes: number;
+  text?: string;
+  waste: number;
+  problem?: string;
+  note?: string;
+  /** The rules that decide its dimensions. */
+  rules?: number[];
+}
+
+/** A call that constrains an activation, and what became of it. */
+export interface ConstraintCall {
+  where: string;
+  effect: string;
+  spec: string;
+  text: string;
+  warns: boolean;
 }
 
 /** `rules_view.py`: the chosen cell, as `rule:array:dimension`. */

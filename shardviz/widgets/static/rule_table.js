@@ -11,7 +11,7 @@ import { CellSentence, RuleGrid } from "./rule_grid.js";
  * @typedef {{rules: import("./messages").RulesText, use: RuleUse | Record<string, never>,
  *   cell: Cell | Record<string, never>, dialects: string[], live: boolean}} Shown
  */
-const ROW = 30; // pixels, as --sv-row in the style sheet
+const RULE_ROW = 30; // pixels, as --sv-row in the style sheet
 
 export class RuleTable {
   /**
@@ -164,7 +164,7 @@ export class RuleTable {
     const lines = this.use.rows.map((row) => row.line);
     let to = from;
     const moved = (/** @type {PointerEvent} */ now) => {
-      const y = (now.clientY - this.sheet.getBoundingClientRect().top) / ROW - 1;
+      const y = (now.clientY - this.sheet.getBoundingClientRect().top) / RULE_ROW - 1;
       to = lines.filter((line) => line + 0.5 < y).length;
       if (to > from) to -= 1;
       const line = lines[to] + (to > from ? 1 : 0);

@@ -4,6 +4,7 @@ import { SVG, h } from "./dom.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
 /** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
+/** @typedef {{data: {axes: {colour: string}[]}}} Axes the mesh axes and their colours */
 
 const MOST_PARTS = 8;
 const BAR_GAP = 4;
@@ -11,7 +12,7 @@ const NOT_SPLIT = "var(--sv-not-split)";
 
 /**
  * An axis that has not arrived yet is an outline.
- * @param {PlanData} plan
+ * @param {Axes} plan
  * @param {PlanSplit[][]} dims
  * @param {number} width
  * @param {number} height
@@ -78,7 +79,7 @@ export function axisDot(plan, axis) {
   return h("span", { class: "sv-axisdot", "aria-hidden": "true", style });
 }
 
-/** @param {PlanData} plan @param {number} axis its number, or -1 */
+/** @param {Axes} plan @param {number} axis its number, or -1 */
 function axisColour(plan, axis) {
   return axis < 0 ? NOT_SPLIT : plan.data.axes[axis].colour;
 }
