@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,14 @@ from shardviz.widgets.model_view import leaves_view, model_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
 from shardviz.widgets.planner import Planner
 from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
-from shardviz.widgets.rules_view import cell_view, rule_grid, saved_cells
+from shardviz.widgets.rules_view import (
+    cell_remedies,
+    cell_view,
+    read_cell,
+    remedy_view,
+    rule_grid,
+    saved_cells,
+)
 from shardviz.widgets.session import MAX_ARRAYS, Session
 from shardviz.widgets.session_view import array_trait, layout_trait, menus_view, session_view
 from shardviz.widgets.stages_view import StageViews
@@ -106,6 +114,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._cache_data = self._cache_view()
         self._shows_code = False  # once somebody has opened the tab
         self._shown = {"": "Layout"}  # by page: which view is in sight; the others are not made
+        self._remedies: tuple[int, str, Sequence[Any]] = (-1, "", ())
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
         self._alive = Heartbeat(lambda: self.send({"kind": "alive"}))
@@ -324,6 +333,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._show(str(intent.get("value")))
         elif kind == "cell":
             self._cell = str(intent.get("value") or "")[:40]
+            found = cell_remedies(self.session, self._cell)
+            self._remedies = (self.session.revision, self._cell, found)
+        elif kind == "apply":
+            self._apply(intent.get("value"))
         elif kind == "undo":
             self.session.undo()
         elif kind == "redo":
@@ -391,9 +404,24 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         """Makes what only some views show, where one of them is in sight."""
         if "Rules" in self._shown.values():
             self.rule_use = rule_grid(self.session)
-            self.cell = cell_view(self.session, self._cell)
+            self.cell = self._cell_view()
         if "Model" in self._shown.values():
             self.leaves, self.model_data = self._model_views()
+
+    def _cell_view(self) -> dict[str, Any]:
+        """The chosen cell; its remedies once they were looked for in the program as it is."""
+        session, (revision, cell, found) = self.session, self._remedies
+        view = cell_view(session, self._cell)
+        if view and cell == self._cell and revision == session.revision:
+            view["remedies"] = [remedy_view(one) for one in found]
+        return view
+
+    def _apply(self, number: Any) -> None:
+        """Applies one of the remedies that the page shows, if they are still of this program."""
+        revision, cell, found = self._remedies
+        place = read_cell(cell)
+        if place and revision == self.session.revision and number in map(str, range(len(found))):
+            self.session.edit("remedy", (place[1], found[int(number)]))
 
     def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
         session = self.session

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.layout.array_spec import ArraySpec
@@ -44,6 +44,10 @@ class Leaves:
     def of_audit(audit: Audit) -> Leaves:
         """The leaves that were audited."""
         rows = audit.rows
-        partners = {r.path: p for r in rows if (p := getattr(r, "partner", None)) is not None}
+        partners = {r.path: p for r in rows if (p := r.partner) is not None}
         unknown = frozenset(r.path for r in rows if r.spec is None and not r.problem)
-        return Leaves(tuple(r.array for r in rows), partners, unknown)
+        if audit.dialect.by_path:  # the session has no tables of paths: their answers are kept
+            arrays = tuple(replace(r.array, spec=r.spec) if r.spec else r.array for r in rows)
+        else:
+            arrays = tuple(r.array for r in rows)
+        return Leaves(arrays, partners, unknown)

@@ -5,16 +5,18 @@ Arrays with the same names and shape have the same verdicts, so they share a col
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from shardviz.core.format import bytes_text, joined
 from shardviz.core.layout.array_spec import format_names
-from shardviz.core.layout.audit import RuleUse, rule_summary
-from shardviz.core.layout.resolution import Request, explain_decision
+from shardviz.core.layout.audit import Audit, RuleUse, rule_summary
+from shardviz.core.layout.resolution import Request
 from shardviz.core.layout.verdicts import Outcome
 from shardviz.widgets.session import Session
 
 SHOWN_NAMES = 3
+MOST_REMEDIES = 5
 MOST_SAVED_CELLS = 400  # whose sentences a saved page holds
 NOTHING = "."
 #: A letter for each kind of verdict; the page has its sign, words and colour (`rule_table.js`).
@@ -155,7 +157,7 @@ def cell_sentence(session: Session, rule: int, array: int, dim: int) -> tuple[st
         return where, request.problem or "No rules are in force for it."
     typed = " Its own PartitionSpec wins over the rules." if request.spec_wins else ""
     if rule < 0:
-        return where, f"{explain_decision(found, found.decisions[dim])}{typed}"
+        return where, f"{found.explain_dimension(dim)}{typed}"
     verdict = found.verdict(dim, rule)
     return f"Rule {rule + 1} for {where}: {verdict.kind}", f"R{str(verdict)[1:]}{typed}"
 
@@ -167,6 +169,42 @@ def cell_view(session: Session, text: str) -> dict[str, Any]:
         return {}
     head, sentence = cell_sentence(session, *cell)
     return {"key": text, "head": head, "text": sentence} if head else {}
+
+
+def cell_remedies(session: Session, text: str) -> Sequence[Any]:
+    """The smallest edits that split the dimension of a cell, found by resolving all arrays again.
+
+    None where it is split already, and where the array has a spec of its own.
+    """
+    cell, requests = read_cell(text), session.program.requests
+    if cell is None or not cell_sentence(session, *cell)[1]:
+        return ()
+    _, array, dim = cell
+    one = requests[array]
+    split = one.spec is not None and one.layout is not None and bool(one.spec.dims[dim])
+    if split or one.spec_wins or one.resolution is None:
+        return ()
+    program = session.program
+    known = {row.path for row in requests}
+    kinds = session.model.kinds if session.model else ()
+    others = program.replace(arrays=[kind for kind in kinds if kind.name not in known]).requests
+    found = Audit((*requests, *others), program.mesh, session.rules, program.dialect)
+    return tuple(found.rows[array].remedies(f"split {dim}"))[:MOST_REMEDIES]
+
+
+def remedy_view(remedy: Any) -> dict[str, Any]:
+    """A remedy: what to do, and what that does to this array, to memory and to the others."""
+    saved, others = remedy.bytes_saved, remedy.others
+    memory = "" if saved is None else "same memory"
+    if saved:
+        memory = f"{'−' if saved > 0 else '+'} {bytes_text(abs(saved))} per device"
+    return {
+        "edit": remedy.edit,
+        "spec": str(remedy.spec),
+        "memory": memory,
+        "saves": bool(saved and saved > 0),
+        "others": f"also changes {joined(others, limit=3)}" if others else "changes no other array",
+    }
 
 
 def saved_cells(session: Session) -> dict[str, list[str]]:

@@ -96,7 +96,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
     """The text of the fields of an array."""
     return {
         "name": array.name,
-        "shape": ", ".join(map(str, array.shape)),
+        "shape": _shape_text(array.shape),
         "dtype": array.dtype,
         "logical": format_names(array.logical),
         "spec": "" if array.spec is None else str(array.spec),
@@ -418,6 +418,18 @@ class Session:
         self.program = self.program.replace(rules=rules)
         self._write(rules=rules.text())
 
+    def _edit_remedy(self, value: Any) -> None:
+        """Takes a remedy: its rules, and of the array that it is for the names and the shape."""
+        index, remedy = value
+        fields = self.fields[self._index(index)]
+        names = format_names(remedy.names)
+        for name, text in (("logical", names), ("shape", _shape_text(remedy.shape))):
+            if text and text != fields.text[name]:
+                fields = fields.typed(name, text, self.mesh)
+        self.fields[index] = fields
+        self._rebuild()
+        self._take_rules(remedy.rules)
+
     def _edit_dialect(self, value: Any) -> None:
         self.program = self.program.replace(dialect=Dialect.of(value, paths=False))
 
@@ -550,7 +562,7 @@ _EDITS: dict[str, Callable[[Session, Any], None]] = {
     for name in (
         "mesh", "axis", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy",
         "move", "dialect", "program", "preset", "select", "by", "colour", "dims", "at", "add",
-        "remove", "open",
+        "remove", "open", "remedy",
     )
 }  # fmt: skip
 
@@ -572,6 +584,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ShardvizError(f"The field holds text; got {shown(value)}.")
     return value
+
+
+def _shape_text(shape: tuple[int, ...] | None) -> str:
+    return ", ".join(map(str, shape or ()))
 
 
 def _positive_int(text: str, what: str) -> int:

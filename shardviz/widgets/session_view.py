@@ -14,7 +14,6 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, listed, plural
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
 from shardviz.core.layout.resolution import Request
-from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes

@@ -165,12 +165,13 @@ def _session_on_audit(audit: Audit) -> Session:
     if not audit.rows:
         raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
     rows = sorted(audit.rows, key=lambda r: r.layout is None or -r.layout.bytes_per_device)
-    first = rows[0].array
-    program = Program(
-        put_on_devices, (first,), audit.mesh, audit.rules, audit.dialect, name=DEVICE_PUT
-    )
+    leaves = Leaves.of_audit(audit)
+    first = next(a for a in leaves.arrays if a.name == rows[0].path)
+    program = Program(put_on_devices, (first,), audit.mesh, name=DEVICE_PUT)
+    if isinstance(audit.rules, Rules):
+        program = program.replace(rules=audit.rules, dialect=audit.dialect)
     session = Session(program, DEVICE_PUT)
-    session.model = Leaves.of_audit(audit)
+    session.model = leaves
     return session
 
 

@@ -77,14 +77,19 @@ class Page {
       full: () => this.fullWindow(),
     });
     this.cards = new ArrayCards(edit, select);
-    this.rules = new RuleTable(edit, (key) => {
-      if (this.live) this.send({ kind: "cell", value: key });
-    });
+    const cell = (/** @type {string} */ key) => {
+      if (this.editable) this.send({ kind: "cell", value: key });
+    };
+    this.rules = new RuleTable(edit, cell, (n) => this.send({ kind: "apply", value: String(n) }));
     this.leaves = new ModelPanel({
       open: (leaf) => this.openLeaf(leaf, "Layout"),
       fix: (leaf) => this.openLeaf(leaf, "Rules"),
     });
-    this.panel = new PicturePanel(highlight, { edit, select }, this.live);
+    this.panel = new PicturePanel(
+      highlight,
+      { edit, select, fix: (array, dim) => this.fix(array, dim) },
+      this.live,
+    );
     this.program = new ProgramPanel(highlight, {
       edit,
       act: (kind) => this.send({ kind }),
@@ -163,7 +168,14 @@ class Page {
   /** @param {number} leaf @param {import("./views.js").ViewName} view */
   openLeaf(leaf, view) {
     this.edit("open", leaf);
+    this.rules.grid.chosen = "";
     this.views.show(view);
+  }
+
+  /** Shows in the view Rules what splits a dimension of an array, and what would. @param {number} array @param {number} dim */
+  fix(array, dim) {
+    this.views.show("Rules");
+    this.rules.grid.set(`-1:${array}:${dim}`);
   }
 
   fullWindow() {

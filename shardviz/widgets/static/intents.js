@@ -74,7 +74,7 @@ export class IntentQueue {
 
 /** @param {Intent} intent */
 function isCommand(intent) {
-  if (intent.kind === "undo" || intent.kind === "redo") return true;
+  if (["undo", "redo", "apply"].includes(intent.kind)) return true;
   return intent.kind === "edit" && COMMANDS.includes(intent.field);
 }
 

@@ -41,10 +41,11 @@ const THUMB_COLOUR = 3; // so that a small picture has not the colour of the lar
 export class PicturePanel {
   /**
    * @param {import("./highlight.js").Highlight} highlight
-   * @param {{edit: import("./explorer.js").Edit, select: (index: number) => void}} calls
+   * @param {{edit: import("./explorer.js").Edit, select: (index: number) => void,
+   *   fix: (array: number, dim: number) => void}} calls
    * @param {boolean} live whether a kernel answers
    */
-  constructor(highlight, { edit, select }, live) {
+  constructor(highlight, { edit, select, fix }, live) {
     this.highlight = highlight;
     this.live = live;
     this.select = select;
@@ -71,7 +72,7 @@ export class PicturePanel {
     this.steps = new ArraySteps(edit);
     this.thumbs = h("div", { class: "sv-thumbs" });
     /** @type {Map<number, Thumb>} */ this.small = new Map();
-    this.sentence = new Sentence(highlight);
+    this.sentence = new Sentence(highlight, fix);
     this.node = this.build();
     highlight.listeners.push(() => this.mark());
   }

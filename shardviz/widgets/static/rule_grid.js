@@ -1,6 +1,6 @@
 // @ts-check
 // Rules x dimensions: a verdict in every cell, and what was chosen among them in a sentence.
-import { OWN_KEYS, fill, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").RuleUse} RuleUse */
 /** @typedef {import("./messages").RuleColumn} RuleColumn */
@@ -123,7 +123,12 @@ export class RuleGrid {
 
   /** @param {string} key */
   pick(key) {
-    this.chosen = this.chosen === key ? "" : key;
+    this.set(this.chosen === key ? "" : key);
+  }
+
+  /** @param {string} key */
+  set(key) {
+    this.chosen = key;
     this.choose(this.chosen);
     this.mark();
   }
@@ -178,12 +183,16 @@ export class RuleGrid {
 
 /** The chosen cell: what the rule did there, and why. */
 export class CellSentence {
-  constructor() {
+  /** @param {(number: number) => void} apply a remedy */
+  constructor(apply) {
+    this.apply = apply;
+    this.key = "";
+    this.remedies = h("div", { class: "sv-remedies", role: "list", "aria-label": "Remedies" });
     this.head = h("b");
     this.text = h("span");
     this.words = h("p", null, this.head, " ", this.text);
     const about = { role: "status", "aria-live": "polite" };
-    this.node = h("div", { class: "sv-cellwords", ...about }, this.words);
+    this.node = h("div", { class: "sv-cellwords", ...about }, this.words, this.remedies);
   }
 
   /** @param {Cell | Record<string, never>} cell */
@@ -195,5 +204,24 @@ export class CellSentence {
       known ? cell.text : "Choose a cell to see what its rule did there, and why.",
     );
     toggle(this.words, "sv-muted", !known);
+    const remedies = (known && cell.remedies) || [];
+    const key = JSON.stringify(remedies);
+    if (key === this.key) return;
+    this.key = key;
+    const title = h("p", { class: "sv-muted", text: "What would split it:" });
+    const rows = remedies.map((remedy, i) => this.row(remedy, i));
+    fill(this.remedies, ...(rows.length ? [title, ...rows] : []));
+  }
+
+  /** @param {import("./messages").Remedy} remedy @param {number} i */
+  row({ edit, spec, memory, saves, others }, i) {
+    const style = i ? "sv-button sv-small" : "sv-button sv-small sv-primary";
+    const about = { class: style, "aria-label": `Apply: ${edit}`, "data-edit": "true" };
+    const act = button("Apply", () => this.apply(i), about);
+    const words = h("span", { class: "sv-remedyedit", text: edit, title: edit });
+    const result = h("span", { class: "sv-mono", text: spec, title: spec });
+    const bytes = h("span", { class: saves ? "sv-good" : "sv-muted", text: memory });
+    const rest = h("span", { class: "sv-muted", text: others, title: others });
+    return h("div", { class: "sv-remedy", role: "listitem" }, act, words, result, bytes, rest);
   }
 }

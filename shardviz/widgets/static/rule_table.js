@@ -11,14 +11,16 @@ import { CellSentence, RuleGrid } from "./rule_grid.js";
  * @typedef {{rules: import("./messages").RulesText, use: RuleUse | Record<string, never>,
  *   cell: Cell | Record<string, never>, dialects: string[], live: boolean}} Shown
  */
+const SETTLED_MS = 200;
 const RULE_ROW = 30; // pixels, as --sv-row in the style sheet
 
 export class RuleTable {
   /**
    * @param {import("./explorer.js").Edit} edit
    * @param {(key: string) => void} choose a cell
+   * @param {(number: number) => void} apply one of its remedies
    */
-  constructor(edit, choose) {
+  constructor(edit, choose, apply) {
     this.edit = edit;
     this.choose = choose;
     this.live = false;
@@ -51,7 +53,7 @@ export class RuleTable {
       (key) => this.pick(key),
       (from, by) => this.move(from, from + by),
     );
-    this.cell = new CellSentence();
+    this.cell = new CellSentence(apply);
     this.node = this.build();
     this.key = "";
   }
@@ -130,15 +132,34 @@ export class RuleTable {
     if (!("rows" in use)) return;
     this.use = /** @type {RuleUse} */ (use);
     toggle(this.node, "sv-unaligned", !use.aligned);
-    if (live) this.cell.show(cell);
-    else if (!this.grid.chosen) this.cell.show({});
+    if (live) {
+      this.cell.show(cell);
+      this.lookAgain(cell);
+    } else if (!this.grid.chosen) this.cell.show({});
     // While a line is being typed the old rows stay beside it, pale.
     if (rules.error) return;
     this.grid.show(this.use, lines);
+    if (this.node.offsetParent) this.chooseFirst();
     const key = JSON.stringify(use.rows);
     if (key === this.key) return;
     this.key = key;
     fill(this.rows, ...this.use.rows.map((row, i) => this.ruleRow(row, i)));
+  }
+
+  /** Remedies are looked for once nobody edits any more. @param {Shown["cell"]} cell */
+  lookAgain(cell) {
+    window.clearTimeout(this.timer);
+    if (!("key" in cell) || cell.remedies || cell.key !== this.grid.chosen) return;
+    this.timer = window.setTimeout(() => this.choose(this.grid.chosen), SETTLED_MS);
+  }
+
+  /** Chooses what is most likely to be mended, where nothing is chosen yet. */
+  chooseFirst() {
+    if (this.grid.chosen || !this.use) return;
+    const column = this.use.columns.find(({ unmatched, problem }) => unmatched || problem);
+    if (!column) return;
+    const dim = column.unmatched?.[0] ?? failingDim(column.problem);
+    this.grid.set(`-1:${column.array}:${dim}`);
   }
 
   /** The number of a rule, which is its handle, and whether it is used. @param {import("./messages").RuleRow} row @param {number} index */
@@ -179,4 +200,9 @@ export class RuleTable {
     handle.addEventListener("pointermove", moved);
     handle.addEventListener("lostpointercapture", ended, { once: true });
   }
+}
+
+/** The dimension that a sentence is about: `Dimension 1: …`. @param {string} [problem] */
+export function failingDim(problem = "") {
+  return Number(/^Dimension (\d+)/.exec(problem)?.[1] ?? 0);
 }
