@@ -117,7 +117,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._remedies: tuple[int, str, Sequence[Any]] = (-1, "", ())
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
-        self._alive = Heartbeat(lambda: self.send({"kind": "alive"}))
+        self._alive = Heartbeat(self._beat)
         self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
         session.listen(self._session_changed)
@@ -357,6 +357,16 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         elif kind == "observe":
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
+    def _beat(self) -> None:
+        """Tells the page that the kernel is there, and which of its messages was answered last."""
+        known: dict[str, Any] = {}
+        if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
+            try:
+                known = {name: self.answer[name] for name in ("seq", "client")}
+            finally:
+                self._sync.release()
+        self.send({"kind": "alive", **known})
+
     def _show(self, view: str) -> None:
         """Notes which view the page shows that sent the message."""
         self._shown[self._handled["client"]] = view[:20]
@@ -392,7 +402,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._clear_arrays(len(pictures))
             self._answer()
             self.target = target_view(
-                session.mesh, session.target, session.errors.get("target", "")
+                session.mesh, session.target, session.errors.get("target", ""), session.accepts
             )
             if self._shows_code:
                 self.code_data = self.code()
@@ -472,6 +482,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return (bundle_, *metadata) if metadata else bundle_
 
 
+BEAT_WAIT_S = 0.5
 MOST_PAGES = 8  # whose open view is remembered
 _SAVED = (
     "menus", "answer", "view", "mesh", "rules", "program", "devices", "report_data",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from shardviz.core.errors import ShardvizError
@@ -146,7 +146,7 @@ def _capacity(target: str) -> int | None:
 
 def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
     """The calls that constrain activations, and what became of each."""
-    calls: Iterable[Any] = getattr(plan, "constraints", None) or ()
+    calls = plan.constraints if plan is not None else ()
     return [
         {
             "where": call.where,
@@ -155,5 +155,5 @@ def _constraints(plan: Plan | None) -> list[dict[str, Any]]:
             "text": call.sentence,
             "warns": call.wants_attention,
         }
-        for call in list(calls)[:MOST_CONSTRAINTS]
+        for call in calls[:MOST_CONSTRAINTS]
     ]

@@ -28,7 +28,7 @@ from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
 from shardviz.widgets.device_placement import why_no_placement
 from shardviz.widgets.leaves import Leaves
-from shardviz.widgets.menus import checked_target, fitting_mesh, known_program
+from shardviz.widgets.menus import checked_target, fitting_mesh, known_program, topology_of
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
 MOST_UNDONE = 2_000
@@ -148,6 +148,7 @@ class Session:
         look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
         target: of Compile and Run; `""` lets shardviz choose.
         model: the leaves of the model that the session opened on; None for the arrays alone.
+        brief: whether the page begins with the selected array alone; the others unfold.
         revision: a number for every program of this session, that of an undone edit included.
     """
 
@@ -162,6 +163,7 @@ class Session:
         self.target = ""
         self.revision = 0
         self.model: Leaves | None = None
+        self.brief = False
         self._listeners: list[Callable[[], None]] = []
         self._past: list[tuple[str, _Snapshot]] = []
         self._future: list[tuple[str, _Snapshot]] = []
@@ -438,10 +440,17 @@ class Session:
 
     def _edit_fit(self, value: Any) -> None:
         """Resizes the mesh to the target, with as many hosts."""
-        if (fitting := fitting_mesh(self.mesh, self.target)) is not None:
+        if (fitting := fitting_mesh(self.mesh, self.target, self.accepts)) is not None:
             self._set_mesh(fitting)
             text = program_fields(self.program)
             self._write(mesh=text["mesh"], hosts=text["hosts"])
+
+    def accepts(self, mesh: MeshSpec) -> bool:
+        """Whether another mesh will do: it divides the arrays, and the target can hold it."""
+        described = topology_of(self.target) is not None
+        if described and why_no_placement(mesh, self.target):
+            return False
+        return len(self.program.replace(mesh=mesh).problems) <= len(self.program.problems)
 
     def _edit_program(self, value: Any) -> None:
         name = _text(value)

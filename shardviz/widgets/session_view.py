@@ -248,6 +248,7 @@ def session_view(
             "selected": session.selected,
             "look": {"by": session.look["by"], "colour": session.look["colour"]},
             **_filled(
+                brief=session.brief,
                 also=also,
                 notes=[session.errors[name] for name in UNPLACED[:-2] if name in session.errors],
             ),

@@ -187,7 +187,9 @@ def session_on(thing: Any) -> Session:
     """
     if thing is None:
         name = gallery_programs.DEFAULT
-        return Session(gallery_programs.get(name), name)
+        session = Session(gallery_programs.get(name), name)
+        session.brief = True
+        return session
     if isinstance(thing, Program):
         return Session(thing, own=thing)
     if isinstance(thing, MeshSpec):

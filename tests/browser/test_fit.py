@@ -151,10 +151,7 @@ def test_what_overlaps_or_is_cut_off_is_found(page: Page, tmp_path):
     made.close()
     assert page.evaluate(MEASURE)["wrong"] == []
     for style, said in (
-        (
-            ".sv-cardhead .sv-type { margin-left: -60px !important; overflow: visible !important }",
-            " on ",
-        ),
+        (".sv-summary { margin-top: -14px }", " on "),
         (".sv-viewbar .sv-right { margin-right: -40px }", "cut off"),
         (".sv-layout { min-height: 900px !important }", "too tall"),
     ):

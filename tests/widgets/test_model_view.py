@@ -10,6 +10,8 @@ from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.constraints import LOGICAL, NO_MESH, Constraint
+from shardviz.core.program.plan import Plan
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.model_view import leaves_view, model_view
@@ -98,3 +100,21 @@ def test_an_edit_of_a_rule_sends_the_kinds_and_no_paths():
     hear(kind="edit", field="rules", value="")
     assert made.model_data is shown
     made.close()
+
+
+def test_constraints_say_what_became_of_them():
+    session = session_on(audited())
+    seen = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"), effect=NO_MESH)
+    plan = Plan("step", MESH, (), constraints=(seen,))
+    (row,) = model_view(session, Leaves.of_audit(audited()), plan)["constraints"]
+    assert row["where"] == seen.where
+    assert row["effect"] == "no mesh in sight"
+    assert row["text"] == seen.sentence
+    assert row["warns"]
+
+
+def test_arrays_of_a_table_of_paths_keep_the_specs_that_it_gave_them():
+    found = audit(layers(2), [("wi", (None, "model")), (".*", ())], MESH, "regex")
+    session = session_on(found)
+    view = model_view(session, session.model, None)
+    assert [row["spec"] for row in view["kinds"]] == [str(r.spec) for r in found.rows[:3]]

@@ -8,8 +8,13 @@ import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
 export class ArrayCards {
-  /** @param {import("./explorer.js").Edit} edit @param {(index: number) => void} select */
-  constructor(edit, select) {
+  /**
+   * @param {import("./explorer.js").Edit} edit
+   * @param {(index: number) => void} select
+   * @param {() => void} asked that all arrays are to be shown
+   */
+  constructor(edit, select, asked) {
+    this.asked = asked;
     this.edit = edit;
     this.select = select;
     /** @returns {Field} */
@@ -50,6 +55,9 @@ export class ArrayCards {
       "data-edit": "true",
       "aria-label": "Remove the selected array",
     });
+    /** Whether all arrays were asked for. */
+    this.unfolded = false;
+    this.others = button("", () => this.unfold(), { class: "sv-link sv-others", hidden: true });
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
     this.node = h(
       "div",
@@ -62,13 +70,20 @@ export class ArrayCards {
       ),
       this.none,
       this.list,
+      this.others,
     );
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
     /** @type {Set<string> | null} */ this.lit = null;
   }
 
+  unfold() {
+    this.unfolded = true;
+    this.asked();
+  }
+
   addArray() {
+    this.unfolded = true;
     this.edit("add", null);
     this.next = { selected: this.next.count, count: this.next.count + 1 };
   }
@@ -99,6 +114,7 @@ export class ArrayCards {
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
+    this.showOthers(view);
     const current = this.cards[view.selected];
     this.none.hidden = Boolean(current);
     if (!this.remove.dataset.locked) this.remove.disabled = !current;
@@ -106,6 +122,16 @@ export class ArrayCards {
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     this.showForm(view.arrays[view.selected], moved);
     if (moved) current.node.scrollIntoView({ block: "nearest" });
+  }
+
+  /** What else there is, in a line until somebody asks for it. @param {import("./view_data.js").View} view */
+  showOthers({ brief, arrays, selected, program }) {
+    const folded = brief && !this.unfolded && arrays.length > 1;
+    toggle(this.node, "sv-brief", folded);
+    this.others.hidden = !folded;
+    const names = arrays.filter((_, i) => i !== selected).map(({ name }) => name);
+    const of = program.value ? ` of ${program.value}` : "";
+    setText(this.others, `▸ ${names.length} more arrays${of}: ${names.join(", ")}`);
   }
 
   /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */

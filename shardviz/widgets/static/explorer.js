@@ -3,7 +3,7 @@
 // Pointing, zooming and stepping through tabs never leave the page.
 import { ArrayCards } from "./array_cards.js";
 import { answers } from "./controls.js";
-import { OWN_KEYS, h, toggle } from "./dom.js";
+import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { Highlight } from "./highlight.js";
 import { IntentQueue } from "./intents.js";
 import { keepLast } from "./keep_last.js";
@@ -76,7 +76,7 @@ class Page {
       code: () => this.openCode(),
       full: () => this.fullWindow(),
     });
-    this.cards = new ArrayCards(edit, select);
+    this.cards = new ArrayCards(edit, select, () => this.schedule());
     const cell = (/** @type {string} */ key) => {
       if (this.editable) this.send({ kind: "cell", value: key });
     };
@@ -197,6 +197,16 @@ class Page {
     this.send({ kind: again ? "redo" : "undo" });
   }
 
+  /**
+   * An answer may be lost while a page is loaded anew; the next beat has its number.
+   * @param {{seq?: number, client?: string}} beat
+   */
+  hear({ seq, client }) {
+    if (seq === undefined || client === undefined || !this.intents.pending) return;
+    this.intents.receive({ seq, client, revision: 0 });
+    if (!this.intents.pending) this.schedule();
+  }
+
   /** Whether a kernel answers. */
   get editable() {
     return this.live && !this.watch.gone;
@@ -270,6 +280,7 @@ class Page {
       live: this.editable,
     });
     const pictures = view.arrays.map(({ picture }) => (picture ? this.picture(picture) : null));
+    toggle(this.root, "sv-onearray", view.brief && !this.cards.unfolded);
     this.panel.show({
       view,
       devices,
@@ -304,6 +315,10 @@ class Page {
 
   /** @param {View} view */
   showProgram(view) {
+    const [plan] = this.get("stages_data").stages ?? [];
+    const busy = this.get("background").stage === "planning";
+    const words = busy ? "planning…" : plan?.took ? `plan ${plan.took}` : "";
+    setText(this.views.status, words);
     this.program.show({
       view,
       live: this.editable,
@@ -377,6 +392,7 @@ function render({ model, el }) {
   for (const name of TRAITS) model.on(`change:${name}`, draw);
   model.on("msg:custom", (message) => {
     page.watch.hear();
+    if (message.kind === "alive") page.hear(message);
     if (message.kind === "page") download(message.name, message.html);
   });
   const unwatch = watchTheme(draw);

@@ -184,7 +184,8 @@ export class MeshBar {
     if (key === this.targetKey) return;
     this.targetKey = key;
     const fit = button(offer, () => this.edit("fit", null), { class: "sv-button sv-small" });
-    fill(this.targetNote, ...(note ? [h("span", { text: note }), fit] : []));
+    const words = note ? [h("span", { text: note })] : [];
+    fill(this.targetNote, ...words, ...(offer ? [fit] : []));
   }
 
   /** Once the kernel has read a name that was typed, the menu shows it in place of the field. */

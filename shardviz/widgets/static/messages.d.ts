@@ -79,6 +79,8 @@ export interface SentView {
   selected: number;
   look: { by: string; colour: string };
   notes?: string[];
+  /** Whether only the selected array is shown until somebody asks for the others. */
+  brief?: true;
   /** The selected array's layout in other dialects, as [dialect, text]. */
   also?: [string, string][];
 }
@@ -499,5 +501,10 @@ export type ActionKind =
 /** Text that was typed, or a choice; null for a button. */
 export type EditValue = string | number | (number | null)[] | null;
 
-/** What Python sends beside the traits: the saved page, and every second that it is there. */
-export type CustomMessage = { kind: "page"; name: string; html: string } | { kind: "alive" };
+/**
+ * What Python sends beside the traits: the saved page; and every second that it is there, with the
+ * message that it answered last.
+ */
+export type CustomMessage =
+  | { kind: "page"; name: string; html: string }
+  | { kind: "alive"; seq?: number; client?: string };

@@ -1,6 +1,6 @@
 // @ts-check
 // Rules x dimensions: a verdict in every cell, and what was chosen among them in a sentence.
-import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { OWN_KEYS, button, fill, focusedNear, h, setText, toggle } from "./dom.js";
 
 /** @typedef {import("./messages").RuleUse} RuleUse */
 /** @typedef {import("./messages").RuleColumn} RuleColumn */
@@ -43,6 +43,7 @@ export class RuleGrid {
     const key = JSON.stringify([use.rows, use.columns, lines]);
     if (key === this.key) return this.mark();
     this.key = key;
+    const focused = this.node.contains(focusedNear(this.node));
     this.cells.clear();
     const columns = use.columns.slice(0, MOST_COLUMNS);
     const dims = columns.flatMap((column) => column.dims.map((_, dim) => ({ column, dim })));
@@ -56,6 +57,7 @@ export class RuleGrid {
       : [];
     fill(this.node, this.head(columns), body, this.results(columns), ...more);
     this.mark();
+    if (focused) this.focus();
   }
 
   /** @param {RuleColumn[]} columns */
@@ -131,6 +133,11 @@ export class RuleGrid {
     this.chosen = key;
     this.choose(this.chosen);
     this.mark();
+  }
+
+  focus() {
+    const cell = [...this.cells.values()].find(({ tabIndex }) => tabIndex === 0);
+    cell?.focus({ preventScroll: true });
   }
 
   mark() {

@@ -12,6 +12,7 @@ import { CellSentence, RuleGrid } from "./rule_grid.js";
  *   cell: Cell | Record<string, never>, dialects: string[], live: boolean}} Shown
  */
 const SETTLED_MS = 200;
+const HEAD_ROWS = 2; // above the first rule
 const RULE_ROW = 30; // pixels, as --sv-row in the style sheet
 
 export class RuleTable {
@@ -182,10 +183,11 @@ export class RuleTable {
     e.preventDefault();
     const handle = e.target;
     handle.setPointerCapture(e.pointerId);
+    this.grid.focus();
     const lines = this.use.rows.map((row) => row.line);
     let to = from;
     const moved = (/** @type {PointerEvent} */ now) => {
-      const y = (now.clientY - this.sheet.getBoundingClientRect().top) / RULE_ROW - 1;
+      const y = (now.clientY - this.sheet.getBoundingClientRect().top) / RULE_ROW - HEAD_ROWS;
       to = lines.filter((line) => line + 0.5 < y).length;
       if (to > from) to -= 1;
       const line = lines[to] + (to > from ? 1 : 0);

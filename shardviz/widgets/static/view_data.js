@@ -29,6 +29,7 @@ export function readView(get) {
     program: get("program"),
     notes: sent.notes ?? [],
     look: sent.look,
+    brief: Boolean(sent.brief),
     selected: sent.selected,
     arrays,
   };
