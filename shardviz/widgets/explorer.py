@@ -18,24 +18,25 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import EffectsReader, Heartbeat, Job
+from shardviz.widgets.background import EffectsReader, Heartbeat, Job, Planner
 from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
-from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.menus import target_view, why_not_run
-from shardviz.widgets.model_view import leaves_view, model_view
+from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
-from shardviz.widgets.planner import Planner
 from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
-from shardviz.widgets.rules_view import (
+from shardviz.widgets.session import MAX_ARRAYS, Session
+from shardviz.widgets.session_view import (
+    array_trait,
     cell_remedies,
     cell_view,
+    layout_trait,
+    menus_view,
     read_cell,
     remedy_view,
     rule_grid,
     saved_cells,
+    session_view,
 )
-from shardviz.widgets.session import MAX_ARRAYS, Session
-from shardviz.widgets.session_view import array_trait, layout_trait, menus_view, session_view
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import session_on, session_state
 from shardviz.widgets.values_view import explanation_view
@@ -439,7 +440,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if self._leaves is None or self._leaves[0].arrays != known.arrays:
             self._leaves = (known, leaves_view(known))
         known, leaves = self._leaves
-        return leaves, model_view(session, known, self.plan)
+        return leaves, model_view(session.program, session.target, known, self.plan)
 
     def _clear_arrays(self, count: int) -> None:
         """Empties the traits of the arrays that are there no longer."""

@@ -9,19 +9,71 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, count_text, plural
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.resolution import Request, request
 from shardviz.core.program.folding import fold
 from shardviz.core.program.plan import Plan
-from shardviz.widgets.leaves import Leaves
+from shardviz.core.program.program import Program
 from shardviz.widgets.menus import target_title, topology_of
-from shardviz.widgets.session import Session
 
 MOST_CONSTRAINTS = 400
+
+
+@dataclass(frozen=True)
+class Leaves:
+    """The leaves of a model.
+
+    Attributes:
+        arrays: one ArraySpec for each, with its path as name.
+        partners: by path, the parameter that a leaf is a moment or a copy of.
+        unknown: the paths of those of which nothing says how they are split.
+        kinds: an ArraySpec of each kind of leaf.
+        kind_of: the number of the kind of each leaf.
+        groups: by the first part of their paths, how many leaves there are of each kind.
+    """
+
+    arrays: tuple[ArraySpec, ...]
+    partners: dict[str, str] = field(default_factory=dict)
+    unknown: frozenset[str] = frozenset()
+    kinds: tuple[ArraySpec, ...] = field(init=False)
+    kind_of: tuple[int, ...] = field(init=False)
+    groups: dict[str, Counter[int]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        numbers: dict[Any, int] = {}
+        kinds: list[ArraySpec] = []
+        kind_of = []
+        for array in self.arrays:
+            key = (array.logical, array.shape, array.dtype, array.spec, array.name in self.unknown)
+            if key not in numbers:
+                numbers[key] = len(kinds)
+                kinds.append(array)
+            kind_of.append(numbers[key])
+        object.__setattr__(self, "kinds", tuple(kinds))
+        object.__setattr__(self, "kind_of", tuple(kind_of))
+        groups: dict[str, Counter[int]] = {}
+        for array, kind in zip(self.arrays, kind_of, strict=True):
+            groups.setdefault(_head(array.name), Counter())[kind] += 1
+        object.__setattr__(self, "groups", groups)
+
+    @staticmethod
+    def of_audit(audit: Audit) -> Leaves:
+        """The leaves that were audited."""
+        rows = audit.rows
+        partners = {r.path: p for r in rows if (p := r.partner) is not None}
+        unknown = frozenset(r.path for r in rows if r.spec is None and not r.problem)
+        if audit.dialect.by_path:  # the session has no tables of paths: their answers are kept
+            arrays = tuple(replace(r.array, spec=r.spec) if r.spec else r.array for r in rows)
+        else:
+            arrays = tuple(r.array for r in rows)
+        return Leaves(arrays, partners, unknown)
 
 
 def leaves_view(leaves: Leaves) -> dict[str, Any]:
@@ -43,21 +95,22 @@ def leaves_view(leaves: Leaves) -> dict[str, Any]:
     }
 
 
-def model_view(session: Session, leaves: Leaves, plan: Plan | None) -> dict[str, Any]:
+def model_view(program: Program, target: str, leaves: Leaves, plan: Plan | None) -> dict[str, Any]:
     """How every kind of leaf is split, what all of them take, and the constraints of the program.
 
     Args:
-        session: with the mesh, the rules and the target.
+        program: with the mesh and the rules.
+        target: the target, checked.
         leaves: of the model.
         plan: the last plan, for the constraints on activations.
     """
-    program, mesh = session.program, session.mesh
+    mesh = program.mesh
     found = [request(k, mesh, program.rules, program.dialect) for k in leaves.kinds]
     rows = [_kind(one, one.array.name in leaves.unknown, mesh) for one in found]
     return {
         "kinds": rows,
         "axes": list(mesh.axis_names),
-        **_memory(session, leaves, rows),
+        **_memory(target, leaves, rows),
         "constraints": _constraints(plan),
     }
 
@@ -95,19 +148,15 @@ def _missing(dim: int, name: str, near: str | None) -> str:
     return f"No rule knows “{name}” (dimension {dim}).{hint}"
 
 
-def _memory(session: Session, leaves: Leaves, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _memory(target: str, leaves: Leaves, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """What the leaves take on each device, by the first part of their paths."""
-    counts: dict[str, Counter[int]] = {}
-    for array, kind in zip(leaves.arrays, leaves.kind_of, strict=True):
-        counts.setdefault(_head(array.name), Counter())[kind] += 1
     groups = [
         (name, sum(rows[k]["bytes"] * times for k, times in of.items()))
-        for name, of in counts.items()
+        for name, of in leaves.groups.items()
     ]
     total = sum(size for _, size in groups)
-    times = Counter(leaves.kind_of)
-    waste = sum(rows[k]["waste"] * count for k, count in times.items())
-    capacity = _capacity(session.target)
+    waste = sum(rows[k]["waste"] * n for of in leaves.groups.values() for k, n in of.items())
+    capacity = _capacity(target)
     scale = max(capacity or 0, total, 1)
     largest = sorted(groups, key=lambda one: -one[1])
     shown = largest[:5]
@@ -115,7 +164,7 @@ def _memory(session: Session, leaves: Leaves, rows: Sequence[dict[str, Any]]) ->
         shown.append((f"{len(largest) - 5} others", rest))
     words = f"{bytes_text(total)} per device"
     if capacity is not None:
-        title = target_title(session.target)
+        title = target_title(target)
         words = f"{bytes_text(total)} of {bytes_text(capacity)} on each device of {title}"
     return {
         "parts": [

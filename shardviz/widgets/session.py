@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -27,8 +28,8 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
 from shardviz.widgets.device_placement import why_no_placement
-from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.menus import checked_target, fitting_mesh, known_program, topology_of
+from shardviz.widgets.model_view import Leaves
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
 MOST_UNDONE = 2_000
@@ -103,28 +104,8 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
     }
 
 
-@dataclass(frozen=True)
-class _Snapshot:
-    """What an edit can change; none of the values in it ever changes itself."""
-
-    program: Program
-    entry: str
-    missing_function: str
-    fields: tuple[ArrayFields, ...]
-    text: tuple[tuple[str, str], ...]
-    errors: tuple[tuple[str, str], ...]
-    selected: int
-    look: tuple[tuple[str, Any], ...]
-    target: str
-    revision: int
-
-    def same(self, other: _Snapshot) -> bool:
-        """Whether both hold the same, without a comparison of whole programs."""
-        mine, others = vars(self).copy(), vars(other).copy()
-        return mine.pop("program") is others.pop("program") and mine == others
-
-
 MAX_ARRAYS = 200
+_Step = tuple[str, dict[str, Any]]  # the name of an edit, and what was there on its other side
 DEVICE_PUT = "place the arrays"
 
 
@@ -165,8 +146,8 @@ class Session:
         self.model: Leaves | None = None
         self.brief = False
         self._listeners: list[Callable[[], None]] = []
-        self._past: list[tuple[str, _Snapshot]] = []
-        self._future: list[tuple[str, _Snapshot]] = []
+        self._past: list[_Step] = []
+        self._future: list[_Step] = []
         self._burst = ""  # the edits that are undone together with the last one
         self._last_revision = 0
 
@@ -215,14 +196,14 @@ class Session:
                 raise ShardvizError(f"There is no field {shown(name)}.{suggestion(name, _EDITS)}")
         except ShardvizError as error:
             self.errors[place] = str(error)
-        if self.program is not before.program:
+        if self.program is not before["program"]:
             self._last_revision += 1
             self.revision = self._last_revision
         self._remember(name, before, burst)
         self._tell()
 
-    def _remember(self, name: str, before: _Snapshot, burst: str) -> None:
-        if before.same(self._snapshot()):
+    def _remember(self, name: str, before: dict[str, Any], burst: str) -> None:
+        if _same(before, self._snapshot()):
             return
         self._future.clear()
         # A field is put in order when somebody leaves it, which is no edit of theirs.
@@ -257,7 +238,7 @@ class Session:
         self.errors.clear()
         self.revision = self._last_revision = 0
 
-    def _step(self, there: list[tuple[str, _Snapshot]], back: list[tuple[str, _Snapshot]]) -> bool:
+    def _step(self, there: list[_Step], back: list[_Step]) -> bool:
         self._burst = ""
         if not there:
             return False
@@ -267,27 +248,14 @@ class Session:
         self._tell()
         return True
 
-    def _snapshot(self) -> _Snapshot:
-        return _Snapshot(
-            self.program,
-            self.entry,
-            self.missing_function,
-            tuple(self.fields),
-            tuple(self.text.items()),
-            tuple(self.errors.items()),
-            self.selected,
-            tuple(self.look.items()),
-            self.target,
-            self.revision,
-        )
+    def _snapshot(self) -> dict[str, Any]:
+        """What an edit can change; nothing in it ever changes itself."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return kept | {name: copy(getattr(self, name)) for name in _COPIED}
 
-    def _restore(self, known: _Snapshot) -> None:
-        self.program, self.entry = known.program, known.entry
-        self.missing_function = known.missing_function
-        self.fields = list(known.fields)
-        self.text, self.errors = dict(known.text), dict(known.errors)
-        self.selected, self.look = known.selected, dict(known.look)
-        self.target, self.revision = known.target, known.revision
+    def _restore(self, known: dict[str, Any]) -> None:
+        vars(self).update(known)
+        vars(self).update({name: copy(known[name]) for name in _COPIED})
 
     def _tell(self) -> None:
         for listener in self._listeners:
@@ -561,6 +529,8 @@ class Session:
         self._detach()
 
 
+_KEPT = ("program", "entry", "missing_function", "selected", "target", "revision")
+_COPIED = ("fields", "text", "errors", "look")
 # Edits without a field of their own: their errors are shown in the program bar.
 UNPLACED = (
     "select", "by", "colour", "dims", "at", "add", "remove", "move", "open", "dialect", "types",
@@ -574,6 +544,11 @@ _EDITS: dict[str, Callable[[Session, Any], None]] = {
         "remove", "open", "remedy",
     )
 }  # fmt: skip
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two snapshots hold the same, without a comparison of whole programs."""
+    return one["program"] is other["program"] and one | {"program": other["program"]} == other
 
 
 def program_fields(program: Program) -> dict[str, str]:

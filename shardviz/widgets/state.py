@@ -16,12 +16,13 @@ from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery_programs
-from shardviz.widgets.leaves import Leaves
 from shardviz.widgets.menus import is_known, known_program
+from shardviz.widgets.model_view import Leaves
 from shardviz.widgets.session import DEVICE_PUT, MAX_ARRAYS, Session, array_fields, put_on_devices
 
 VERSION = 1
 MAX_STATE = 64 << 20
+MAX_LEAVES = 100_000
 
 
 def session_state(session: Session) -> dict[str, Any]:
@@ -39,6 +40,7 @@ def session_state(session: Session) -> dict[str, Any]:
         "dialect": program.dialect.value,
         "program": session.entry or DEVICE_PUT,
         **({"function": function} if function else {}),
+        **({"model": _model_state(session.model)} if session.model else {}),
         "selected": session.selected,
         "look": {k: list(v) if isinstance(v, tuple) else v for k, v in session.look.items()},
         "target": session.target,
@@ -48,6 +50,11 @@ def session_state(session: Session) -> dict[str, Any]:
 def _array_state(array: ArraySpec) -> dict[str, str]:
     kind = {} if array.memory_kind is None else {"memory_kind": array.memory_kind}
     return {**array_fields(array), **kind}
+
+
+def _model_state(model: Leaves) -> dict[str, Any]:
+    leaves = [_array_state(a) for a in model.arrays]
+    return {"leaves": leaves, "partners": dict(model.partners), "unknown": sorted(model.unknown)}
 
 
 def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
@@ -86,8 +93,22 @@ def open_state(state: Any) -> Session:
     dialect = Dialect.of(state.get("dialect", "linen"), paths=False)
     parts = {"arrays": arrays, "mesh": mesh, "rules": rules, "dialect": dialect}
     session = _session(state, parts)
+    session.model = _read_model(state.get("model"))
     _restore_look(session, state)
     return session
+
+
+def _read_model(part: Any) -> Leaves | None:
+    if part is None:
+        return None
+    known = part if isinstance(part, dict) else {}
+    partners, unknown = known.get("partners", {}), known.get("unknown", [])
+    paths = [*partners, *partners.values()] if isinstance(partners, dict) else [None]
+    paths += unknown if isinstance(unknown, list) else [None]
+    if not all(isinstance(path, str) for path in paths):
+        raise ProgramError(f"The state's model holds leaves by their paths; got {shown(part)}.")
+    leaves = _read_arrays(known.get("leaves"), MAX_LEAVES)
+    return Leaves(leaves, dict(partners), frozenset(unknown))
 
 
 def _session(state: dict[str, Any], parts: dict[str, Any]) -> Session:
@@ -126,10 +147,10 @@ def _read_mesh(part: Any) -> MeshSpec:
     )
 
 
-def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
-    if not isinstance(part, list) or len(part) > MAX_ARRAYS:
+def _read_arrays(part: Any, most: int = MAX_ARRAYS) -> tuple[ArraySpec, ...]:
+    if not isinstance(part, list) or len(part) > most:
         raise ProgramError(
-            f"The state's arrays must be a list of at most {MAX_ARRAYS}; got {shown(part)}."
+            f"The state's arrays must be a list of at most {most:,}; got {shown(part)}."
         )
     arrays = []
     for row in part:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from shardviz.core.errors import ShardvizError
@@ -13,9 +15,8 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.constraints import LOGICAL, NO_MESH, Constraint
 from shardviz.core.program.plan import Plan
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.leaves import Leaves
-from shardviz.widgets.model_view import leaves_view, model_view
-from shardviz.widgets.state import session_on
+from shardviz.widgets.model_view import Leaves, leaves_view, model_view
+from shardviz.widgets.state import open_state, session_on, session_state
 
 RULES = Rules.of(("embed", "data"), ("mlp", "model"))
 MESH = make_mesh(data=4, model=2)
@@ -51,7 +52,7 @@ def test_leaves_of_one_kind_are_resolved_once_and_layers_are_folded():
 def test_bytes_and_waste_are_those_of_the_audit():
     found = audited()
     session = session_on(found)
-    view = model_view(session, Leaves.of_audit(found), None)
+    view = model_view(session.program, session.target, Leaves.of_audit(found), None)
     per_kind = {row["spec"]: row for row in view["kinds"]}
     assert per_kind["P('data', 'model')"]["bytes"] == found.rows[0].bytes_per_device
     assert per_kind["P('data', 'model')"]["waste"] == 0
@@ -63,7 +64,7 @@ def test_bytes_and_waste_are_those_of_the_audit():
     assert sum(row["bytes"] * 4 for row in view["kinds"]) == total
     assert view["capacity"] == 0
     session.edit("target", "tpu:v5e:2x4")
-    view = model_view(session, Leaves.of_audit(found), None)
+    view = model_view(session.program, session.target, Leaves.of_audit(found), None)
     assert "of 16 GiB on each device of TPU v5e 2×4" in view["words"]
 
 
@@ -106,7 +107,7 @@ def test_constraints_say_what_became_of_them():
     session = session_on(audited())
     seen = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"), effect=NO_MESH)
     plan = Plan("step", MESH, (), constraints=(seen,))
-    (row,) = model_view(session, Leaves.of_audit(audited()), plan)["constraints"]
+    (row,) = model_view(session.program, "", Leaves.of_audit(audited()), plan)["constraints"]
     assert row["where"] == seen.where
     assert row["effect"] == "no mesh in sight"
     assert row["text"] == seen.sentence
@@ -116,5 +117,16 @@ def test_constraints_say_what_became_of_them():
 def test_arrays_of_a_table_of_paths_keep_the_specs_that_it_gave_them():
     found = audit(layers(2), [("wi", (None, "model")), (".*", ())], MESH, "regex")
     session = session_on(found)
-    view = model_view(session, session.model, None)
+    view = model_view(session.program, "", Leaves.of_audit(found), None)
     assert [row["spec"] for row in view["kinds"]] == [str(r.spec) for r in found.rows[:3]]
+
+
+def test_a_state_holds_the_model_and_opens_with_it():
+    session = session_on(audited())
+    state = json.loads(json.dumps(session_state(session)))
+    again = open_state(state)
+    assert again.model == session.model
+    assert session_state(again) == state
+    for wrong in ("x", {"leaves": "x"}, {"leaves": [], "partners": [1]}, {"partners": {"a": 1}}):
+        with pytest.raises(ShardvizError):
+            open_state({**state, "model": wrong})

@@ -8,8 +8,8 @@ import pytest
 
 from shardviz.core.layout.verdicts import Outcome
 from shardviz.gallery import programs
-from shardviz.widgets.rules_view import LETTERS, cell_view, rule_grid, saved_cells
 from shardviz.widgets.session import Session
+from shardviz.widgets.session_view import LETTERS, cell_view, rule_grid, saved_cells
 
 TABLES = {
     "the MLP's": None,

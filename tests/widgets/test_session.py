@@ -6,9 +6,8 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
-from shardviz.widgets.rules_view import rule_grid
 from shardviz.widgets.session import DEVICE_PUT, Session
-from shardviz.widgets.session_view import menus_view, session_view
+from shardviz.widgets.session_view import menus_view, rule_grid, session_view
 from shardviz.widgets.state import open_state, session_state
 
 

@@ -57,7 +57,10 @@ export class ArrayCards {
     });
     /** Whether all arrays were asked for. */
     this.unfolded = false;
-    this.others = button("", () => this.unfold(), { class: "sv-link sv-others", hidden: true });
+    this.others = button("More arrays", () => this.unfold(), {
+      class: "sv-link sv-others",
+      hidden: true,
+    });
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
     this.node = h(
       "div",

@@ -2,7 +2,7 @@
 // The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
 import { Choice, keepKey } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
-import { bytesText, entries, sortedRows, tree, treeRows } from "./model_rows.js";
+import { bytesText, entries, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
 /** @typedef {import("./messages").Leaves} Leaves */
@@ -74,7 +74,7 @@ export class ModelPanel {
     });
     const tools = h("span", { class: "sv-modeltools" }, this.fold, this.lit.node, this.find);
     tools.append(this.sort.node);
-    this.bar = h("div", { class: "sv-membar sv-modelbar", role: "img" });
+    this.bar = h("div", { class: "sv-membar sv-modelbar", role: "img", "aria-label": "Memory" });
     this.legend = h("div", { class: "sv-modellegend" });
     const memory = h("div", { class: "sv-modelmemory" }, this.bar, this.legend);
     const titles = ["leaf", "shape", "sharding", "spec", "per device", ""];
@@ -151,10 +151,11 @@ export class ModelPanel {
   leavesChanged() {
     if (!this.leaves) return;
     this.entries = entries(this.leaves, this.folded);
+    this.built = tree(this.entries);
     if (this.fold) this.fold.hidden = !this.leaves.folds.length;
     this.closed.clear();
     if (this.entries.length <= MOST_AT_FIRST) return;
-    const root = tree(this.entries, (entry) => this.kindOf(entry));
+    const { root } = this.built;
     const close = (
       /** @type {import("./model_rows.js").Node} */ node,
       /** @type {number} */ depth,
@@ -175,7 +176,9 @@ export class ModelPanel {
       ? this.entries.filter((entry) => this.matches(entry, sought))
       : this.entries;
     if (this.order === "tree") {
-      this.rows = treeRows(tree(some, kind), sought ? new Set() : this.closed);
+      const built = sought || !this.built ? tree(some) : this.built;
+      sumUp(built, kind);
+      this.rows = treeRows(built.root, sought ? new Set() : this.closed);
     } else this.rows = sortedRows(some, kind, this.order);
     const calls = this.data?.constraints ?? [];
     if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);

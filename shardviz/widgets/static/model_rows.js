@@ -37,36 +37,47 @@ export function entries(leaves, folded) {
 }
 
 /**
+ * The tree of some entries, without their bytes, and the branches that each of them is in.
  * @param {Entry[]} some
+ */
+export function tree(some) {
+  const root = newNode("", "");
+  const chains = some.map((entry) => {
+    const chain = [];
+    let node = root;
+    for (const part of pathParts(entry.name)) {
+      let next = node.children.get(part);
+      if (!next) node.children.set(part, (next = newNode(part, `${node.key}/${part}`)));
+      node = next;
+      chain.push(node);
+    }
+    if (node.entry) {
+      const other = newNode(entry.name, `${node.key}=${entry.leaf}`);
+      node.children.set(`=${entry.leaf}`, other);
+      chain.push((node = other));
+    }
+    node.entry = entry;
+    return chain;
+  });
+  return { root, chains, some };
+}
+
+/**
+ * Sums up bytes in every branch.
+ * @param {ReturnType<typeof tree>} built
  * @param {(entry: Entry) => LeafKind} kindOf
  */
-export function tree(some, kindOf) {
-  const root = newNode("", "");
-  for (const entry of some) {
-    const kind = kindOf(entry);
-    const [bytes, waste] = [kind.bytes * entry.count, kind.waste * entry.count];
-    let node = root;
-    let key = "";
-    for (const part of pathParts(entry.name)) {
-      key += `/${part}`;
-      const next = node.children.get(part) ?? newNode(part, key);
-      node.children.set(part, next);
-      node = next;
-      node.bytes += bytes;
-      node.waste += waste;
-      node.count += entry.count;
+export function sumUp({ chains, some }, kindOf) {
+  for (const chain of chains) for (const node of chain) node.bytes = node.waste = node.count = 0;
+  chains.forEach((chain, i) => {
+    const kind = kindOf(some[i]);
+    const { count } = some[i];
+    for (const node of chain) {
+      node.bytes += kind.bytes * count;
+      node.waste += kind.waste * count;
+      node.count += count;
     }
-    if (node.entry)
-      node.children.set(`=${entry.leaf}`, {
-        ...newNode(entry.name, `${key}=${entry.leaf}`),
-        entry,
-        bytes,
-        waste,
-        count: entry.count,
-      });
-    else node.entry = entry;
-  }
-  return root;
+  });
 }
 
 /** @param {string} label @param {string} key @returns {Node} */
