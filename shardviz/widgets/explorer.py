@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,25 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import EffectsReader, Job
+from shardviz.widgets.background import EffectsReader, Heartbeat, Job, Planner
 from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
-from shardviz.widgets.menus import target_view
+from shardviz.widgets.menus import target_view, why_not_run
+from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
-from shardviz.widgets.planner import Planner
-from shardviz.widgets.report_view import History, cache_view, report_view
+from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
 from shardviz.widgets.session import MAX_ARRAYS, Session
-from shardviz.widgets.session_view import array_trait, layout_trait, menus_view, session_view
+from shardviz.widgets.session_view import (
+    array_trait,
+    cell_remedies,
+    cell_view,
+    layout_trait,
+    menus_view,
+    read_cell,
+    remedy_view,
+    rule_grid,
+    saved_cells,
+    session_view,
+)
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import session_on, session_state
 from shardviz.widgets.values_view import explanation_view
@@ -66,6 +78,9 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     mesh = traitlets.Dict().tag(sync=True)
     rules = traitlets.Dict().tag(sync=True)
     rule_use = traitlets.Dict().tag(sync=True)
+    cell = traitlets.Dict().tag(sync=True)
+    leaves = traitlets.Dict().tag(sync=True)
+    model_data = traitlets.Dict().tag(sync=True)
     program = traitlets.Dict().tag(sync=True)
     devices = traitlets.Dict().tag(sync=True)
     report_data = traitlets.Dict().tag(sync=True)
@@ -99,6 +114,11 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._effects = EffectsReader(self._refresh_report)
         self._cache_data = self._cache_view()
         self._shows_code = False  # once somebody has opened the tab
+        self._shown = {"": "Layout"}  # by page: which view is in sight; the others are not made
+        self._remedies: tuple[int, str, Sequence[Any]] = (-1, "", ())
+        self._leaves: tuple[Leaves, dict[str, Any]] | None = None
+        self._cell = ""  # the chosen cell of the rules
+        self._alive = Heartbeat(self._beat)
         self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
         session.listen(self._session_changed)
@@ -151,6 +171,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         arrays = [trait(i) for trait in (array_trait, layout_trait) for i in numbers]
         traits = {name: getattr(self, name) for name in (*_SAVED, *arrays)}
         traits["code_data"] = self.code()
+        traits["leaves"], traits["model_data"] = self._model_views()
+        traits["rule_use"] = {**rule_grid(session), "saved": saved_cells(session)}
         return html_page.saved_page(
             {**traits, "stages_data": stages, "plan_data": values}, self._alt()
         )
@@ -160,7 +182,13 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._start("compile")
 
     def run(self) -> None:
-        """Compiles and runs the program in the background, as the button does."""
+        """Compiles and runs the program in the background, as the button does.
+
+        Raises:
+            ShardvizError: on a described target, which can only be compiled for.
+        """
+        if reason := why_not_run(self.session.target):
+            raise ShardvizError(reason)
         self._start("run")
 
     def cancel(self) -> None:
@@ -171,6 +199,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     def close(self) -> None:
         """Ends all work in the background, and the widget."""
         self.cancel()
+        self._alive.close()
         self._planner.close()
         self._links.close()
         super().close()
@@ -191,9 +220,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return self.report
 
     def _start(self, kind: str) -> None:
-        if self._job is not None and not self._job.done:
-            return
         session = self.session
+        busy = self._job is not None and not self._job.done
+        if busy or (kind == "run" and why_not_run(session.target)):
+            return
         program, target = session.program, session.target
         self._job = Job(kind, program, target, session.revision, self._cache, self._job_changed)
         self._job.start()
@@ -201,7 +231,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     def _job_changed(self, job: Job) -> None:
         if job.report is not None:
             self._learn_assignment(job.report, job.program, job.target)
-            self.report, self._report_revision = job.report, job.revision
+            if not was_cancelled(job.report):  # then what was known before still holds
+                self.report, self._report_revision = job.report, job.revision
             self._history.add(job.kind, job.program, job.report, job.jax_events)
             self._cache_data = self._cache_view()
             self._stages.take(job.report, job.revision, job.target)
@@ -264,6 +295,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
                 self.stages_data = stages
             if plan is not self.plan_data:
                 self.plan_data, self.explanation = plan, {}
+                if "Model" in self._shown.values():  # it shows the constraints of the plan
+                    self.leaves, self.model_data = self._model_views()
             self.background = stage
             self._update_links()
 
@@ -293,7 +326,22 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if kind == "edit":
             array = intent.get("array")
             number = array if isinstance(array, int) else None
-            self.session.edit(str(intent.get("field")), intent.get("value"), number)
+            burst = str(intent.get("burst") or "")[:40]
+            self.session.edit(str(intent.get("field")), intent.get("value"), number, burst)
+        elif kind == "plan":
+            self._alive.start()  # a page looks at it
+        elif kind == "show":
+            self._show(str(intent.get("value")))
+        elif kind == "cell":
+            self._cell = str(intent.get("value") or "")[:40]
+            found = cell_remedies(self.session, self._cell)
+            self._remedies = (self.session.revision, self._cell, found)
+        elif kind == "apply":
+            self._apply(intent.get("value"))
+        elif kind == "undo":
+            self.session.undo()
+        elif kind == "redo":
+            self.session.redo()
         elif kind in ("compile", "run"):
             self._start(kind)
         elif kind == "cancel":
@@ -310,6 +358,22 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         elif kind == "observe":
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
+    def _beat(self) -> None:
+        """Tells the page that the kernel is there, and which of its messages was answered last."""
+        known: dict[str, Any] = {}
+        if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
+            try:
+                known = {name: self.answer[name] for name in ("seq", "client")}
+            finally:
+                self._sync.release()
+        self.send({"kind": "alive", **known})
+
+    def _show(self, view: str) -> None:
+        """Notes which view the page shows that sent the message."""
+        self._shown[self._handled["client"]] = view[:20]
+        while len(self._shown) > MOST_PAGES:
+            del self._shown[next(iter(self._shown))]
+
     def _session_changed(self) -> None:
         if self._receiving:
             self._edited = True
@@ -322,6 +386,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._refresh()
             return
         self._answer()
+        self._refresh_shown()
         self._update_links()
         self._refresh_report()
         if self._follows:
@@ -334,16 +399,48 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._update_links()
             for name, value in session_view(session, pictures).items():
                 setattr(self, name, value)
+            self._refresh_shown()
             self._clear_arrays(len(pictures))
             self._answer()
             self.target = target_view(
-                session.mesh, session.target, session.errors.get("target", "")
+                session.mesh, session.target, session.errors.get("target", ""), session.accepts
             )
             if self._shows_code:
                 self.code_data = self.code()
             self._refresh_report()
         if self._follows:
             self._request_plan()
+
+    def _refresh_shown(self) -> None:
+        """Makes what only some views show, where one of them is in sight."""
+        if "Rules" in self._shown.values():
+            self.rule_use = rule_grid(self.session)
+            self.cell = self._cell_view()
+        if "Model" in self._shown.values():
+            self.leaves, self.model_data = self._model_views()
+
+    def _cell_view(self) -> dict[str, Any]:
+        """The chosen cell; its remedies once they were looked for in the program as it is."""
+        session, (revision, cell, found) = self.session, self._remedies
+        view = cell_view(session, self._cell)
+        if view and cell == self._cell and revision == session.revision:
+            view["remedies"] = [remedy_view(one) for one in found]
+        return view
+
+    def _apply(self, number: Any) -> None:
+        """Applies one of the remedies that the page shows, if they are still of this program."""
+        revision, cell, found = self._remedies
+        place = read_cell(cell)
+        if place and revision == self.session.revision and number in map(str, range(len(found))):
+            self.session.edit("remedy", (place[1], found[int(number)]))
+
+    def _model_views(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        session = self.session
+        known = session.model or Leaves(session.arrays)
+        if self._leaves is None or self._leaves[0].arrays != known.arrays:
+            self._leaves = (known, leaves_view(known))
+        known, leaves = self._leaves
+        return leaves, model_view(session.program, session.target, known, self.plan)
 
     def _clear_arrays(self, count: int) -> None:
         """Empties the traits of the arrays that are there no longer."""
@@ -355,7 +452,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
 
     def _answer(self) -> None:
         """Says which message of the page is handled, and which revision of the program is shown."""
-        self.answer = {**self._handled, "revision": self.session.revision}
+        session = self.session
+        steps = {"undo": session.undoable, "redo": session.redoable}
+        known = {name: edit for name, edit in steps.items() if edit}
+        self.answer = {**self._handled, "revision": session.revision, **known}
 
     def _refresh_report(self) -> None:
         self.report_data = {
@@ -383,8 +483,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return (bundle_, *metadata) if metadata else bundle_
 
 
+BEAT_WAIT_S = 0.5
+MOST_PAGES = 8  # whose open view is remembered
 _SAVED = (
-    "menus", "answer", "view", "mesh", "rules", "rule_use", "program", "devices", "report_data",
+    "menus", "answer", "view", "mesh", "rules", "program", "devices", "report_data",
     "target", "palette", "stages_data",
 )  # fmt: skip
 

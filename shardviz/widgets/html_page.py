@@ -26,7 +26,7 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re
 
 # Colours that have another name in the style sheet than in the palette.
 _PROPERTY = {"unsplit": "not-split"}
-_STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values")
+_STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values", "model")
 
 
 @lru_cache(maxsize=4)
@@ -143,8 +143,9 @@ _PAGE = """<!doctype html>
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <title>shardviz</title>
 <style>
-body {{ margin: 16px; background: Canvas; color-scheme: light dark; }}
+body {{ margin: 8px; background: Canvas; color-scheme: light dark; }}
 {css}
+.shardviz-explorer.sv-page {{ height: clamp(588px, 100vh - 16px, 1000px); }}
 </style>
 </head>
 <body>

@@ -5,8 +5,10 @@ Attached devices are looked up only when they are used, because that starts a ba
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -16,6 +18,7 @@ from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.program.program import Program
+from shardviz.core.program.target import only_described
 from shardviz.gallery import programs, puzzles
 
 
@@ -83,6 +86,7 @@ def program_options() -> list[dict[str, str]]:
 
 
 _SIMULATED = re.compile(r"cpu(?:\s*:\s*([0-9]{1,7}))?", re.IGNORECASE)
+MOST_SHAPES, MOST_TRIED = 400, 40  # of meshes that could fill a target
 _PLAIN = ("", "attached", "cpu")
 _DESCRIBED = ("tpu", "gpu")
 EXAMPLES = (
@@ -141,6 +145,15 @@ def _topology(target: str) -> Topology:
     return Topology.parse(target)
 
 
+def why_not_run(target: str) -> str:
+    """Why nothing can run on a checked target; `""` where programs can.
+
+    >>> why_not_run("tpu:v5e:4x4")[:43], why_not_run("cpu:8")
+    ("'tpu:v5e:4x4' is described and not attached", '')
+    """
+    return "" if topology_of(target) is None else only_described(target)
+
+
 def target_title(target: str) -> str:
     """The title of a checked target.
 
@@ -171,25 +184,64 @@ def needed_size(mesh: MeshSpec, target: str) -> int | None:
     return None
 
 
-def fitting_mesh(mesh: MeshSpec, target: str) -> MeshSpec | None:
+def fitting_mesh(
+    mesh: MeshSpec, target: str, accepts: Callable[[MeshSpec], bool] | None = None
+) -> MeshSpec | None:
     """The mesh with its axes resized to fill the target; None where the mesh fits.
 
-    The last axes keep their sizes as far as these divide, and the first axis gets the rest.
+    The last axes keep their sizes as far as these divide, and the first axis gets the rest. Where
+    that is not accepted it is the nearest mesh that is; None where there is none.
+
+    Args:
+        mesh: the mesh.
+        target: the target, checked.
+        accepts: whether a mesh will do: its axes divide the arrays, and the hardware can hold it.
 
     >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     MeshSpec('data=8, model=2')
+    >>> few = lambda mesh: mesh.shape["data"] <= 4
+    >>> fitting_mesh(make_mesh(data=4, model=2), "tpu:v5e:4x4", few)
+    MeshSpec('data=4, model=4')
     """
     count = needed_size(mesh, target)
     if count is None:
         return None
-    left, sizes = count, []
-    for size in reversed(mesh.axis_sizes[1:]):
-        sizes.append(math.gcd(left, size))
-        left //= sizes[-1]
-    shape = dict(zip(mesh.axis_names, [left, *reversed(sizes)], strict=True))
     topology = topology_of(target)
     hosts = topology.hosts if topology is not None else math.gcd(len(mesh.processes), count)
-    return make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
+    for sizes in _sizes(mesh.axis_sizes, count):
+        shape = dict(zip(mesh.axis_names, sizes, strict=True))
+        fitting = make_mesh(shape, axis_types=mesh.axis_types, processes=hosts)
+        if accepts is None or accepts(fitting):
+            return fitting
+    return None
+
+
+def _sizes(old: tuple[int, ...], count: int) -> Iterator[tuple[int, ...]]:
+    """Sizes of as many axes that multiply to a count: first the plain choice, then the nearest."""
+    left, kept = count, []
+    for size in reversed(old[1:]):
+        kept.append(math.gcd(left, size))
+        left //= kept[-1]
+    first = (left, *reversed(kept))
+    yield first
+    found = {tuple(sizes) for sizes in itertools.islice(_factors(len(old), count), MOST_SHAPES)}
+    found.discard(first)
+
+    def change(sizes: tuple[int, ...]) -> tuple[float, float, int]:
+        steps = [abs(math.log2(new / was)) for new, was in zip(sizes, old, strict=True)]
+        return round(sum(steps), 6), max(steps), -sizes[0]
+
+    yield from sorted(found, key=change)[:MOST_TRIED]
+
+
+def _factors(axes: int, count: int) -> Iterator[list[int]]:
+    if axes == 1:
+        yield [count]
+        return
+    for size in range(1, count + 1):
+        if count % size == 0:
+            for rest in _factors(axes - 1, count // size):
+                yield [size, *rest]
 
 
 @lru_cache(maxsize=1)
@@ -217,13 +269,19 @@ def local_options() -> list[dict[str, str]]:
     return [{"value": v, "label": label, "title": title, **here} for v, label, title in options]
 
 
-def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
+def target_view(
+    mesh: MeshSpec,
+    target: str,
+    error: str = "",
+    accepts: Callable[[MeshSpec], bool] | None = None,
+) -> dict[str, Any]:
     """The chosen target, and notes on it; the options are in the menus.
 
     Args:
         mesh: of the session.
         target: the chosen target, checked.
         error: why the text that was typed last is not a target.
+        accepts: whether a mesh may be offered.
 
     >>> view = target_view(make_mesh(data=4, model=2), "tpu:v5e:4x4")
     >>> view["note"], view["offer"]
@@ -236,10 +294,14 @@ def target_view(mesh: MeshSpec, target: str, error: str = "") -> dict[str, Any]:
         view["label"] = target_title(target)
     if error:
         view["error"] = error
-    count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target)
-    if count is not None and fitting is not None:
+    if reason := why_not_run(target):
+        view["noRun"] = reason
+    count, fitting = needed_size(mesh, target), fitting_mesh(mesh, target, accepts)
+    if count is not None:
         has = f"{target_title(target)} has {plural(count, 'device')}"
-        axes = ", ".join(f"{format_names((n,))}={s}" for n, s in fitting.shape.items())
-        view |= {"note": f"{has} and the mesh has {mesh.size:,}.", "offer": f"Take {axes}"}
+        view["note"] = f"{has} and the mesh has {mesh.size:,}."
+        if fitting is not None:
+            axes = (f"{format_names((n,))}={s}" for n, s in fitting.shape.items())
+            view["offer"] = f"Take {', '.join(axes)}"
     topology = topology_of(target)
     return view if topology is None else {**view, "words": topology.words()}

@@ -38,9 +38,10 @@ def report_view(job: Job | None, last: Report | None, revision: int) -> dict[str
         revision: of the program that it is of; the page says when that is no longer the last one.
     """
     view = dict(_EMPTY) if last is None else _report(last)
-    # A cancelled job says nothing about the program, so it is never out of date.
-    if last is not None and not was_cancelled(last):
+    if last is not None:
         view["revision"] = revision
+    if job is not None and job.report is not None and was_cancelled(job.report):
+        view["cancelled"] = verdict(job.report)
     if job is not None and not job.done:
         view |= {
             "state": "running",

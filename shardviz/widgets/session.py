@@ -2,13 +2,15 @@
 
 An edit parses the typed text and makes a new Program, whose arrays are resolved and laid out; then
 the listeners are called. Text that cannot be parsed leaves a sentence at its field, and the last
-good program stays. A session uses no widgets, and an edit calls no jax.
+good program stays. Every edit can be undone and done again. A session uses no widgets, and an edit
+calls no jax.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -26,9 +28,12 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
 from shardviz.widgets.device_placement import why_no_placement
-from shardviz.widgets.menus import checked_target, fitting_mesh, known_program
+from shardviz.widgets.menus import checked_target, fitting_mesh, known_program, topology_of
+from shardviz.widgets.model_view import Leaves
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
+MOST_UNDONE = 2_000
+AXIS_NAMES = ("data", "model", "expert", "stage", "seq")  # of axes that a button adds
 
 
 @dataclass(frozen=True)
@@ -92,7 +97,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
     """The text of the fields of an array."""
     return {
         "name": array.name,
-        "shape": ", ".join(map(str, array.shape)),
+        "shape": _shape_text(array.shape),
         "dtype": array.dtype,
         "logical": format_names(array.logical),
         "spec": "" if array.spec is None else str(array.spec),
@@ -100,6 +105,7 @@ def array_fields(array: ArraySpec) -> dict[str, str]:
 
 
 MAX_ARRAYS = 200
+_Step = tuple[str, dict[str, Any]]  # the name of an edit, and what was there on its other side
 DEVICE_PUT = "place the arrays"
 
 
@@ -122,7 +128,9 @@ class Session:
         selected: the number of the array in the main picture.
         look: how devices and array are shown: `by`, `colour`, `dims`, `at`.
         target: of Compile and Run; `""` lets shardviz choose.
-        revision: counts the edits that changed the program.
+        model: the leaves of the model that the session opened on; None for the arrays alone.
+        brief: whether the page begins with the selected array alone; the others unfold.
+        revision: a number for every program of this session, that of an undone edit included.
     """
 
     def __init__(self, program: Program, entry: str = "", own: Program | None = None):
@@ -135,7 +143,13 @@ class Session:
         self.look: dict[str, Any] = {"by": "mesh", "colour": "block", "dims": None, "at": None}
         self.target = ""
         self.revision = 0
+        self.model: Leaves | None = None
+        self.brief = False
         self._listeners: list[Callable[[], None]] = []
+        self._past: list[_Step] = []
+        self._future: list[_Step] = []
+        self._burst = ""  # the edits that are undone together with the last one
+        self._last_revision = 0
 
     @property
     def mesh(self) -> MeshSpec:
@@ -156,20 +170,23 @@ class Session:
         """Calls `listener` after every edit."""
         self._listeners.append(listener)
 
-    def edit(self, name: str, value: Any, array: int | None = None) -> None:
+    def edit(self, name: str, value: Any, array: int | None = None, burst: str = "") -> None:
         """Makes one edit, as a field or button sends it. Never raises for what a person typed.
 
         Args:
-            name: the field: `mesh`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
+            name: the field: `mesh`, `axis`, `hosts`, `types`, `target`, `fit`, `rules`, `dialect`,
                 `program`, `select`, `by`, `dims`, `at`, `add`, `remove`, or one of ARRAY_FIELDS;
                 or `double` or `halve`, whose value is a mesh axis.
             value: the text or choice.
             array: the index of the array, for its fields.
+            burst: edits in a row with the same text here are undone together, as the characters
+                that somebody types into one field; `""` for an edit of its own.
         """
         handler = _EDITS.get(name)
-        before = self.program
-        place = "mesh" if name in ("double", "halve") else name
-        self.errors.pop(place, None)
+        before = self._snapshot()
+        place = "mesh" if name in ("double", "halve", "axis") else name
+        for transient in (place, *UNPLACED):  # what a button could not do is said once
+            self.errors.pop(transient, None)
         try:
             if name in ARRAY_FIELDS:
                 self._edit_array(name, _text(value), self.selected if array is None else array)
@@ -179,8 +196,68 @@ class Session:
                 raise ShardvizError(f"There is no field {shown(name)}.{suggestion(name, _EDITS)}")
         except ShardvizError as error:
             self.errors[place] = str(error)
-        if self.program is not before:
-            self.revision += 1
+        if self.program is not before["program"]:
+            self._last_revision += 1
+            self.revision = self._last_revision
+        self._remember(name, before, burst)
+        self._tell()
+
+    def _remember(self, name: str, before: dict[str, Any], burst: str) -> None:
+        if _same(before, self._snapshot()):
+            return
+        self._future.clear()
+        # A field is put in order when somebody leaves it, which is no edit of theirs.
+        together = self._past and (name == "tidy" or (burst and burst == self._burst))
+        if not together:
+            self._past.append((name, before))
+            del self._past[:-MOST_UNDONE]
+            self._burst = burst
+
+    @property
+    def undoable(self) -> str:
+        """The name of the edit that `undo` takes back; `""` where there is none."""
+        return self._past[-1][0] if self._past else ""
+
+    @property
+    def redoable(self) -> str:
+        """The name of the edit that `redo` makes again; `""` where there is none."""
+        return self._future[-1][0] if self._future else ""
+
+    def undo(self) -> bool:
+        """Takes the last edit back, whatever it was; False where there is none."""
+        return self._step(self._past, self._future)
+
+    def redo(self) -> bool:
+        """Makes the edit again that was undone last; False where there is none."""
+        return self._step(self._future, self._past)
+
+    def forget(self) -> None:
+        """Begins anew: what was edited so far is how the session opens."""
+        self._past.clear()
+        self._future.clear()
+        self.errors.clear()
+        self.revision = self._last_revision = 0
+
+    def _step(self, there: list[_Step], back: list[_Step]) -> bool:
+        self._burst = ""
+        if not there:
+            return False
+        name, known = there.pop()
+        back.append((name, self._snapshot()))
+        self._restore(known)
+        self._tell()
+        return True
+
+    def _snapshot(self) -> dict[str, Any]:
+        """What an edit can change; nothing in it ever changes itself."""
+        kept = {name: getattr(self, name) for name in _KEPT}
+        return kept | {name: copy(getattr(self, name)) for name in _COPIED}
+
+    def _restore(self, known: dict[str, Any]) -> None:
+        vars(self).update(known)
+        vars(self).update({name: copy(known[name]) for name in _COPIED})
+
+    def _tell(self) -> None:
         for listener in self._listeners:
             listener()
 
@@ -192,6 +269,12 @@ class Session:
         self.errors.clear()
         self.selected = 0
         self._reset_view()
+
+    def _write(self, **text: str) -> None:
+        """Writes what is good into fields; what was wrong there is gone with it."""
+        self.text.update(text)
+        for name in text:
+            self.errors.pop(name, None)
 
     def _reset_view(self) -> None:
         self.look = {**self.look, "dims": None, "at": None}
@@ -205,7 +288,16 @@ class Session:
                 message = f"Another array is called {shown(fields.good.name)}; names are unique."
                 fields = ArrayFields(self.fields[index].good, fields.text, {name: message})
         self.fields[index] = fields
+        self._free_names()
         self._rebuild()
+
+    def _free_names(self) -> None:
+        """Takes the names that were refused while another array had them, and has no more."""
+        for i, fields in enumerate(self.fields):
+            wanted = fields.text["name"].strip()
+            taken = any(f.good.name == wanted for j, f in enumerate(self.fields) if j != i)
+            if set(fields.errors) == {"name"} and not taken:
+                self.fields[i] = fields.typed("name", fields.text["name"], self.mesh)
 
     def _rebuild(self) -> None:
         arrays = tuple(f.good for f in self.fields)
@@ -219,6 +311,12 @@ class Session:
             raise ShardvizError(f"There is no array {value}; there are {len(self.fields)}.")
         return value
 
+    def _edit_axis(self, value: Any) -> None:
+        """Adds a mesh axis of size 2, with a name of its own."""
+        shape = self.mesh.shape
+        names = (*AXIS_NAMES, *(f"axis{i}" for i in range(len(shape) + 1)))
+        self._edit_mesh(_axes_text({**shape, next(n for n in names if n not in shape): 2}))
+
     def _edit_mesh(self, value: Any) -> None:
         self.text["mesh"] = _text(value)
         old = self.mesh
@@ -231,7 +329,7 @@ class Session:
         common = old.axis_types[0] if len(set(old.axis_types)) == 1 else "Auto"
         kinds = [types.get(name, common) for name in shape]
         self._set_mesh(make_mesh(shape, axis_types=kinds, device_ids=ids, processes=hosts))
-        self.text["hosts"] = str(hosts)
+        self._write(hosts=str(hosts))
 
     def _edit_double(self, value: Any) -> None:
         self._resize(value, lambda size: 2 * size)
@@ -276,6 +374,32 @@ class Session:
         if "rules" not in self.errors:
             self.text["rules"] = self.rules.text()
 
+    def _edit_move(self, value: Any) -> None:
+        """Moves a rule: from its place in the table, to the place it has afterwards."""
+        rules = list(self.rules)
+        places = value if isinstance(value, (list, tuple)) else ()
+        known = all(type(v) is int and 0 <= v < len(rules) for v in places)
+        if len(places) != 2 or not known or "rules" in self.errors:
+            raise ShardvizError(f"A rule is moved from one place to another; got {shown(value)}.")
+        rules.insert(places[1], rules.pop(places[0]))
+        self._take_rules(Rules(tuple(rules)))
+
+    def _take_rules(self, rules: Rules) -> None:
+        self.program = self.program.replace(rules=rules)
+        self._write(rules=rules.text())
+
+    def _edit_remedy(self, value: Any) -> None:
+        """Takes a remedy: its rules, and of the array that it is for the names and the shape."""
+        index, remedy = value
+        fields = self.fields[self._index(index)]
+        names = format_names(remedy.names)
+        for name, text in (("logical", names), ("shape", _shape_text(remedy.shape))):
+            if text and text != fields.text[name]:
+                fields = fields.typed(name, text, self.mesh)
+        self.fields[index] = fields
+        self._rebuild()
+        self._take_rules(remedy.rules)
+
     def _edit_dialect(self, value: Any) -> None:
         self.program = self.program.replace(dialect=Dialect.of(value, paths=False))
 
@@ -284,11 +408,17 @@ class Session:
 
     def _edit_fit(self, value: Any) -> None:
         """Resizes the mesh to the target, with as many hosts."""
-        if (fitting := fitting_mesh(self.mesh, self.target)) is not None:
+        if (fitting := fitting_mesh(self.mesh, self.target, self.accepts)) is not None:
             self._set_mesh(fitting)
             text = program_fields(self.program)
-            self.text.update(mesh=text["mesh"], hosts=text["hosts"])
-            self.errors.pop("mesh", None)
+            self._write(mesh=text["mesh"], hosts=text["hosts"])
+
+    def accepts(self, mesh: MeshSpec) -> bool:
+        """Whether another mesh will do: it divides the arrays, and the target can hold it."""
+        described = topology_of(self.target) is not None
+        if described and why_no_placement(mesh, self.target):
+            return False
+        return len(self.program.replace(mesh=mesh).problems) <= len(self.program.problems)
 
     def _edit_program(self, value: Any) -> None:
         name = _text(value)
@@ -303,12 +433,9 @@ class Session:
         kind, _, name = _text(value).partition(":")
         if kind == "mesh":
             self._set_mesh(gallery_meshes.get(name))
-            self.text.update(program_fields(self.program))
-            self.errors.pop("mesh", None)
+            self._write(**program_fields(self.program))
         elif kind == "rules":
-            self.program = self.program.replace(rules=gallery_rules.get(name))
-            self.text["rules"] = self.rules.text()
-            self.errors.pop("rules", None)
+            self._take_rules(gallery_rules.get(name))
         elif kind == "arrays":
             self.fields = [ArrayFields.of(a) for a in gallery_arrays.get(name)]
             self.selected = 0
@@ -374,6 +501,24 @@ class Session:
         self._reset_view()
         self._detach()
 
+    def _edit_open(self, value: Any) -> None:
+        """Opens a leaf of the model among the arrays, or the array where there is no model."""
+        if self.model is None:
+            self._edit_select(value)
+            return
+        if type(value) is not int or not 0 <= value < len(self.model.arrays):
+            raise ShardvizError(f"A leaf is opened by its number; got {shown(value)}.")
+        leaf = self.model.arrays[value]
+        names = [fields.good.name for fields in self.fields]
+        if leaf.name not in names:
+            if len(names) >= MAX_ARRAYS:
+                raise LayoutError(f"The Explorer holds at most {MAX_ARRAYS} arrays.")
+            names.append(leaf.name)
+            self.fields.append(ArrayFields.of(leaf))
+            self._detach()
+        self.selected = names.index(leaf.name)
+        self._reset_view()
+
     def _edit_remove(self, value: Any) -> None:
         index = self._index(value)
         if len(self.fields) == 1:
@@ -384,13 +529,26 @@ class Session:
         self._detach()
 
 
+_KEPT = ("program", "entry", "missing_function", "selected", "target", "revision")
+_COPIED = ("fields", "text", "errors", "look")
+# Edits without a field of their own: their errors are shown in the program bar.
+UNPLACED = (
+    "select", "by", "colour", "dims", "at", "add", "remove", "move", "open", "dialect", "types",
+    "fit", "program", "preset",
+)  # fmt: skip
 _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (
-        "mesh", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy", "dialect",
-        "program", "preset", "select", "by", "colour", "dims", "at", "add", "remove",
+        "mesh", "axis", "double", "halve", "hosts", "types", "target", "fit", "rules", "tidy",
+        "move", "dialect", "program", "preset", "select", "by", "colour", "dims", "at", "add",
+        "remove", "open", "remedy",
     )
 }  # fmt: skip
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two snapshots hold the same, without a comparison of whole programs."""
+    return one["program"] is other["program"] and one | {"program": other["program"]} == other
 
 
 def program_fields(program: Program) -> dict[str, str]:
@@ -410,6 +568,10 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise ShardvizError(f"The field holds text; got {shown(value)}.")
     return value
+
+
+def _shape_text(shape: tuple[int, ...] | None) -> str:
+    return ", ".join(map(str, shape or ()))
 
 
 def _positive_int(text: str, what: str) -> int:

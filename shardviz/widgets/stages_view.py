@@ -18,7 +18,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
 from shardviz.picture.tables import axis_groups
-from shardviz.widgets.planner import Planner, PlannerState
+from shardviz.widgets.background import Planner, PlannerState
 from shardviz.widgets.report_view import (
     cause,
     collective_summary,

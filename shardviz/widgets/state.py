@@ -9,6 +9,7 @@ from typing import Any
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.parse import MAX_NAME, limited
@@ -16,10 +17,12 @@ from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery_programs
 from shardviz.widgets.menus import is_known, known_program
+from shardviz.widgets.model_view import Leaves
 from shardviz.widgets.session import DEVICE_PUT, MAX_ARRAYS, Session, array_fields, put_on_devices
 
 VERSION = 1
 MAX_STATE = 64 << 20
+MAX_LEAVES = 100_000
 
 
 def session_state(session: Session) -> dict[str, Any]:
@@ -37,6 +40,7 @@ def session_state(session: Session) -> dict[str, Any]:
         "dialect": program.dialect.value,
         "program": session.entry or DEVICE_PUT,
         **({"function": function} if function else {}),
+        **({"model": _model_state(session.model)} if session.model else {}),
         "selected": session.selected,
         "look": {k: list(v) if isinstance(v, tuple) else v for k, v in session.look.items()},
         "target": session.target,
@@ -46,6 +50,11 @@ def session_state(session: Session) -> dict[str, Any]:
 def _array_state(array: ArraySpec) -> dict[str, str]:
     kind = {} if array.memory_kind is None else {"memory_kind": array.memory_kind}
     return {**array_fields(array), **kind}
+
+
+def _model_state(model: Leaves) -> dict[str, Any]:
+    leaves = [_array_state(a) for a in model.arrays]
+    return {"leaves": leaves, "partners": dict(model.partners), "unknown": sorted(model.unknown)}
 
 
 def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
@@ -84,8 +93,22 @@ def open_state(state: Any) -> Session:
     dialect = Dialect.of(state.get("dialect", "linen"), paths=False)
     parts = {"arrays": arrays, "mesh": mesh, "rules": rules, "dialect": dialect}
     session = _session(state, parts)
+    session.model = _read_model(state.get("model"))
     _restore_look(session, state)
     return session
+
+
+def _read_model(part: Any) -> Leaves | None:
+    if part is None:
+        return None
+    known = part if isinstance(part, dict) else {}
+    partners, unknown = known.get("partners", {}), known.get("unknown", [])
+    paths = [*partners, *partners.values()] if isinstance(partners, dict) else [None]
+    paths += unknown if isinstance(unknown, list) else [None]
+    if not all(isinstance(path, str) for path in paths):
+        raise ProgramError(f"The state's model holds leaves by their paths; got {shown(part)}.")
+    leaves = _read_arrays(known.get("leaves"), MAX_LEAVES)
+    return Leaves(leaves, dict(partners), frozenset(unknown))
 
 
 def _session(state: dict[str, Any], parts: dict[str, Any]) -> Session:
@@ -124,10 +147,10 @@ def _read_mesh(part: Any) -> MeshSpec:
     )
 
 
-def _read_arrays(part: Any) -> tuple[ArraySpec, ...]:
-    if not isinstance(part, list) or len(part) > MAX_ARRAYS:
+def _read_arrays(part: Any, most: int = MAX_ARRAYS) -> tuple[ArraySpec, ...]:
+    if not isinstance(part, list) or len(part) > most:
         raise ProgramError(
-            f"The state's arrays must be a list of at most {MAX_ARRAYS}; got {shown(part)}."
+            f"The state's arrays must be a list of at most {most:,}; got {shown(part)}."
         )
     arrays = []
     for row in part:
@@ -155,12 +178,26 @@ def _restore_look(session: Session, state: dict[str, Any]) -> None:
     for name, value in edits:
         if value not in (None, [], ""):
             session.edit(name, value)
-    session.errors.clear()
-    session.revision = 0
+    session.forget()
+
+
+def _session_on_audit(audit: Audit) -> Session:
+    """A session on a model: its leaves, of which the largest is opened as an array."""
+    if not audit.rows:
+        raise ShardvizError("The audit has no arrays; the Explorer shows at least one.")
+    rows = sorted(audit.rows, key=lambda r: r.layout is None or -r.layout.bytes_per_device)
+    leaves = Leaves.of_audit(audit)
+    first = next(a for a in leaves.arrays if a.name == rows[0].path)
+    program = Program(put_on_devices, (first,), audit.mesh, name=DEVICE_PUT)
+    if isinstance(audit.rules, Rules):
+        program = program.replace(rules=audit.rules, dialect=audit.dialect)
+    session = Session(program, DEVICE_PUT)
+    session.model = leaves
+    return session
 
 
 def session_on(thing: Any) -> Session:
-    """A session on a program, a mesh, arrays, a layout, a saved state, or None.
+    """A session on a program, a mesh, arrays, an audit, a layout, a saved state, or None.
 
     Raises:
         ShardvizError: for something else.
@@ -171,12 +208,16 @@ def session_on(thing: Any) -> Session:
     """
     if thing is None:
         name = gallery_programs.DEFAULT
-        return Session(gallery_programs.get(name), name)
+        session = Session(gallery_programs.get(name), name)
+        session.brief = True
+        return session
     if isinstance(thing, Program):
         return Session(thing, own=thing)
     if isinstance(thing, MeshSpec):
         name = gallery_programs.DEFAULT
         return Session(gallery_programs.get(name).replace(mesh=thing), name)
+    if isinstance(thing, Audit):
+        return _session_on_audit(thing)
     if isinstance(thing, Layout) and thing.spec is not None:
         array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
         return Session(Program(put_on_devices, (array,), thing.mesh, name=DEVICE_PUT), DEVICE_PUT)
@@ -191,6 +232,6 @@ def session_on(thing: Any) -> Session:
                 Program(put_on_devices, arrays, base.mesh, base.rules, name=DEVICE_PUT), DEVICE_PUT
             )
     raise ShardvizError(
-        f"The Explorer opens on a program, a mesh, arrays, a layout or a saved state; got"
+        f"The Explorer opens on a program, a mesh, arrays, an audit, a layout or a saved state; got"
         f" {shown(thing)}."
     )

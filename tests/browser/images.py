@@ -16,6 +16,7 @@ from playwright.sync_api import Page
 
 from tests.browser.chromium import HOW, find_chromium
 from tests.browser.lab import DARK, LIGHT, Lab, lab_server
+from tests.browser.views import open_tab, press_button
 from tests.browser.watch import Complaints, chromium
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
@@ -37,13 +38,13 @@ def pointed(page: Page, *keys: str) -> None:
 
 def run_and_point(page: Page) -> None:
     """Runs the program, shows its collectives, and points at a device."""
-    page.get_by_role("button", name="Run", exact=True).click()
+    press_button(page, "Run")
     page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
     page.wait_for_function(
         "() => document.querySelector('.sv-status').textContent.startsWith('ran in')",
         timeout=RUN_MS,
     )
-    page.get_by_role("tab", name="Collectives").click()
+    open_tab(page, "Collectives")
     page.locator(".sv-crow").first.click()
     pointed(page, "ArrowRight", "ArrowRight", "ArrowDown")
 
@@ -57,20 +58,20 @@ def run_and_choose(page: Page) -> None:
 def choose_and_point(page: Page) -> None:
     """Looks at an array in the middle of the list, and at a device far down the mesh."""
     page.locator(".sv-cardhead").nth(2).click()
-    page.get_by_role("tab", name="Shards").click()
+    open_tab(page, "Shards")
     pointed(page, *(["ArrowDown"] * 20), *(["ArrowRight"] * 30))
 
 
 def compiled(page: Page) -> None:
     """Compiles for the target, and waits until all four stages are known."""
-    page.get_by_role("button", name="Compile", exact=True).click()
+    press_button(page, "Compile")
     page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
 
 
 def picked_value(page: Page) -> None:
     """Picks the product with the MLP's second matrix, and reads why it is sharded so."""
     page.wait_for_selector('.sv-stage:last-child[data-state="live"]', timeout=RUN_MS)
-    page.get_by_role("tab", name="Values").click()
+    open_tab(page, "Values")
     find = page.get_by_label("Find values")
     find.fill("dot_general")
     page.locator(".sv-vrow:not(.sv-vcall)", has_text="dot_general_7").first.click()
@@ -82,7 +83,7 @@ def picked_value(page: Page) -> None:
 def chosen_collective(page: Page) -> None:
     """Compiles, and chooses the largest collective."""
     compiled(page)
-    page.get_by_role("tab", name="Collectives").click()
+    open_tab(page, "Collectives")
     page.locator(".sv-crow").first.click()
 
 

@@ -165,7 +165,7 @@ class Lab:
         (self.server.root / name).write_text(json.dumps(notebook(cells)))
         page = self._page(scale)
         page.set_viewport_size({"width": width, "height": height})
-        page.evaluate(_OPEN, [name, self.server.kernel if shared else ""])
+        page.evaluate(OPEN_NOTEBOOK, [name, self.server.kernel if shared else ""])
         page.wait_for_function(READY, timeout=OPEN_MS)
         if shared:
             self.server.kernel = page.evaluate(f"() => {_KERNEL}.id")
@@ -196,7 +196,7 @@ class Lab:
             self._watched.enter_context(self.complaints.watching(page))
         if new:
             page.goto(f"{server.url}/doc?reset&token={server.token}")
-            page.wait_for_function(_LOADED, timeout=OPEN_MS)
+            page.wait_for_function(LOADED, timeout=OPEN_MS)
         return page
 
 
@@ -282,8 +282,8 @@ def environment(folder: Path) -> dict[str, str]:
     return {"JAX_PLATFORMS": "cpu", **os.environ, **own}
 
 
-_LOADED = "() => window.jupyterapp?.commands.hasCommand('docmanager:open')"
-_OPEN = """async ([path, id]) => {
+LOADED = "() => window.jupyterapp?.commands.hasCommand('docmanager:open')"
+OPEN_NOTEBOOK = """async ([path, id]) => {
   const kernel = id ? { kernel: { id } } : {};
   await window.jupyterapp.restored;
   await window.jupyterapp.commands.execute(

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
@@ -27,14 +28,16 @@ from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.pictures import link_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageResults, stages_view
+from shardviz.widgets.state import session_on
 from shardviz.widgets.values_view import explanation_view, values_view
 from tests.widgets.plans import REFUSED, layers
 from tests.widgets.stage_examples import RESULTS
 
 TRAITS = (
-    "menus", "answer", "view", "mesh", "rules", "rule_use", "program", "array_0", "layout_0",
-    "layout_1", "devices", "report_data", "code_data", "target", "palette", "stages_data",
-    "plan_data", "explanation", "background", "link_data", "offline",
+    "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
+    "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
+    "stages_data", "plan_data", "explanation", "background", "link_data", "leaves", "model_data",
+    "offline",
 )  # fmt: skip
 WAIT_S = 120
 
@@ -42,7 +45,12 @@ WAIT_S = 120
 def messages() -> Iterator[tuple[str, Any]]:
     """Real messages, each with the name of its type."""
     for explorer in _explorers():
+        explorer._shown |= {"a page": "Rules", "another": "Model"}
+        explorer._cell = "2:0:0"
+        explorer._refresh()
         for name in TRAITS:
+            if name == "layout_1" and explorer.view["count"] < 2:
+                continue
             yield f'Traits["{name}"]', getattr(explorer, name)
         explorer.close()
     yield "Stages", stages_view(RESULTS)
@@ -70,6 +78,16 @@ def _explorers() -> Iterator[Explorer]:
     assert ran.report is not None
     assert ran.report.ok, ran.report
     yield ran
+    audited = audit(
+        [
+            ("mlp/wi", (512, 2048), "embed mlp"),
+            ("mlp/wo", (2048, 510), "mlp embd"),
+            ("a", (8,), None),
+        ],
+        programs.get().rules,
+        make_mesh(data=4, model=2),
+    )
+    yield Explorer(session_on(audited), ExecutableCache())
     wrong = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
     wrong.session.edit("mesh", "data=3, model=7")
     wrong.session.edit("target", "tpu:v5e:4x4")

@@ -5,6 +5,8 @@ import json
 import pytest
 from playwright.sync_api import Page, expect
 
+from tests.browser.views import open_tab, press_button, show_control, show_view
+
 OPEN = "import shardviz as sv\nexplorer = sv.explore()\nexplorer"
 RUN_MS = 120_000
 
@@ -17,6 +19,7 @@ def screen(lab) -> Page:
 
 
 def type_into(page: Page, label: str, text: str) -> None:
+    show_control(page, label)
     page.get_by_label(label, exact=True).fill(text)
     page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
 
@@ -51,7 +54,9 @@ def test_every_control_of_the_contract_can_be_found_by_its_name(screen):
         "Program", "Devices", "Array",
     ):  # fmt: skip
         expect(screen.get_by_label(label, exact=True)).to_have_count(1)
+        show_control(screen, label)
         expect(screen.get_by_label(label, exact=True)).to_be_visible()
+    show_view(screen, "Program")
     for name in ("Compile", "Run"):
         expect(screen.get_by_role("button", name=name, exact=True)).to_be_enabled()
 
@@ -64,6 +69,7 @@ def test_an_edit_reaches_the_kernel_and_comes_back(screen):
     expect(screen.locator(".sv-title")).to_have_text("w_in  f32[64, 4096]")
     type_into(screen, "PartitionSpec", "model, data")
     expect(screen.locator(".sv-selected .sv-warn")).to_contain_text("wins over the rules")
+    show_view(screen, "Rules")
     screen.get_by_label("Dialect", exact=True).select_option("nnx")
     # The kernel may take messages of widgets and of cells side by side.
     screen.wait_for_selector('.shardviz-explorer[data-settled="true"]')
@@ -72,7 +78,7 @@ def test_an_edit_reaches_the_kernel_and_comes_back(screen):
 
 
 def test_an_error_is_shown_at_its_field_and_the_picture_stays(screen):
-    title = screen.locator(".sv-title").inner_text()
+    title = screen.locator(".sv-title").text_content()
     labels = ("Mesh axes", "Array shape", "Logical axes", "PartitionSpec", "Rules", "Hosts")
     good = {n: screen.get_by_label(n, exact=True).input_value() for n in labels}
     for label, text, part in (
@@ -85,7 +91,7 @@ def test_an_error_is_shown_at_its_field_and_the_picture_stays(screen):
     ):
         type_into(screen, label, text)
         assert part in error_at(screen, label), label
-        assert screen.locator(".sv-title").inner_text() == title
+        assert screen.locator(".sv-title").text_content() == title
         assert screen.get_by_label(label, exact=True).input_value() == text
         type_into(screen, label, good[label])
         assert error_at(screen, label) == ""
@@ -179,35 +185,35 @@ def test_every_step_of_one_task_counts(lab):
 
 
 def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):
-    screen.get_by_role("button", name="Run", exact=True).click()
+    press_button(screen, "Run")
     expect(screen.locator(".sv-status")).to_contain_text("checks hold", timeout=RUN_MS)
     expect(screen.locator(".sv-stage").nth(3)).to_contain_text("all-reduce")
-    screen.get_by_role("tab", name="Checks").click()
+    open_tab(screen, "Checks")
     marks = screen.locator(".sv-table td:first-child").all_inner_texts()
     assert marks
     assert set(marks) == {"✓"}
-    screen.get_by_role("tab", name="Collectives").click()
+    open_tab(screen, "Collectives")
     expect(screen.locator(".sv-table")).to_contain_text("model")
-    screen.get_by_role("tab", name="Memory").click()
+    open_tab(screen, "Memory")
     expect(screen.locator(".sv-body")).to_contain_text("arguments")
     type_into(screen, "Array shape", "512, 4096")
     expect(screen.locator(".sv-status")).to_contain_text("stale")
 
 
 def test_effects_and_cache_answer_in_their_tabs(screen):
-    screen.get_by_role("tab", name="Cache").click()
+    open_tab(screen, "Cache")
     expect(screen.locator(".sv-body")).to_contain_text("executables")
-    screen.get_by_role("tab", name="Effects").click()
+    open_tab(screen, "Effects")
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 8 devices", timeout=RUN_MS)
-    screen.get_by_role("tab", name="Cache").click()
+    open_tab(screen, "Cache")
     # One row for what happened and why, one for what is kept.
     expect(screen.locator(".sv-table tbody tr")).to_have_count(2, timeout=RUN_MS)
     expect(screen.locator(".sv-table").first).to_contain_text("Nothing was compiled before it.")
-    screen.get_by_role("button", name="Compile", exact=True).click()
+    press_button(screen, "Compile")
     expect(screen.locator(".sv-table tbody tr")).to_have_count(3, timeout=RUN_MS)
     expect(screen.locator(".sv-table").first).to_contain_text("was compiled before.")
     type_into(screen, "Mesh axes", "data=2, model=2")
-    screen.get_by_role("tab", name="Effects").click()
+    open_tab(screen, "Effects")
     expect(screen.locator(".sv-body")).to_contain_text("It may run on 4 devices", timeout=RUN_MS)
 
 
@@ -222,7 +228,7 @@ explorer
 """
     page = lab.open([logs], width=1400, height=1200)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
-    page.get_by_role("tab", name="Effects").click()
+    open_tab(page, "Effects")
     page.get_by_role("button", name="Run and write down the order").click(timeout=RUN_MS)
     expect(page.locator(".sv-body")).to_contain_text("Up to the barrier", timeout=RUN_MS)
     expect(page.locator(".sv-table").last.locator("tbody tr").first).to_contain_text("unordered")
@@ -231,7 +237,7 @@ explorer
 
 def test_a_program_that_fails_says_where_and_the_kernel_lives(screen):
     type_into(screen, "Array shape", "256, 2048")
-    screen.get_by_role("button", name="Run", exact=True).click()
+    press_button(screen, "Run")
     stopped = screen.locator(".sv-failure", has_text="Stopped at")  # beside the plan that failed
     expect(stopped).to_contain_text("trace", timeout=RUN_MS)
     assert ask_kernel(screen, "1 + 1") == 2
@@ -250,7 +256,7 @@ explorer
 """
     page = lab.open([slow], width=1400, height=1200)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
-    page.get_by_role("button", name="Run", exact=True).click()
+    press_button(page, "Run")
     expect(page.locator(".sv-status")).to_contain_text(" s")
     type_into(page, "Mesh axes", "data=8")
     expect(page.locator(".sv-count")).to_contain_text("8 devices", timeout=2_000)

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.browser.hosts import MARIMO, NOTEBOOK, served
 from tests.browser.lab import READY, run_all
+from tests.browser.views import press_button
 from tests.browser.watch import new_context
 
 CELL = """import shardviz as sv
@@ -34,7 +35,7 @@ def test_an_edit_a_mistake_and_a_run(browser: Browser, tmp_path: Path, host: str
         field.fill("data=2, model=4")
         field.press("Enter")
         expect(page.get_by_text("got 'banana'")).to_have_count(0)
-        page.get_by_role("button", name="Run", exact=True).last.click()
+        press_button(page, "Run")
         expect(page.get_by_text("all 11 checks hold")).to_be_visible(timeout=RUN_MS)
         expect(page.locator(".sv-stage").last).to_contain_text("2 all-reduce")
         context.close()

@@ -10,6 +10,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
+from tests.browser.views import open_tab, show_view
 
 SIZES = {
     "8": {},
@@ -38,7 +39,7 @@ def sentence(page: Page) -> str:
 
 
 def shard_rows(page: Page) -> dict[int, list[str]]:
-    page.get_by_role("tab", name="Shards").click()
+    open_tab(page, "Shards")
     rows = page.locator(".sv-shardrow").all()
     cells = [row.locator("> *").all_inner_texts() for row in rows]
     return {int(row[0]): row[2:] for row in cells}
@@ -82,7 +83,7 @@ def test_arrow_keys_move_over_devices_and_enter_pins(page, tmp_path):
 
 def test_pointing_at_a_device_marks_its_block_everywhere_and_its_row(page, tmp_path):
     opened(page, explorer(), tmp_path)
-    page.get_by_role("tab", name="Shards").click()
+    open_tab(page, "Shards")
     page.get_by_label("Devices", exact=True).focus()
     page.keyboard.press("End")
     assert page.locator(".sv-marked b").all_inner_texts() == ["7"]
@@ -112,6 +113,10 @@ def test_wheel_zooms_drag_pans_and_double_click_fits(page, tmp_path):
     fitted = canvas_hash(page, "Devices")
     page.mouse.move(x, y)
     page.mouse.wheel(0, -600)
+    assert canvas_hash(page, "Devices") == fitted, "the wheel scrolls the page"
+    page.keyboard.down("Control")
+    page.mouse.wheel(0, -600)
+    page.keyboard.up("Control")
     zoomed = canvas_hash(page, "Devices")
     assert zoomed != fitted
     page.mouse.down()
@@ -133,6 +138,7 @@ def test_nothing_can_be_edited_without_a_kernel(page, tmp_path):
     opened(page, explorer(), tmp_path)
     for label in ("Mesh axes", "Target", "Array shape", "Logical axes", "PartitionSpec", "Rules"):
         assert page.get_by_label(label, exact=True).is_disabled(), label
+    show_view(page, "Program")
     for name in ("Compile", "Run"):
         assert page.get_by_role("button", name=name, exact=True).is_disabled()
 
@@ -178,10 +184,10 @@ def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
     page.keyboard.press("End")
     assert f"Device 63 holds {name}[" in sentence(page)
     assert f"{name} 31, model 1" in sentence(page)
-    page.get_by_role("tab", name="Values").click()
+    open_tab(page, "Values")
     expect(page.locator(".sv-axislegend")).to_contain_text(name)
     expect(page.locator(".sv-vrow").first).to_be_visible()
-    page.get_by_role("tab", name="Collectives").click()
+    open_tab(page, "Collectives")
     expect(page.locator(".sv-stage").nth(1)).not_to_have_attribute("data-state", "none")
 
 
@@ -219,6 +225,6 @@ def test_nothing_overflows_a_narrow_page(page, tmp_path):
 def test_the_code_tab_is_the_code(page, tmp_path):
     made = explorer()
     opened(page, made, tmp_path)
-    page.get_by_role("tab", name="Code").click()
+    open_tab(page, "Code")
     shown = page.locator(".sv-code").inner_text()
     assert re.sub(r"\s+", " ", shown).strip() == re.sub(r"\s+", " ", made.code()).strip()

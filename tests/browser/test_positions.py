@@ -8,6 +8,7 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.test_explorer import RUN_MS
 from tests.browser.test_page import explorer, opened, sentence
+from tests.browser.views import show_view
 
 PLACED = {"mesh": "data=4, model=4", "target": "tpu:v5e:4x4", "by": "position"}
 LIVE = """
@@ -63,6 +64,7 @@ def test_devices_of_one_group_can_be_seen_among_thousands_in_the_dark(page, tmp_
     page.emulate_media(color_scheme="dark")
     made = explorer("transformer block, gradient", mesh="data=16, model=16, z=16")
     opened(page, made, tmp_path)
+    show_view(page, "Program")
     before = pixels(page)
     page.locator(".sv-crow").first.click()
     after = pixels(page)
@@ -71,6 +73,7 @@ def test_devices_of_one_group_can_be_seen_among_thousands_in_the_dark(page, tmp_
 
 def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     page = lab.open([LIVE], width=1400, height=1400)
+    show_view(page, "Program")
     page.wait_for_selector('.sv-stage:nth-of-type(3)[data-state="estimate"]', timeout=RUN_MS)
     note = page.locator(".sv-devicenote")
     row = page.locator(".sv-crow").first

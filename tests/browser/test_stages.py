@@ -14,6 +14,7 @@ from shardviz.widgets.stages_view import StageResults, saved_stages, stages_view
 from shardviz.widgets.values_view import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer
+from tests.browser.views import open_tab, show_view
 from tests.widgets.stage_examples import BAD, PLAN, REFUSED, RESULTS
 
 NAMES = ("Requested", "Propagated", "Partitioned", "Compiled")
@@ -26,6 +27,7 @@ def opened(page: Page, folder: Path, results: StageResults, **edits: str) -> Pag
     made.answer = {**made.answer, "revision": 0}
     page.goto(made.save_html(folder / "page").as_uri())
     page.wait_for_selector(".shardviz-explorer[data-seq]")
+    show_view(page, "Program")
     return page
 
 
@@ -63,7 +65,7 @@ def test_side_by_side_every_row_shows_what_became_of_it(page, tmp_path):
 
 def test_a_click_on_a_stage_shows_that_stage_and_a_second_click_all_of_them(page, tmp_path):
     opened(page, tmp_path, RESULTS)
-    page.get_by_role("tab", name="Memory").click()
+    open_tab(page, "Memory")
     page.locator(".sv-stage").nth(2).click()
     expect(page.get_by_role("tab", name="Collectives")).to_have_attribute("aria-selected", "true")
     expect(page.get_by_label("Stages shown")).to_have_value("2")
@@ -124,7 +126,7 @@ def test_what_is_older_than_the_program_says_so(page, tmp_path):
 
 def test_memory_beyond_what_the_device_has_is_shown_as_such(page, tmp_path):
     opened(page, tmp_path, RESULTS)
-    page.get_by_role("tab", name="Memory").click()
+    open_tab(page, "Memory")
     bar = page.get_by_role("img", name="24 GiB of 16 GiB on each device: 1.5 times what it has.")
     expect(bar).to_be_visible()
     expect(page.locator(".sv-memcap")).to_have_count(1)
@@ -159,7 +161,7 @@ def test_notes_about_the_target_are_above_the_table(page, tmp_path):
 def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
     page.set_viewport_size({"width": width, "height": 900})
     opened(page, tmp_path, RESULTS)
-    page.get_by_role("tab", name=tab).click()
+    open_tab(page, tab)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     right = page.locator(".shardviz-explorer").evaluate("e => e.getBoundingClientRect().right")
     for part in (".sv-stages", ".sv-tabs", ".sv-body", ".sv-program > .sv-headrow"):
@@ -172,7 +174,7 @@ def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
 def test_every_control_has_a_name(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     for tab in ("Values", "Collectives", "Memory"):
-        page.get_by_role("tab", name=tab).click()
+        open_tab(page, tab)
         nameless = page.eval_on_selector_all(
             ".shardviz-explorer :is(input, textarea, select, button, [tabindex], [role=img])",
             "all => all.filter(e => !(e.getAttribute('aria-label') || e.textContent.trim()))"
@@ -183,6 +185,7 @@ def test_every_control_has_a_name(page, tmp_path):
 
 def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(lab):
     page = lab.open([OPEN], shared=True, width=1400, height=1400)
+    show_view(page, "Program")
     cells = page.locator(".sv-stage")
     for i, state in ((1, "estimate"), (2, "live"), (3, "live")):
         expect(cells.nth(i)).to_have_attribute("data-state", state, timeout=RUN_MS)
@@ -192,7 +195,7 @@ def test_the_plan_follows_edits_by_itself_and_the_answer_replaces_the_estimate(l
     expect(cells.nth(1).locator(".sv-stagemore")).not_to_have_text(before, timeout=RUN_MS)
     expect(cells.nth(2)).to_have_attribute("data-state", "live", timeout=RUN_MS)
     expect(cells.nth(2)).to_contain_text("CPU × 4")
-    page.get_by_role("tab", name="Values").click()
+    open_tab(page, "Values")
     page.get_by_role("treegrid", name="Values").focus()
     for key in ("End", "Enter"):
         page.keyboard.press(key)

@@ -44,6 +44,18 @@ def test_every_text_colour_can_be_read_on_every_background(theme):
     assert float(contrast(rgb(named["paper"]), rgb(named["bad"]))) >= READABLE
 
 
+def test_no_text_is_made_pale():
+    """Whatever is old or cannot be used has the colour of muted text, which can be read."""
+    pale = {
+        rule.strip()
+        for rule, value in re.findall(
+            r"([^{};]+)\{[^{}]*opacity: (0\.\d+)", html_page.bundled_styles()
+        )
+    }
+    # An old picture, and an arrow without text.
+    assert pale == {"&.sv-stale", ".sv-changearrow"}
+
+
 def test_every_custom_property_that_is_used_is_defined():
     styles = html_page.bundled_styles()
     defined = set(re.findall(r"(--sv-[a-z0-9-]+):", styles))

@@ -19,6 +19,7 @@ from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.session import Session
 from shardviz.widgets.values_view import explanation_view, values_view
 from tests.browser.values_page import as_script, opened, press, row, said, sharding
+from tests.browser.views import open_tab
 from tests.widgets.plans import REFUSED, layers
 
 pytestmark = pytest.mark.browser
@@ -314,7 +315,7 @@ def test_the_saved_page_has_every_explanation_without_a_kernel(page, tmp_path):
     made.follow()
     made.wait(120)
     page.goto(made.save_html(tmp_path / "page").as_uri())
-    page.get_by_role("tab", name="Values").click()
+    open_tab(page, "Values")
     row(page, "dot_general").click()
     assert made.plan is not None
     lines = [line.strip() for line in made.plan.why("dot_general").lines]

@@ -98,7 +98,7 @@ def test_a_typed_character_sends_few_bytes(edit: tuple[Any, ...], made: Explorer
 
 def test_what_an_edit_does_not_change_is_not_sent(made: Explorer, monkeypatch):
     ((message, _),) = sent_by(made, monkeypatch, "name", "w_inn", 0)
-    assert set(message["state"]) == {"answer", "array_0", "rule_use"}
+    assert set(message["state"]) == {"answer", "array_0"}
 
 
 def test_a_report_is_not_sent_again_when_an_edit_makes_it_stale(made: Explorer, monkeypatch):

@@ -11,8 +11,8 @@ from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs
+from shardviz.widgets.background import Planner, why_not_automatic
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.planner import Planner, why_not_automatic
 from shardviz.widgets.session import DEVICE_PUT, Session
 from tests.program.helpers import in_new_python
 

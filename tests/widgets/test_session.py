@@ -7,7 +7,7 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
 from shardviz.widgets.session import DEVICE_PUT, Session
-from shardviz.widgets.session_view import menus_view, session_view
+from shardviz.widgets.session_view import menus_view, rule_grid, session_view
 from shardviz.widgets.state import open_state, session_state
 
 
@@ -201,14 +201,14 @@ def test_every_program_of_the_menu_opens_and_can_be_laid_out():
 def test_the_rules_are_tidied_when_the_field_is_left():
     session = new_session()
     session.edit("rules", "('batch','data'), ('mlp', ('model',))")
-    assert session_view(session)["rule_use"] == {"aligned": False, "rows": []}
+    assert rule_grid(session)["rows"] == []
     session.edit("tidy", None)
     assert session.text["rules"] == "batch -> data\nmlp -> model"
-    assert session_view(session)["rule_use"]["aligned"]
+    assert rule_grid(session)["aligned"]
 
 
 def test_rule_rows_say_which_arrays_a_rule_decides_and_why_not_others():
-    rows = session_view(new_session())["rule_use"]["rows"]
+    rows = rule_grid(new_session())["rows"]
     assert rows[1]["decides"] == "w_in, w_out"
     assert "'model'" in rows[2]["note"]
     assert rows[3]["not_split"] == "w_in, w_out"

@@ -5,6 +5,7 @@ import pytest
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.gallery import programs
+from shardviz.widgets.device_placement import why_no_placement
 from shardviz.widgets.menus import (
     EXAMPLES,
     checked_target,
@@ -62,6 +63,33 @@ def test_the_offered_mesh_has_the_same_axes_and_fills_the_target(text, shape):
         assert len(fitting.processes) == topology.hosts
 
 
+@pytest.mark.parametrize(
+    "target", ["tpu:v5e:4x4", "tpu:v5p:8x8x16", "tpu:v6e:16x16", "gpu:h100:2x8"]
+)
+@pytest.mark.parametrize("name", programs.names())
+def test_an_offered_mesh_divides_the_arrays_and_fits_the_hardware(name, target):
+    session = Session(programs.get(name), name)
+    session.edit("target", target)
+    offer = target_view(session.mesh, session.target, "", session.accepts).get("offer")
+    session.edit("fit", None)
+    assert bool(offer) == (session.undoable == "fit")
+    if offer:
+        assert offer == f"Take {session.text['mesh']}"
+        assert session.program.problems == ()
+        assert why_no_placement(session.mesh, target) == ""
+
+
+def test_where_no_mesh_fits_none_is_offered():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("mesh", "data=1")
+    session.edit("rules", "batch -> data")
+    session.edit("shape", "7, 512", 2)
+    session.edit("target", "tpu:v5e:4x4")
+    view = target_view(session.mesh, session.target, "", session.accepts)
+    assert "has 16 devices and the mesh has 1." in view["note"]
+    assert "offer" not in view
+
+
 def test_one_click_takes_the_mesh_and_the_note_goes():
     session = Session(programs.get(), programs.DEFAULT)
     session.edit("target", "tpu:v5p:8x8x16")
@@ -69,9 +97,10 @@ def test_one_click_takes_the_mesh_and_the_note_goes():
     assert "1,024" in view["note"]
     session.edit("fit", None)
     assert math.prod(session.mesh.axis_sizes) == 1024
-    assert session.text["mesh"] == "data=512, model=2"
+    assert session.text["mesh"] == "data=64, model=16"  # 64 rows cannot be split 512 ways
+    assert session.program.problems == ()
     assert session.text["hosts"] == "256"
-    assert target_view(session.mesh, session.target).keys() == {"value", "words"}
+    assert target_view(session.mesh, session.target).keys() == {"value", "words", "noRun"}
     assert session.errors == {}
 
 

@@ -8,8 +8,13 @@ import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 /** @typedef {ReturnType<ArrayCards["card"]>} Card */
 
 export class ArrayCards {
-  /** @param {import("./explorer.js").Edit} edit @param {(index: number) => void} select */
-  constructor(edit, select) {
+  /**
+   * @param {import("./explorer.js").Edit} edit
+   * @param {(index: number) => void} select
+   * @param {() => void} asked that all arrays are to be shown
+   */
+  constructor(edit, select, asked) {
+    this.asked = asked;
     this.edit = edit;
     this.select = select;
     /** @returns {Field} */
@@ -17,14 +22,14 @@ export class ArrayCards {
       /** @type {string} */ label,
       /** @type {ArrayField} */ key,
       /** @type {{caption?: string, placeholder?: string}} */ options = {},
-    ) => new Field(label, (t) => edit(key, t, this.selected), { caption: label, ...options });
+    ) => new Field(label, (t) => edit(key, t, this.selected), options);
     /** @type {Record<ArrayField, Field>} */
     this.fields = {
-      name: field("Array name", "name", { caption: "Name" }),
-      dtype: field("Element type", "dtype", { caption: "Type" }),
-      shape: field("Array shape", "shape", { placeholder: "512, 2048" }),
-      logical: field("Logical axes", "logical", { placeholder: "embed mlp" }),
-      spec: field("PartitionSpec", "spec", { placeholder: "from the rules" }),
+      name: field("Array name", "name", { caption: "name" }),
+      dtype: field("Element type", "dtype", { caption: "type" }),
+      shape: field("Array shape", "shape", { caption: "shape", placeholder: "512, 2048" }),
+      logical: field("Logical axes", "logical", { caption: "axes", placeholder: "embed mlp" }),
+      spec: field("PartitionSpec", "spec", { caption: "spec", placeholder: "from the rules" }),
     };
     // The same layout in every dialect that can say it.
     this.also = h("div", { class: "sv-also", "aria-label": "The same layout in other dialects" });
@@ -42,11 +47,19 @@ export class ArrayCards {
     this.next = { selected: 0, count: 0 };
     this.add = button("+ array", () => this.addArray(), {
       class: "sv-link",
+      "data-edit": "true",
       "aria-label": "Add an array",
     });
     this.remove = button("remove", () => this.removeArray(), {
       class: "sv-link",
+      "data-edit": "true",
       "aria-label": "Remove the selected array",
+    });
+    /** Whether all arrays were asked for. */
+    this.unfolded = false;
+    this.others = button("More arrays", () => this.unfold(), {
+      class: "sv-link sv-others",
+      hidden: true,
     });
     this.none = h("p", { class: "sv-muted", text: "The program takes no arrays." });
     this.node = h(
@@ -60,13 +73,20 @@ export class ArrayCards {
       ),
       this.none,
       this.list,
+      this.others,
     );
     this.selected = 0;
     /** @type {Card[]} */ this.cards = [];
     /** @type {Set<string> | null} */ this.lit = null;
   }
 
+  unfold() {
+    this.unfolded = true;
+    this.asked();
+  }
+
   addArray() {
+    this.unfolded = true;
     this.edit("add", null);
     this.next = { selected: this.next.count, count: this.next.count + 1 };
   }
@@ -97,13 +117,24 @@ export class ArrayCards {
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
+    this.showOthers(view);
     const current = this.cards[view.selected];
     this.none.hidden = Boolean(current);
-    this.remove.disabled = !current;
+    if (!this.remove.dataset.locked) this.remove.disabled = !current;
     if (!current) return this.form.remove();
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     this.showForm(view.arrays[view.selected], moved);
     if (moved) current.node.scrollIntoView({ block: "nearest" });
+  }
+
+  /** What else there is, in a line until somebody asks for it. @param {import("./view_data.js").View} view */
+  showOthers({ brief, arrays, selected, program }) {
+    const folded = brief && !this.unfolded && arrays.length > 1;
+    toggle(this.node, "sv-brief", folded);
+    this.others.hidden = !folded;
+    const names = arrays.filter((_, i) => i !== selected).map(({ name }) => name);
+    const of = program.value ? ` of ${program.value}` : "";
+    setText(this.others, `▸ ${names.length} more arrays${of}: ${names.join(", ")}`);
   }
 
   /** @param {ArrayView} array @param {boolean} moved whether another array was selected before */
@@ -159,11 +190,11 @@ export class ArrayCards {
     card.head.setAttribute("aria-pressed", String(selected));
     setText(card.name, a.name);
     toggle(card.node, "sv-lit", Boolean(this.lit?.has(a.name)));
-    setText(card.type, `${a.short} · ${a.bytes}`);
+    setText(card.type, a.short);
     setText(card.logical, a.logical || (a.rank ? "no logical axes" : "scalar"));
     setText(card.spec, a.spec);
     toggle(card.spec, "sv-typed", Boolean(a.typedSpec));
-    setText(card.summary, a.problem ? "" : (a.summary ?? ""));
+    setText(card.summary, a.problem ? "" : [a.bytes, a.summary].filter(Boolean).join(" · "));
     setText(card.warn, a.warnings.join(" "));
     setText(card.problem, a.problem);
   }

@@ -88,3 +88,36 @@ export function focusedNear(node) {
   const root = node.getRootNode();
   return root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
 }
+
+export const SVG = "http://www.w3.org/2000/svg";
+/** Strokes on a grid of 16 x 16. */
+const ICONS = {
+  undo: "M6.5 3 3 6.5 6.5 10 M3 6.5h6.2a3.6 3.6 0 0 1 0 7.2H6.5",
+  redo: "M9.5 3 13 6.5 9.5 10 M13 6.5H6.8a3.6 3.6 0 0 0 0 7.2h2.7",
+  code: "M5.5 4 2 8l3.5 4 M10.5 4 14 8l-3.5 4",
+  save: "M8 2.5v7.5 M4.8 7 8 10.2 11.2 7 M3 13.5h10",
+  full: "M3 6V3h3 M10 3h3v3 M13 10v3h-3 M6 13H3v-3",
+  more: "M3.5 8h.01 M8 8h.01 M12.5 8h.01",
+  plus: "M8 3.5v9 M3.5 8h9",
+  minus: "M3.5 8h9",
+  fit: "M9.5 6.5 13.5 2.5 M10 2.5h3.5V6 M6.5 9.5 2.5 13.5 M2.5 10v3.5H6",
+};
+
+/**
+ * A button with a drawn sign, whose name is its label and its tooltip.
+ * @param {keyof typeof ICONS} icon
+ * @param {string} name
+ * @param {() => void} act
+ * @param {Props} [props]
+ */
+export function iconButton(icon, name, act, props = {}) {
+  const node = button("", act, { class: "sv-icon", "aria-label": name, title: name, ...props });
+  const drawn = document.createElementNS(SVG, "svg");
+  drawn.setAttribute("viewBox", "0 0 16 16");
+  drawn.setAttribute("aria-hidden", "true");
+  const path = document.createElementNS(SVG, "path");
+  path.setAttribute("d", ICONS[icon]);
+  drawn.append(path);
+  node.append(drawn);
+  return node;
+}

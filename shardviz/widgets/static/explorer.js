@@ -3,17 +3,20 @@
 // Pointing, zooming and stepping through tabs never leave the page.
 import { ArrayCards } from "./array_cards.js";
 import { answers } from "./controls.js";
-import { OWN_KEYS, h, toggle } from "./dom.js";
+import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { Highlight } from "./highlight.js";
 import { IntentQueue } from "./intents.js";
 import { keepLast } from "./keep_last.js";
+import { KernelWatch } from "./kernel_watch.js";
 import { MeshBar } from "./mesh_bar.js";
+import { ModelPanel } from "./model_panel.js";
 import { readNumbers, readPicture } from "./picture_data.js";
 import { PicturePanel } from "./picture_panel.js";
 import { ProgramPanel } from "./program_panel.js";
 import { RuleTable } from "./rule_table.js";
 import { isDark, watchTheme } from "./theme.js";
 import { readView } from "./view_data.js";
+import { Views, besideView } from "./views.js";
 
 /** @typedef {import("./messages").Model} Model */
 /** @typedef {import("./messages").Traits} Traits */
@@ -23,6 +26,8 @@ import { readView } from "./view_data.js";
 /** @typedef {import("./messages").EditValue} EditValue */
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
 
+/** Fields whose characters are undone together, as long as the focus stays there. */
+const TYPED = ["mesh", "hosts", "rules", "name", "dtype", "shape", "logical", "spec", "target"];
 /** @type {(keyof Traits)[]} */
 const TRAITS = [
   "menus",
@@ -37,6 +42,10 @@ const TRAITS = [
   "explanation",
   "background",
   "link_data",
+  "rule_use",
+  "cell",
+  "leaves",
+  "model_data",
 ];
 
 class Page {
@@ -62,10 +71,25 @@ class Page {
     /** @type {Edit} */
     const edit = (field, value, array) => this.edit(field, value, array);
     const select = (/** @type {number} */ index) => this.select(index);
-    this.bar = new MeshBar(highlight, edit, () => this.send({ kind: "save" }));
-    this.cards = new ArrayCards(edit, select);
-    this.rules = new RuleTable(edit);
-    this.panel = new PicturePanel(highlight, { edit, select }, this.live);
+    this.bar = new MeshBar(highlight, edit, {
+      act: (kind) => this.send({ kind }),
+      code: () => this.openCode(),
+      full: () => this.fullWindow(),
+    });
+    this.cards = new ArrayCards(edit, select, () => this.schedule());
+    const cell = (/** @type {string} */ key) => {
+      if (this.editable) this.send({ kind: "cell", value: key });
+    };
+    this.rules = new RuleTable(edit, cell, (n) => this.send({ kind: "apply", value: String(n) }));
+    this.leaves = new ModelPanel({
+      open: (leaf) => this.openLeaf(leaf, "Layout"),
+      fix: (leaf) => this.openLeaf(leaf, "Rules"),
+    });
+    this.panel = new PicturePanel(
+      highlight,
+      { edit, select, fix: (array, dim) => this.fix(array, dim) },
+      this.live,
+    );
     this.program = new ProgramPanel(highlight, {
       edit,
       act: (kind) => this.send({ kind }),
@@ -74,12 +98,118 @@ class Page {
       light: (names) => this.cards.light(names),
       position: () => edit("by", "position"),
     });
-    const left = h("aside", { class: "sv-left" }, this.cards.node, this.rules.node);
-    const main = h("div", { class: "sv-main" }, left, this.panel.node);
-    this.root = h("div", { class: "shardviz-explorer", ...OWN_KEYS }, this.bar.node, main);
-    this.root.append(this.program.node);
+    this.views = this.build();
+    this.watch = new KernelWatch(model, () => this.schedule());
+    this.root = h(
+      "div",
+      {
+        class: "shardviz-explorer sv-page",
+        ...OWN_KEYS,
+        on: { keydown: (e) => this.key(e), focusin: () => this.bursts++ },
+      },
+      this.bar.node,
+      this.views.node,
+      this.watch.node,
+      ...this.views.views.map(({ node }) => node),
+    );
+    /** Counts the focus: what is typed while it stays is undone together. */
+    this.bursts = 0;
     toggle(this.root, "sv-offline", !this.live);
     el.append(this.root);
+  }
+
+  build() {
+    const layout = h("section", { class: "sv-view sv-layout" }, this.left(), this.panel.node);
+    const beside = besideView();
+    const rules = h("section", { class: "sv-view sv-rulesview" }, this.rules.node, beside);
+    const besideModel = besideView();
+    const inModel = [this.leaves.node, besideModel];
+    const model = h("section", { class: "sv-view sv-rulesview" }, ...inModel);
+    /**
+     * Where the pictures stand in a view.
+     * @type {Partial<Record<import("./views.js").ViewName, HTMLElement>>}
+     */
+    this.places = {
+      Layout: layout,
+      Rules: beside,
+      Model: besideModel,
+      Program: this.program.beside,
+    };
+    const views = new Views(
+      [
+        { name: "Layout", node: layout, words: "What is where" },
+        { name: "Rules", node: rules, words: "Table and verdicts" },
+        { name: "Model", node: model, words: "All leaves" },
+        { name: "Program", node: this.program.node, words: "Stages and what is known of them" },
+      ],
+      (name) => this.opened(name),
+    );
+    views.node.append(this.bar.actions);
+    return views;
+  }
+
+  left() {
+    return h("aside", { class: "sv-left", "aria-label": "Arrays and specs" }, this.cards.node);
+  }
+
+  /** @param {import("./views.js").ViewName} name */
+  opened(name) {
+    this.places?.[name]?.append(this.panel.node);
+    if (this.live) this.send({ kind: "show", value: name });
+    this.schedule();
+  }
+
+  /** Shows the program as code, and goes back to where one was. */
+  openCode() {
+    this.views.show("Program");
+    this.program.open("Code");
+  }
+
+  /** @param {number} leaf @param {import("./views.js").ViewName} view */
+  openLeaf(leaf, view) {
+    this.edit("open", leaf);
+    this.rules.grid.chosen = "";
+    this.views.show(view);
+  }
+
+  /** Shows in the view Rules what splits a dimension of an array, and what would. @param {number} array @param {number} dim */
+  fix(array, dim) {
+    this.views.show("Rules");
+    this.rules.grid.set(`-1:${array}:${dim}`);
+  }
+
+  fullWindow() {
+    toggle(this.root, "sv-full-window", !this.root.classList.contains("sv-full-window"));
+    this.bar.showFull(this.root.classList.contains("sv-full-window"));
+  }
+
+  /** Undo and redo, outside of text fields, which have their own. @param {KeyboardEvent} e */
+  key(e) {
+    const field = e.target instanceof Element && e.target.closest("input, textarea, select");
+    if (e.key === "Escape" && this.root.classList.contains("sv-full-window") && !field) {
+      return this.fullWindow();
+    }
+    if (field || !this.editable || !(e.ctrlKey || e.metaKey) || e.altKey) return;
+    const again = e.key.toLowerCase() === "y" || (e.shiftKey && e.key.toLowerCase() === "z");
+    if (!again && e.key.toLowerCase() !== "z") return;
+    e.preventDefault();
+    e.stopPropagation();
+    this.send({ kind: again ? "redo" : "undo" });
+  }
+
+  /**
+   * An answer may be lost while a page is loaded anew; the next beat has its number.
+   * @param {{seq?: number, client?: string}} beat
+   */
+  hear({ seq, client }) {
+    if (seq === undefined || client === undefined || !this.intents.pending) return;
+    this.intents.receive({ seq, client, revision: 0 });
+    if (!this.intents.pending) this.schedule();
+  }
+
+  /** Whether a kernel answers. */
+  get editable() {
+    return this.live && !this.watch.gone;
   }
 
   /** @param {Intent} intent */
@@ -91,8 +221,10 @@ class Page {
 
   /** @type {Edit} */
   edit(field, value, array) {
-    if (!this.live) return;
-    this.send({ kind: "edit", field, value, ...(array === undefined ? {} : { array }) });
+    if (!this.editable) return;
+    const burst = TYPED.includes(field) ? { burst: `${field}:${array}:${this.bursts}` } : {};
+    const which = array === undefined ? {} : { array };
+    this.send({ kind: "edit", field, value, ...which, ...burst });
   }
 
   /** Shows another array at once, whatever the kernel is doing. @param {number} index */
@@ -138,9 +270,17 @@ class Page {
     highlight.setArrays(view.arrays);
     const menus = this.get("menus");
     this.bar.show(view, this.get("target"), menus, theme.name);
+    this.showBadge(view);
     this.cards.show(view);
-    this.rules.show(view.rules, menus.dialects);
+    this.rules.show({
+      rules: view.rules,
+      use: this.get("rule_use"),
+      cell: this.get("cell"),
+      dialects: menus.dialects,
+      live: this.editable,
+    });
     const pictures = view.arrays.map(({ picture }) => (picture ? this.picture(picture) : null));
+    toggle(this.root, "sv-onearray", view.brief && !this.cards.unfolded);
     this.panel.show({
       view,
       devices,
@@ -148,9 +288,22 @@ class Page {
       links: this.linksOf(this.get("link_data")),
       theme,
     });
+    if (this.views.open === "Model") {
+      this.leaves.show(this.get("leaves"), this.get("model_data"), view.rules, theme.groups);
+    }
     this.showProgram(view);
-    if (!this.live) this.disableEdits();
+    this.lock(!this.editable);
     this.finish(view);
+  }
+
+  /** How many arrays the rules leave with a problem. @param {View} view */
+  showBadge({ arrays, rules }) {
+    const wrong = arrays.filter(({ problem, warnings, typedSpec }) => {
+      return !typedSpec && (problem || warnings.length);
+    });
+    const names = wrong.map(({ name }) => name).join(", ");
+    const words = rules.error ?? `No rule fits, or the layout fails: ${names}`;
+    this.views.badge("Rules", wrong.length + (rules.error ? 1 : 0), words);
   }
 
   /** @param {import("./messages").PackedPicture} packed */
@@ -162,9 +315,13 @@ class Page {
 
   /** @param {View} view */
   showProgram(view) {
+    const [plan] = this.get("stages_data").stages ?? [];
+    const busy = this.get("background").stage === "planning";
+    const words = busy ? "planning…" : plan?.took ? `plan ${plan.took}` : "";
+    setText(this.views.status, words);
     this.program.show({
       view,
-      live: this.live,
+      live: this.editable,
       devices: this.get("devices"),
       menus: this.get("menus"),
       report: this.get("report_data"),
@@ -177,12 +334,16 @@ class Page {
     });
   }
 
-  /** Without a kernel only those controls work that change what is looked at. */
-  disableEdits() {
-    for (const control of this.root.querySelectorAll("input, textarea, select")) {
-      if (control instanceof HTMLElement && !control.dataset.keep) {
-        control.setAttribute("disabled", "");
-      }
+  /** Without a kernel only those controls work that change what is looked at. @param {boolean} on */
+  lock(on) {
+    toggle(this.root, "sv-locked", on);
+    const some = "input, textarea, select, [data-edit]";
+    for (const control of this.root.querySelectorAll(on ? some : "[data-locked]")) {
+      if (!(control instanceof HTMLElement) || control.dataset.keep) continue;
+      const was = control.dataset.locked ?? String(control.hasAttribute("disabled"));
+      control.toggleAttribute("disabled", on || was === "true");
+      if (on) control.dataset.locked = was;
+      else delete control.dataset.locked;
     }
   }
 
@@ -201,6 +362,8 @@ class Page {
   }
 
   destroy() {
+    this.watch.stop();
+    this.leaves.destroy();
     this.panel.destroy();
     this.program.destroy();
     this.root.remove();
@@ -228,6 +391,8 @@ function render({ model, el }) {
   const draw = () => page.schedule();
   for (const name of TRAITS) model.on(`change:${name}`, draw);
   model.on("msg:custom", (message) => {
+    page.watch.hear();
+    if (message.kind === "alive") page.hear(message);
     if (message.kind === "page") download(message.name, message.html);
   });
   const unwatch = watchTheme(draw);

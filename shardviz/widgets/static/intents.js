@@ -7,7 +7,7 @@
 const ANSWER_MS = 4000; // a kernel that is busy with a cell answers late
 const MOST_INTENTS = 100; // that the kernel takes in one message
 /** Edits that depend on what was there before; so their order counts, too. */
-const COMMANDS = ["add", "remove", "double", "halve", "fit", "preset", "tidy"];
+const COMMANDS = ["add", "remove", "axis", "double", "halve", "fit", "preset", "tidy", "move"];
 
 export class IntentQueue {
   /** @param {import("./messages").Model} model */
@@ -74,6 +74,7 @@ export class IntentQueue {
 
 /** @param {Intent} intent */
 function isCommand(intent) {
+  if (["undo", "redo", "apply"].includes(intent.kind)) return true;
   return intent.kind === "edit" && COMMANDS.includes(intent.field);
 }
 

@@ -1,33 +1,64 @@
 // @ts-check
-// The top: the mesh, its hosts and axis types, the target, the presets.
+// The top: the mesh, the target, undo and redo, code, the saved page; hosts, types and presets.
 import { Choice, Field, answers } from "./controls.js";
-import { OWN_KEYS, button, fill, focusedNear, h, toggle } from "./dom.js";
+import { OWN_KEYS, button, fill, focusedNear, h, iconButton, toggle } from "./dom.js";
 
 /** @typedef {import("./view_data.js").MeshAxis} MeshAxis */
 /** @typedef {import("./messages").Target} Target */
 /** @typedef {import("./messages").Option} Option */
 
 const OTHER = "…"; // the choice that opens a field
+/** @type {Record<string, string>} */
+const STEP_WORDS = {
+  mesh: "the mesh",
+  axis: "a mesh axis more",
+  double: "twice as many devices",
+  halve: "half as many devices",
+  fit: "the mesh that fits",
+  types: "the axis types",
+  rules: "the rules",
+  move: "the order of the rules",
+  remedy: "a remedy",
+  preset: "a preset",
+  select: "another array",
+  add: "an array more",
+  remove: "an array less",
+  name: "the array's name",
+  shape: "the shape",
+  dtype: "the element type",
+  logical: "the logical axes",
+  spec: "the PartitionSpec",
+  by: "the order of devices",
+  colour: "the colours of devices",
+  dims: "the shown dimensions",
+  at: "the shown blocks",
+};
 
 export class MeshBar {
   /**
    * @param {import("./highlight.js").Highlight} highlight
    * @param {import("./explorer.js").Edit} edit
-   * @param {() => void} save
+   * @param {{act: (kind: import("./messages").ActionKind) => void, code: () => void,
+   *   full: () => void}} calls
    */
-  constructor(highlight, edit, save) {
+  constructor(highlight, edit, calls) {
     this.edit = edit;
     this.highlight = highlight;
     this.key = "";
     this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), {
-      caption: "Mesh",
-      width: "12.5em",
+      width: "11.5em",
       placeholder: "data=4, model=2",
     });
     this.axes = h("div", { class: "sv-axes" });
+    this.addAxis = button("+", () => edit("axis", null), {
+      class: "sv-tiny sv-addaxis",
+      title: "Add a mesh axis of size 2",
+      "aria-label": "Add a mesh axis",
+      "data-edit": "true",
+    });
     this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
-    this.target = new Choice("Target", (v) => this.pickTarget(v), "Target");
+    this.target = new Choice("Target", (v) => this.pickTarget(v));
     this.target.select.classList.add("sv-targets");
     this.typed = new Field("Target by name", (t) => edit("target", t), {
       width: "12em",
@@ -47,6 +78,17 @@ export class MeshBar {
     this.targetNote = h("div", { class: "sv-targetnote", role: "status" });
     this.targetKey = "";
     this.presets = this.presetMenu();
+    this.more = h("div", { class: "sv-more" }, this.hosts.node, this.types.node, this.presets);
+    const locked = { "data-edit": "true" };
+    this.undo = iconButton("undo", "Undo", () => calls.act("undo"), locked);
+    this.redo = iconButton("redo", "Redo", () => calls.act("redo"), locked);
+    this.full = iconButton("full", "Full window", calls.full);
+    this.fold = iconButton("more", "Hosts, axis types and presets", () => this.unfold());
+    this.fold.setAttribute("aria-expanded", "false");
+    const saved = iconButton("save", "Save page", () => calls.act("save"), locked);
+    const all = [this.fold, this.undo, this.redo, iconButton("code", "Code", calls.code), saved];
+    /** What can be done with the session; it stands beside the tabs of the views. */
+    this.actions = h("span", { class: "sv-right", role: "group" }, ...all, this.full);
     /**
      * Of the menus, those on this machine first.
      * @type {Option[]}
@@ -59,19 +101,37 @@ export class MeshBar {
       h("span", { class: "sv-brand", text: "shardviz" }),
       this.mesh.node,
       this.axes,
-      this.hosts.node,
-      this.types.node,
       this.target.node,
       this.typed.node,
-      h(
-        "span",
-        { class: "sv-right" },
-        this.presets,
-        button("Save page", save, { class: "sv-link", "aria-label": "Save page" }),
-      ),
+      this.more,
       this.targetNote,
     );
     highlight.listeners.push(() => this.markAxes());
+  }
+
+  /** Shows the controls that a narrow page hides. */
+  unfold() {
+    const on = this.node.classList.toggle("sv-unfolded");
+    this.fold.setAttribute("aria-expanded", String(on));
+  }
+
+  /** @param {boolean} on whether the Explorer fills the window */
+  showFull(on) {
+    const words = on ? "Back into the page" : "Full window";
+    this.full.setAttribute("aria-label", words);
+    this.full.title = words;
+  }
+
+  /** @param {import("./messages").Answer} answer */
+  showSteps({ undo = "", redo = "" }) {
+    for (const [node, words, name, keys] of /** @type {const} */ ([
+      [this.undo, "Undo", undo, "Ctrl+Z"],
+      [this.redo, "Redo", redo, "Ctrl+Shift+Z"],
+    ])) {
+      if (node.dataset.locked) node.dataset.locked = String(!name);
+      else node.disabled = !name;
+      node.title = name ? `${words}: ${STEP_WORDS[name] ?? name} (${keys})` : `${words}: nothing`;
+    }
   }
 
   presetMenu() {
@@ -124,7 +184,8 @@ export class MeshBar {
     if (key === this.targetKey) return;
     this.targetKey = key;
     const fit = button(offer, () => this.edit("fit", null), { class: "sv-button sv-small" });
-    fill(this.targetNote, ...(note ? [h("span", { text: note }), fit] : []));
+    const words = note ? [h("span", { text: note })] : [];
+    fill(this.targetNote, ...words, ...(offer ? [fit] : []));
   }
 
   /** Once the kernel has read a name that was typed, the menu shows it in place of the field. */
@@ -153,7 +214,9 @@ export class MeshBar {
    * @param {import("./messages").Menus} menus
    * @param {string} theme its name
    */
-  show({ mesh }, target, menus, theme) {
+  show({ mesh, ...answer }, target, menus, theme) {
+    this.showSteps(answer);
+    if (mesh.hostsError && !this.node.classList.contains("sv-unfolded")) this.unfold();
     this.here = menus.here.length;
     const size = mesh.axes.reduce((all, axis) => all * axis.size, 1);
     const cpus = (/** @type {Option} */ option) =>
@@ -171,7 +234,7 @@ export class MeshBar {
     const key = JSON.stringify(mesh.axes) + theme;
     if (key !== this.key) {
       this.key = key;
-      fill(this.axes, ...mesh.axes.map((axis) => this.chip(axis)));
+      fill(this.axes, ...mesh.axes.map((axis) => this.chip(axis)), this.addAxis);
       this.markAxes();
     }
     if (!this.presets.options.length) {
@@ -201,10 +264,12 @@ export class MeshBar {
       h("span", { text: String(axis.size) }),
       button("−", () => this.edit("halve", axis.name), {
         class: "sv-tiny",
+        "data-edit": "true",
         "aria-label": `Halve axis ${axis.name}`,
       }),
       button("+", () => this.edit("double", axis.name), {
         class: "sv-tiny",
+        "data-edit": "true",
         "aria-label": `Double axis ${axis.name}`,
       }),
     );

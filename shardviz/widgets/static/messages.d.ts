@@ -11,7 +11,12 @@ export interface Traits {
   view: SentView | Record<string, never>;
   mesh: SentMesh;
   rules: RulesText;
-  rule_use: RuleUse;
+  /** Only once the view Rules was opened. */
+  rule_use: RuleUse | Record<string, never>;
+  cell: Cell | Record<string, never>;
+  /** Only once the view Model was opened. */
+  leaves: Leaves | Record<string, never>;
+  model_data: ModelData | Record<string, never>;
   program: ProgramView;
   [array: `array_${number}`]: SentArray;
   /** Of an array that is split as one before it, the number of that one. */
@@ -62,6 +67,9 @@ export interface Answer {
   seq: number;
   client: string;
   revision: number;
+  /** What can be undone and redone, by the name of the edit; left out where nothing can. */
+  undo?: string;
+  redo?: string;
 }
 
 /** `session_view.py`: what is shown, and how. */
@@ -71,6 +79,8 @@ export interface SentView {
   selected: number;
   look: { by: string; colour: string };
   notes?: string[];
+  /** Whether only the selected array is shown until somebody asks for the others. */
+  brief?: true;
   /** The selected array's layout in other dialects, as [dialect, text]. */
   also?: [string, string][];
 }
@@ -134,24 +144,6 @@ export interface RulesText {
   dialect: string;
 }
 
-/** `session_view.py`: what every rule does. */
-export interface RuleUse {
-  /** Whether the text has one rule per line, as the rows have. */
-  aligned: boolean;
-  rows: RuleRow[];
-}
-
-export interface RuleRow {
-  line: number;
-  decides?: string;
-  /** The dimensions that the rule leaves unsplit. */
-  not_split?: string;
-  never?: true;
-  broken?: true;
-  note?: string;
-  more?: string;
-}
-
 /** `session_view.py`. */
 export interface ProgramView {
   value: string;
@@ -172,6 +164,8 @@ export interface Target {
   note?: string;
   offer?: string;
   words?: string;
+  /** Why nothing can run on it. */
+  noRun?: string;
 }
 
 /** `pictures.py`, from `picture/palette.py`: the colours of one theme, as #rrggbb. */
@@ -415,6 +409,8 @@ export interface Report {
   times: [string, string][];
   checks: { name: string; ok: boolean | null; detail: string }[];
   verdict: string;
+  /** The last job, where somebody cancelled it; the rest is of the report before. */
+  cancelled?: string;
   error: Failure | null;
   effects: Effects;
   cache: Cache;
@@ -470,98 +466,10 @@ export interface Cache {
   history: { what: string; found: string; why: string; jax: string }[];
 }
 
-// ── A plan and its values: `values_view.py` ─────────────────────────────────────────────────
-
-export type PlanView = NoPlan | Plan;
-
-export interface NoPlan {
-  count: 0;
-  error: string;
-  waiting: true;
-}
-
-/** A plan in columns: a number is an index into the table of its name, or into `text`. */
-export interface Plan {
-  waiting: false;
-  program: string;
-  mesh: string;
-  axes: { name: string; size: number; colour: string }[];
-  count: number;
-  words: string;
-  seconds: string;
-  error: string;
-  diagnosis: Diagnosis | null;
-  notes: string[];
-  moreNotes: number;
-  kinds: string[];
-  originKinds: string[];
-  columns: Record<PlanColumn, number[]>;
-  specs: PlanSpec[];
-  /** The type in words, then the shape. */
-  types: [string, ...number[]][];
-  scopes: string[][];
-  origins: [axis: string, kind: number, name: number, source: number][][];
-  operands: number[][];
-  trips: Record<string, number>;
-  valueNotes: Record<string, number>;
-  steps: [number: number, op: number, moves: PlanMove[]][];
-  stepAxes: string[];
-  /** By the number of the value; "-1" for those that belong to none. */
-  moves: Record<string, PlanCollective[]>;
-  explanations: Record<string, PackedExplanation>;
-  text: string[];
-}
-
-export type PlanColumn =
-  | "name"
-  | "kind"
-  | "opcode"
-  | "type"
-  | "spec"
-  | "source"
-  | "scope"
-  | "region"
-  | "origins"
-  | "flags";
-
-/** The sharding in words; by dimension its axes as [number in the mesh, parts, name]; unreduced axes. */
-export type PlanSpec = [
-  text: string,
-  dims: [axis: number, parts: number, name: string][][],
-  unreduced: string[],
-];
-export type PlanMove = [axis: number, from: number, to: number | number[]];
-export type PlanCollective = [
-  kind: number,
-  axes: number[],
-  bytes: number,
-  trips: number,
-  cause: number,
-];
-
-/** Why a program with Explicit axes is refused, and what would be accepted. */
-export interface Diagnosis {
-  op: string;
-  source: string;
-  problem: string;
-  operands: string[];
-  choices: { spec: string; cost: string; words: string }[];
-}
-
-/** Why a value is sharded as it is. */
-export interface Explanation {
-  value: string;
-  lines: string[];
-  rule: string;
-  op: string;
-  stack: string[];
-  error: string;
-}
-
-/** The same with a number for every string. */
-export type PackedExplanation = {
-  [K in keyof Explanation]: Explanation[K] extends string[] ? number[] : number;
-};
+export * from "./plan_messages";
+export * from "./view_messages";
+import type { Explanation, PlanView } from "./plan_messages";
+import type { Cell, Leaves, ModelData, RuleUse } from "./view_messages";
 
 // ── What the page sends ─────────────────────────────────────────────────────────────────────
 
@@ -573,8 +481,8 @@ export interface Intents {
 }
 
 export type Intent =
-  | { kind: "edit"; field: string; value: EditValue; array?: number }
-  | { kind: "links" | "why"; value: string | null }
+  | { kind: "edit"; field: string; value: EditValue; array?: number; burst?: string }
+  | { kind: "links" | "why" | "show" | "cell" | "apply"; value: string | null }
   | { kind: ActionKind };
 
 /** Intents without a value. */
@@ -583,6 +491,8 @@ export type ActionKind =
   | "compile"
   | "run"
   | "cancel"
+  | "undo"
+  | "redo"
   | "code"
   | "effects"
   | "observe"
@@ -591,9 +501,10 @@ export type ActionKind =
 /** Text that was typed, or a choice; null for a button. */
 export type EditValue = string | number | (number | null)[] | null;
 
-/** What Python sends beside the traits: the saved page. */
-export interface CustomMessage {
-  kind: "page";
-  name: string;
-  html: string;
-}
+/**
+ * What Python sends beside the traits: the saved page; and every second that it is there, with the
+ * message that it answered last.
+ */
+export type CustomMessage =
+  | { kind: "page"; name: string; html: string }
+  | { kind: "alive"; seq?: number; client?: string };

@@ -373,25 +373,32 @@ export class PicturePainter {
     const placed = [];
     const covered = new Set();
     g.textBaseline = "middle";
+    const edge = this.fitted ? null : firstTile(p);
     for (const label of p.labels) {
       g.font = labelFont(label);
       const { width } = g.measureText(label.text);
-      const y = label.y * this.scale + this.oy;
-      const start = label.x * this.scale + this.ox - anchorShift(label, width);
+      let y = label.y * this.scale + this.oy;
+      let start = label.x * this.scale + this.ox - anchorShift(label, width);
+      if (edge && label.y < edge.y)
+        y = Math.max(y, 8); // what stands above or left of the tiles
+      else if (edge && label.x <= edge.x) start = Math.max(start, 3); // stays at the edge
       const [left, right] = [start - 3, start + width + 3];
-      if (right < 0 || left > this.size.w) continue;
+      if (right < 0 || left > this.size.w || y < 0 || y > this.size.h) continue;
       const under = placed.find((b) => b.left < right && left < b.right && Math.abs(b.y - y) < 12);
       const number = /^\d+$/.test(label.text);
       if (under && number && under.y !== y) covered.add(y);
       if (!under) placed.push({ left, right, y, number, label });
     }
-    for (const { label, number, y } of placed) {
+    for (const { label, number, y, left, right } of placed) {
       if (number && covered.has(y)) continue;
       g.font = labelFont(label);
+      if (edge) {
+        g.fillStyle = theme.paper;
+        g.fillRect(left, y - 8, right - left, 16);
+      }
       g.fillStyle = label.role === "title" ? theme.text : theme.muted;
-      g.textAlign =
-        label.anchor === "middle" ? "center" : label.anchor === "end" ? "right" : "left";
-      g.fillText(label.text, label.x * this.scale + this.ox, y);
+      g.textAlign = "left";
+      g.fillText(label.text, left + 3, y);
     }
   }
 }
@@ -439,6 +446,16 @@ function fitText(g, text, width) {
   const letter = g.measureText("0").width;
   const fits = Math.floor(width / letter) - 1;
   return fits >= 12 ? `${text.slice(0, fits)}…` : "";
+}
+
+/** The left and upper edge of all tiles of a picture. @param {Picture} p */
+function firstTile(p) {
+  let [x, y] = [Infinity, Infinity];
+  for (let i = 0; i < p.x.length; i++) {
+    x = Math.min(x, p.x[i]);
+    y = Math.min(y, p.y[i]);
+  }
+  return { x, y };
 }
 
 /** How far a label's start is left of its point. @param {Label} label @param {number} width */

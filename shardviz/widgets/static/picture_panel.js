@@ -41,10 +41,11 @@ const THUMB_COLOUR = 3; // so that a small picture has not the colour of the lar
 export class PicturePanel {
   /**
    * @param {import("./highlight.js").Highlight} highlight
-   * @param {{edit: import("./explorer.js").Edit, select: (index: number) => void}} calls
+   * @param {{edit: import("./explorer.js").Edit, select: (index: number) => void,
+   *   fix: (array: number, dim: number) => void}} calls
    * @param {boolean} live whether a kernel answers
    */
-  constructor(highlight, { edit, select }, live) {
+  constructor(highlight, { edit, select, fix }, live) {
     this.highlight = highlight;
     this.live = live;
     this.select = select;
@@ -71,14 +72,13 @@ export class PicturePanel {
     this.steps = new ArraySteps(edit);
     this.thumbs = h("div", { class: "sv-thumbs" });
     /** @type {Map<number, Thumb>} */ this.small = new Map();
-    this.sentence = new Sentence(highlight);
+    this.sentence = new Sentence(highlight, fix);
     this.node = this.build();
     highlight.listeners.push(() => this.mark());
   }
 
   build() {
-    const name = h("h3", { class: "sv-head", text: "Devices" });
-    const left = h("span", { class: "sv-line" }, name, this.count);
+    const left = h("h3", { class: "sv-head sv-counthead" }, this.count);
     const row = { class: "sv-headrow" };
     return h(
       "section",
@@ -92,7 +92,7 @@ export class PicturePanel {
       ),
       h(
         "div",
-        { class: "sv-col" },
+        { class: "sv-col sv-arraycol" },
         h("div", row, this.title, this.steps.node),
         this.array.node,
         this.thumbs,

@@ -1,6 +1,6 @@
 // @ts-check
 // One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
-import { OWN_KEYS, h } from "./dom.js";
+import { OWN_KEYS, h, iconButton } from "./dom.js";
 import { PicturePainter, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -29,6 +29,8 @@ export class PictureView extends PicturePainter {
     super(hooks, options.maxScale ?? 1.7);
     this.hooks = hooks;
     this.tip = h("div", { class: "sv-tip", hidden: true });
+    /** Whether somebody clicked here: then the wheel zooms; else it scrolls the page. */
+    this.entered = false;
     const role = options.plain ? { role: "img" } : { role: "application", tabindex: "0" };
     this.node = h(
       "div",
@@ -36,6 +38,7 @@ export class PictureView extends PicturePainter {
       this.base,
       this.over,
       this.tip,
+      options.plain ? null : this.zoomButtons(),
     );
     this.cursor = -1;
     /** @type {{x: number, y: number, ox: number, oy: number, moved: boolean} | null} */
@@ -43,6 +46,30 @@ export class PictureView extends PicturePainter {
     this.listen();
     this.observer = new ResizeObserver(() => this.resized());
     this.observer.observe(this.node);
+  }
+
+  zoomButtons() {
+    const middle = (/** @type {number} */ factor) => () =>
+      this.zoom(factor, this.size.w / 2, this.size.h / 2);
+    const all = [
+      iconButton("minus", "Zoom out", middle(1 / 1.6)),
+      iconButton("plus", "Zoom in", middle(1.6)),
+      iconButton("fit", "Fit", () => this.fitAll()),
+    ];
+    const own = (/** @type {Event} */ e) => e.stopPropagation();
+    const on = { pointerdown: own, pointerup: own, pointermove: own, dblclick: own, keydown: own };
+    return h("span", { class: "sv-zoom", on }, ...all);
+  }
+
+  fitAll() {
+    this.fit();
+    this.paint();
+    this.markZoomed();
+  }
+
+  /** The zoom buttons stay in sight as long as not all of the picture is. */
+  markZoomed() {
+    this.node.classList.toggle("sv-zoomed", !this.fitted);
   }
 
   destroy() {
@@ -100,7 +127,9 @@ export class PictureView extends PicturePainter {
     this.scale = next;
     this.fitted = next <= least * 1.0001;
     if (this.fitted) this.fit();
+    this.tip.hidden = true;
     this.paint();
+    this.markZoomed();
   }
 
   /**
@@ -127,16 +156,15 @@ export class PictureView extends PicturePainter {
       return [e.clientX - edge.left, e.clientY - edge.top];
     };
     const wheel = (/** @type {WheelEvent} */ e) => {
+      if (!e.ctrlKey && !e.metaKey && !this.entered) return;
       e.preventDefault();
       this.zoom(Math.exp(-e.deltaY * 0.0022), ...at(e));
     };
     node.addEventListener("wheel", wheel, { passive: false });
-    node.addEventListener("dblclick", () => {
-      this.fit();
-      this.paint();
-    });
+    node.addEventListener("dblclick", () => this.fitAll());
     node.addEventListener("pointerdown", (e) => {
       if (e.button !== 0) return;
+      this.entered = true;
       const [x, y] = at(e);
       this.drag = { x, y, ox: this.ox, oy: this.oy, moved: false };
       node.setPointerCapture(e.pointerId);
@@ -149,6 +177,7 @@ export class PictureView extends PicturePainter {
       if (drag && !drag.moved) this.clicked(this.tileAt(...at(e)));
     });
     node.addEventListener("pointerleave", () => {
+      this.entered = false;
       if (!this.drag) this.left();
     });
     node.addEventListener("pointercancel", () => {
@@ -171,6 +200,7 @@ export class PictureView extends PicturePainter {
         this.oy = drag.oy + y - drag.y;
         this.fitted = false;
         this.paint();
+        this.markZoomed();
       }
       return;
     }
@@ -208,10 +238,7 @@ export class PictureView extends PicturePainter {
     if (e.key === "+" || e.key === "-") {
       return this.zoom(e.key === "+" ? 1.4 : 1 / 1.4, this.size.w / 2, this.size.h / 2);
     }
-    if (e.key === "0") {
-      this.fit();
-      return this.paint();
-    }
+    if (e.key === "0") return this.fitAll();
     if (e.key === "End") this.cursor = this.picture.x.length - 1;
     else if (e.key === "Home" || this.cursor < 0) this.cursor = 0;
     else this.cursor = this.neighbour(this.picture, this.cursor, ...direction);
@@ -266,10 +293,10 @@ export class PictureView extends PicturePainter {
     if (this.tip.hidden) return;
     this.tip.textContent = text;
     const { offsetWidth, offsetHeight } = this.tip;
-    const left = Math.min(x + w + 6, this.size.w - offsetWidth - 4);
-    const top = Math.min(y - offsetHeight - 4, this.size.h - offsetHeight - 2);
-    this.tip.style.left = `${Math.max(2, left)}px`;
-    this.tip.style.top = `${Math.max(2, top)}px`;
+    const tip = { w: offsetWidth, h: offsetHeight };
+    const { left, top } = tipPlace({ x, y, w, h: tall }, tip, this.size);
+    this.tip.style.left = `${left}px`;
+    this.tip.style.top = `${top}px`;
   }
 }
 
@@ -282,4 +309,24 @@ export class PictureView extends PicturePainter {
 function shift(start, length, size) {
   if (start < 0) return -start + MARGIN;
   return start + length > size ? size - start - length - MARGIN : 0;
+}
+
+/**
+ * Where a tooltip stands so that it does not cover what it explains: beside it, above or below.
+ * @param {import("./picture_painter.js").Box} box
+ * @param {{w: number, h: number}} tip
+ * @param {{w: number, h: number}} size of the picture
+ */
+function tipPlace({ x, y, w, h: tall }, tip, size) {
+  const across = Math.max(2, Math.min(x + w + 6, size.w - tip.w - 4));
+  const along = Math.max(2, Math.min(y, size.h - tip.h - 2));
+  const places = [
+    { left: across, top: y - tip.h - 4 },
+    { left: across, top: y + tall + 4 },
+    { left: x + w + 6, top: along },
+    { left: x - tip.w - 6, top: along },
+  ];
+  const fits = (/** @type {{left: number, top: number}} */ { left, top }) =>
+    left >= 0 && top >= 0 && left + tip.w <= size.w && top + tip.h <= size.h;
+  return places.find(fits) ?? { left: across, top: Math.max(2, y - tip.h - 4) };
 }

@@ -7,6 +7,7 @@ import { reportTab, reportTabKey } from "./report_tabs.js";
 import { ShardTable } from "./shard_table.js";
 import { StageRow } from "./stages.js";
 import { ValuesPanel } from "./values.js";
+import { besideView } from "./views.js";
 
 /** @typedef {import("./messages").ActionKind} ActionKind */
 /** @typedef {import("./messages").Report} Report */
@@ -66,21 +67,25 @@ export class ProgramPanel {
     this.codeAsked = false;
     this.clock = 0;
     this.job = { began: 0, started: 0 };
+    this.noRun = h("span", { class: "sv-muted sv-norun", hidden: true });
+    this.beside = besideView();
     this.node = this.build();
   }
 
   build() {
-    const actions = h("span", { class: "sv-actions" }, this.cancel, this.compile, this.run);
+    const { cancel, compile, run, noRun } = this;
+    const actions = h("span", { class: "sv-actions" }, noRun, cancel, compile, run);
     const keys = { keydown: (/** @type {KeyboardEvent} */ e) => this.tabKey(e) };
+    const tabs = h("div", { class: "sv-tabs", role: "tablist", on: keys }, ...this.tabs);
+    const left = h("div", { class: "sv-programleft" }, tabs, this.body);
     return h(
-      "footer",
-      { class: "sv-program" },
+      "section",
+      { class: "sv-view sv-program" },
       h("div", { class: "sv-headrow" }, this.program.node, this.status, actions),
       this.error,
       this.lost,
       this.stages.node,
-      h("div", { class: "sv-tabs", role: "tablist", on: keys }, ...this.tabs),
-      this.body,
+      h("div", { class: "sv-programmain" }, left, this.beside),
     );
   }
 
@@ -156,7 +161,14 @@ export class ProgramPanel {
     setText(this.error, [program.error, ...view.notes].filter(Boolean).join(" "));
     setText(this.lost, program.lost ?? "");
     const running = report.state === "running";
-    for (const b of [this.compile, this.run]) b.disabled = running || !live;
+    this.compile.disabled = running || !live;
+    // Nothing runs on hardware that is only described: the reason stands in the place of the button.
+    const { noRun = "" } = target;
+    this.run.disabled = running || !live || Boolean(noRun);
+    this.run.title = noRun;
+    this.noRun.hidden = !noRun;
+    setText(this.noRun, noRun ? "described: compiles, cannot run" : "");
+    this.noRun.title = noRun;
     this.cancel.hidden = !running;
     this.showStatus(report, view.revision);
     this.collectives.offerPositions(live && devices.has_positions && devices.by !== "position");
@@ -194,7 +206,8 @@ export class ProgramPanel {
     if (!running) {
       this.job.began = 0;
       const stale = edited ? "stale: the program was edited since" : "";
-      return setText(this.status, [report.verdict, stale].filter(Boolean).join(" · "));
+      const words = [report.cancelled ?? "", report.verdict, stale];
+      return setText(this.status, words.filter(Boolean).join(" · "));
     }
     if (!this.job.began || this.job.started !== report.started) {
       this.job = { began: Date.now(), started: report.started };

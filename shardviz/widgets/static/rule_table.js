@@ -1,13 +1,33 @@
 // @ts-check
-// The rules: their text, and beside every rule what it decides.
-import { Choice, Touched, keepKey } from "./controls.js";
+// The rules: their text, and beside every rule what it did for every dimension.
+import { Choice, Touched } from "./controls.js";
 import { OWN_KEYS, fill, h, setText, toggle } from "./dom.js";
+import { CellSentence, RuleGrid } from "./rule_grid.js";
+
+/** @typedef {import("./messages").RuleUse} RuleUse */
+/** @typedef {import("./messages").Cell} Cell */
+/**
+ * What the view shows: the text of the table, what its rules do, and the chosen cell.
+ * @typedef {{rules: import("./messages").RulesText, use: RuleUse | Record<string, never>,
+ *   cell: Cell | Record<string, never>, dialects: string[], live: boolean}} Shown
+ */
+const SETTLED_MS = 200;
+const HEAD_ROWS = 2; // above the first rule
+const RULE_ROW = 30; // pixels, as --sv-row in the style sheet
 
 export class RuleTable {
-  /** @param {import("./explorer.js").Edit} edit */
-  constructor(edit) {
+  /**
+   * @param {import("./explorer.js").Edit} edit
+   * @param {(key: string) => void} choose a cell
+   * @param {(number: number) => void} apply one of its remedies
+   */
+  constructor(edit, choose, apply) {
+    this.edit = edit;
+    this.choose = choose;
+    this.live = false;
+    /** @type {RuleUse | null} */ this.use = null;
     this.state = new Touched();
-    this.dialect = new Choice("Dialect", (v) => edit("dialect", v));
+    this.dialect = new Choice("Dialect", (v) => edit("dialect", v), "read as");
     this.text = h("textarea", {
       class: "sv-rules sv-mono",
       "aria-label": "Rules",
@@ -23,77 +43,168 @@ export class RuleTable {
           edit("rules", this.text.value);
         },
         change: () => edit("tidy", null),
-        keydown: keepKey,
+        keydown: (e) => this.pressed(e),
       },
     });
     this.rows = h("div", { class: "sv-rulerows" });
-    this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text);
+    this.mark = h("div", { class: "sv-dropmark", hidden: true });
+    this.sheet = h("div", { class: "sv-sheet" }, this.rows, this.text, this.mark);
     this.error = h("div", { class: "sv-error", role: "alert" });
-    this.node = h(
-      "div",
-      { class: "sv-rulebox" },
-      h(
-        "div",
-        { class: "sv-headrow" },
-        h("h3", { class: "sv-head", text: "Rules" }),
-        this.dialect.node,
-      ),
-      h("div", { class: "sv-scroll" }, this.sheet),
-      this.error,
+    this.grid = new RuleGrid(
+      (key) => this.pick(key),
+      (from, by) => this.move(from, from + by),
     );
+    this.cell = new CellSentence(apply);
+    this.node = this.build();
     this.key = "";
+  }
+
+  build() {
+    const title = h("h3", { class: "sv-head", text: "Rules" });
+    const how = h("span", {
+      class: "sv-muted sv-how",
+      text: "drag, or Alt and arrows, to reorder",
+    });
+    const head = h("div", { class: "sv-headrow" }, h("span", { class: "sv-rulehead" }, title, how));
+    head.append(this.dialect.node);
+    const scroll = h("div", { class: "sv-scroll" }, this.sheet, this.grid.node);
+    return h("div", { class: "sv-rulebox" }, head, scroll, this.error, this.cell.node);
   }
 
   grow() {
     const lines = this.text.value.split("\n").length;
     this.text.rows = lines;
     this.sheet.style.setProperty("--sv-lines", String(lines));
+    return lines;
   }
 
-  /** @param {import("./view_data.js").View["rules"]} rules @param {string[]} dialects */
-  show(rules, dialects) {
+  /** @param {string} key */
+  pick(key) {
+    this.choose(key);
+    const saved = this.use?.saved?.[key];
+    if (saved) this.cell.show({ key, head: saved[0], text: saved[1] });
+  }
+
+  /** @param {number} from @param {number} to */
+  move(from, to) {
+    const count = this.use?.rows.length ?? 0;
+    if (to < 0 || to >= count || from === to || !this.use?.aligned) return;
+    const [rule, ...rest] = this.grid.chosen.split(":");
+    // What is chosen goes with its rule.
+    if (rest.length && Number(rule) === from) {
+      this.grid.chosen = [to, ...rest].join(":");
+      this.choose(this.grid.chosen);
+    }
+    this.edit("move", [from, to]);
+  }
+
+  /** Alt and an arrow move the rule of the line that is written in. @param {KeyboardEvent} e */
+  pressed(e) {
+    e.stopPropagation();
+    const by = e.key === "ArrowUp" ? -1 : e.key === "ArrowDown" ? 1 : 0;
+    if (!e.altKey || !by || !this.use?.aligned) return;
+    e.preventDefault();
+    const { value, selectionStart } = this.text;
+    const line = value.slice(0, selectionStart).split("\n").length - 1;
+    const rule = this.use.rows.findIndex((row) => row.line === line);
+    if (rule < 0 || rule + by < 0 || rule + by >= this.use.rows.length) return;
+    const lines = value.split("\n");
+    const other = this.use.rows[rule + by].line;
+    [lines[line], lines[other]] = [lines[other], lines[line]];
+    this.text.value = lines.join("\n");
+    const start = lines.slice(0, other).join("\n").length + (other ? 1 : 0);
+    this.text.setSelectionRange(start, start);
+    this.move(rule, rule + by);
+  }
+
+  /** @param {Shown} shown */
+  show({ rules, use, cell, dialects, live }) {
+    this.live = live;
     if (this.text.value !== rules.text && this.state.accepts(this.text)) {
       this.text.value = rules.text;
     }
-    this.grow();
+    const lines = this.grow();
     this.dialect.sync(
       dialects.map((d) => ({ value: d, label: d })),
       rules.dialect,
     );
     setText(this.error, rules.error ?? "");
     this.text.setAttribute("aria-invalid", rules.error ? "true" : "false");
-    toggle(this.sheet, "sv-unaligned", !rules.aligned);
+    if (!("rows" in use)) return;
+    this.use = /** @type {RuleUse} */ (use);
+    toggle(this.node, "sv-unaligned", !use.aligned);
+    if (live) {
+      this.cell.show(cell);
+      this.lookAgain(cell);
+    } else if (!this.grid.chosen) this.cell.show({});
     // While a line is being typed the old rows stay beside it, pale.
     if (rules.error) return;
-    const key = JSON.stringify(rules.rows);
+    this.grid.show(this.use, lines);
+    if (this.node.offsetParent) this.chooseFirst();
+    const key = JSON.stringify(use.rows);
     if (key === this.key) return;
     this.key = key;
-    fill(this.rows, ...rules.rows.map(ruleRow));
+    fill(this.rows, ...this.use.rows.map((row, i) => this.ruleRow(row, i)));
+  }
+
+  /** Remedies are looked for once nobody edits any more. @param {Shown["cell"]} cell */
+  lookAgain(cell) {
+    window.clearTimeout(this.timer);
+    if (!("key" in cell) || cell.remedies || cell.key !== this.grid.chosen) return;
+    this.timer = window.setTimeout(() => this.choose(this.grid.chosen), SETTLED_MS);
+  }
+
+  /** Chooses what is most likely to be mended, where nothing is chosen yet. */
+  chooseFirst() {
+    if (this.grid.chosen || !this.use) return;
+    const column = this.use.columns.find(({ unmatched, problem }) => unmatched || problem);
+    if (!column) return;
+    const dim = column.unmatched?.[0] ?? failingDim(column.problem);
+    this.grid.set(`-1:${column.array}:${dim}`);
+  }
+
+  /** The number of a rule, which is its handle, and whether it is used. @param {import("./messages").RuleRow} row @param {number} index */
+  ruleRow(row, index) {
+    const { note = "", more = note, never } = row;
+    const handle = h("span", {
+      class: "sv-number",
+      text: String(index + 1),
+      title: "Drag to reorder",
+      on: { pointerdown: (e) => this.drag(e, index) },
+    });
+    const unused = h("span", { class: "sv-who sv-warn", text: "never used", title: more });
+    const props = { class: "sv-rulerow", style: { "--sv-row-index": row.line }, title: more };
+    return h("div", props, handle, never ? unused : null);
+  }
+
+  /** Drags a rule by its number; a line shows where it would be. @param {PointerEvent} e @param {number} from */
+  drag(e, from) {
+    if (!this.live || !this.use?.aligned || !(e.target instanceof HTMLElement)) return;
+    e.preventDefault();
+    const handle = e.target;
+    handle.setPointerCapture(e.pointerId);
+    this.grid.focus();
+    const lines = this.use.rows.map((row) => row.line);
+    let to = from;
+    const moved = (/** @type {PointerEvent} */ now) => {
+      const y = (now.clientY - this.sheet.getBoundingClientRect().top) / RULE_ROW - HEAD_ROWS;
+      to = lines.filter((line) => line + 0.5 < y).length;
+      if (to > from) to -= 1;
+      const line = lines[to] + (to > from ? 1 : 0);
+      this.mark.style.setProperty("--sv-row-index", String(line));
+      this.mark.hidden = to === from;
+    };
+    const ended = () => {
+      this.mark.hidden = true;
+      handle.removeEventListener("pointermove", moved);
+      this.move(from, Math.max(0, Math.min(lines.length - 1, to)));
+    };
+    handle.addEventListener("pointermove", moved);
+    handle.addEventListener("lostpointercapture", ended, { once: true });
   }
 }
 
-/** @param {import("./messages").RuleRow} row @param {number} index */
-function ruleRow(row, index) {
-  const { note = "", more = note } = row;
-  const who = row.decides ?? row.not_split;
-  const unused = row.never ? h("span", { class: "sv-warn", text: "never fires" }) : h("span");
-  const right = who
-    ? h("span", { class: row.broken ? "sv-bad" : "sv-good", text: who, title: who })
-    : unused;
-  return h(
-    "div",
-    { class: "sv-rulerow", style: { "--sv-row-index": row.line } },
-    h("span", { class: "sv-number", text: String(index + 1) }),
-    h("span", {
-      class: `sv-note${row.broken ? " sv-bad" : ""}`,
-      text: note,
-      title: more,
-    }),
-    h(
-      "span",
-      { class: "sv-who" },
-      right,
-      row.not_split && !row.decides ? h("span", { class: "sv-muted", text: "not split" }) : null,
-    ),
-  );
+/** The dimension that a sentence is about: `Dimension 1: …`. @param {string} [problem] */
+export function failingDim(problem = "") {
+  return Number(/^Dimension (\d+)/.exec(problem)?.[1] ?? 0);
 }

@@ -1,7 +1,8 @@
 // @ts-check
 // The sentence under the pictures: what is pointed at, or how the selected array is split, and why.
-import { fill, h, toggle } from "./dom.js";
+import { button, fill, h, toggle } from "./dom.js";
 import { ranges } from "./highlight.js";
+import { failingDim } from "./rule_table.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./view_data.js").View} View */
@@ -11,9 +12,13 @@ const LISTED_REPLICAS = 12;
 const LISTED_HOLDERS = 16;
 
 export class Sentence {
-  /** @param {Highlight} highlight */
-  constructor(highlight) {
+  /**
+   * @param {Highlight} highlight
+   * @param {(array: number, dim: number) => void} fix shows what would split a dimension
+   */
+  constructor(highlight, fix) {
     this.highlight = highlight;
+    this.fix = fix;
     this.node = h("div", { class: "sv-sentence", role: "status", "aria-live": "polite" });
   }
 
@@ -25,7 +30,10 @@ export class Sentence {
     );
     const first = h("div", null, ...this.words(view, array));
     if (array?.problem) first.className = "sv-bad";
-    fill(this.node, first, h("div", { class: "sv-why" }, ...reasons));
+    const mend = array && mendable(array);
+    const act = () => this.fix(view.selected, mend ?? 0);
+    const fix = mend === undefined ? [] : [button("Fix…", act, { class: "sv-button sv-small" })];
+    fill(this.node, first, h("div", { class: "sv-why" }, ...reasons, ...fix));
     toggle(this.node, "sv-pinned", this.highlight.pinned);
   }
 
@@ -112,3 +120,11 @@ const bold = (text) => h("b", { text });
 
 /** @param {string} text */
 const code = (text) => h("code", { text });
+
+/** The dimension that rules could split and do not, if there is one. @param {ArrayView} array */
+function mendable({ problem, dims, logical, typedSpec }) {
+  if (typedSpec || !logical) return undefined;
+  if (problem) return failingDim(problem);
+  const whole = dims.findIndex(({ axes }) => !axes.length);
+  return whole < 0 ? undefined : whole;
+}

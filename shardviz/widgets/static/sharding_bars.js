@@ -1,18 +1,18 @@
 // @ts-check
 // A sharding as a small picture: one bar per dimension, in as many parts as it is split into.
-import { h } from "./dom.js";
+import { SVG, h } from "./dom.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
 /** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
+/** @typedef {{data: {axes: {colour: string}[]}}} Axes the mesh axes and their colours */
 
-const SVG = "http://www.w3.org/2000/svg";
 const MOST_PARTS = 8;
 const BAR_GAP = 4;
 const NOT_SPLIT = "var(--sv-not-split)";
 
 /**
  * An axis that has not arrived yet is an outline.
- * @param {PlanData} plan
+ * @param {Axes} plan
  * @param {PlanSplit[][]} dims
  * @param {number} width
  * @param {number} height
@@ -79,7 +79,7 @@ export function axisDot(plan, axis) {
   return h("span", { class: "sv-axisdot", "aria-hidden": "true", style });
 }
 
-/** @param {PlanData} plan @param {number} axis its number, or -1 */
+/** @param {Axes} plan @param {number} axis its number, or -1 */
 function axisColour(plan, axis) {
   return axis < 0 ? NOT_SPLIT : plan.data.axes[axis].colour;
 }

@@ -25,10 +25,11 @@ export function readView(get) {
   return {
     ...get("answer"),
     mesh: { ...mesh, axes: axes.map(([name, size, type = types]) => ({ name, size, type })) },
-    rules: { ...get("rules"), ...get("rule_use") },
+    rules: get("rules"),
     program: get("program"),
     notes: sent.notes ?? [],
     look: sent.look,
+    brief: Boolean(sent.brief),
     selected: sent.selected,
     arrays,
   };

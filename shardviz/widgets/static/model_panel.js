@@ -1,0 +1,437 @@
+// @ts-check
+// The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
+import { Choice, keepKey } from "./controls.js";
+import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { bytesText, entries, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
+import { shardingBars } from "./sharding_bars.js";
+
+/** @typedef {import("./messages").Leaves} Leaves */
+/** @typedef {import("./messages").ModelData} ModelData */
+/** @typedef {import("./messages").ConstraintCall} ConstraintCall */
+/** @typedef {import("./model_rows.js").Row} Row */
+/** @typedef {import("./model_rows.js").Entry} Entry */
+/** @typedef {import("./model_rows.js").Order} Order */
+
+const LEAF_ROW = 26; // pixels, as in the style sheet
+const AROUND = 6; // rows that are made beyond those in sight
+const MOST_AT_FIRST = 60; // entries: larger trees open with their branches closed below the first
+const LEAF_ORDERS = [
+  { value: "tree", label: "as a tree" },
+  { value: "bytes", label: "bytes per device" },
+  { value: "waste", label: "wasted bytes" },
+  { value: "name", label: "name" },
+];
+const CALLS = "constraints";
+
+export class ModelPanel {
+  /**
+   * @param {{open: (leaf: number) => void, fix: (leaf: number) => void}} calls a leaf in the views
+   *   Layout and Rules
+   */
+  constructor(calls) {
+    this.calls = calls;
+    /** @type {Leaves | null} */ this.leaves = null;
+    /** @type {ModelData | null} */ this.data = null;
+    /** @type {Entry[]} */ this.entries = [];
+    /** @type {Row[]} */ this.rows = [];
+    /** @type {Set<string>} */ this.closed = new Set();
+    /** @type {Order} */ this.order = "tree";
+    this.folded = true;
+    this.picked = "";
+    this.rule = "";
+    this.rules = [""];
+    this.from = -1;
+    this.to = -1;
+    this.most = 1;
+    /** @type {string[]} */ this.colours = [];
+    this.build();
+  }
+
+  build() {
+    this.title = h("b", { class: "sv-modelwords" });
+    const own = { ...OWN_KEYS, "data-keep": "true", spellcheck: "false" };
+    this.find = h("input", {
+      class: "sv-input sv-find",
+      type: "search",
+      placeholder: "Find",
+      "aria-label": "Find leaves",
+      ...own,
+      on: { input: () => this.arrange(), keydown: keepKey },
+    });
+    this.sort = new Choice("Sort leaves", (v) => {
+      this.order = /** @type {Order} */ (v);
+      this.arrange();
+    });
+    this.sort.sync(LEAF_ORDERS, this.order);
+    this.lit = new Choice("Leaves of a rule", (v) => {
+      this.rule = v;
+      this.paint(true);
+    });
+    for (const { select } of [this.sort, this.lit]) select.dataset.keep = "true";
+    this.fold = button("Fold layers", () => this.foldLayers(), {
+      class: "sv-link",
+      "aria-pressed": "true",
+    });
+    const tools = h("span", { class: "sv-modeltools" }, this.fold, this.lit.node, this.find);
+    tools.append(this.sort.node);
+    this.bar = h("div", { class: "sv-membar sv-modelbar", role: "img", "aria-label": "Memory" });
+    this.legend = h("div", { class: "sv-modellegend" });
+    const memory = h("div", { class: "sv-modelmemory" }, this.bar, this.legend);
+    const titles = ["leaf", "shape", "sharding", "spec", "per device", ""];
+    const cells = titles.map((text) => h("span", { text, role: "columnheader" }));
+    const head = h("div", { class: "sv-modelhead sv-modelrow", role: "row" }, ...cells);
+    this.inner = h("div", { class: "sv-modelinner", role: "rowgroup" });
+    this.list = h(
+      "div",
+      {
+        class: "sv-modellist",
+        role: "treegrid",
+        "aria-label": "Leaves",
+        tabindex: "0",
+        ...OWN_KEYS,
+        on: { scroll: () => this.paint(), keydown: (e) => this.key(e) },
+      },
+      head,
+      this.inner,
+    );
+    this.words = h("span");
+    const inside = { class: "sv-button sv-small" };
+    this.toLayout = button("Open in Layout", () => this.openPicked(this.calls.open), inside);
+    this.toRules = button("Fix…", () => this.openPicked(this.calls.fix), inside);
+    for (const one of [this.toLayout, this.toRules]) one.dataset.edit = "true";
+    const foot = { class: "sv-modelfoot", role: "status", "aria-live": "polite" };
+    this.foot = h("div", foot, this.words, this.toLayout, this.toRules);
+    const top = h("div", { class: "sv-headrow" }, this.title, tools);
+    this.node = h("div", { class: "sv-model" }, top, memory, this.list, this.foot);
+    this.observer = new ResizeObserver(() => this.paint(true));
+    this.observer.observe(this.list);
+  }
+
+  destroy() {
+    this.observer?.disconnect();
+  }
+
+  foldLayers() {
+    this.folded = !this.folded;
+    this.fold?.setAttribute("aria-pressed", String(this.folded));
+    this.leavesChanged();
+    this.arrange();
+  }
+
+  /** The kind of an entry. @param {Entry} entry */
+  kindOf({ leaf }) {
+    const kind = this.data?.kinds[this.leaves?.kinds[leaf] ?? 0];
+    return kind ?? { short: "", spec: "", dims: [], bytes: 0, waste: 0 };
+  }
+
+  /**
+   * @param {Leaves | Record<string, never>} leaves
+   * @param {ModelData | Record<string, never>} data
+   * @param {import("./view_data.js").View["rules"]} rules
+   * @param {string[]} colours of the mesh axes
+   */
+  show(leaves, data, rules, colours) {
+    if (!("paths" in leaves) || !("kinds" in data)) return;
+    const other = this.leaves !== leaves;
+    const changed = other || this.data !== data || this.colours !== colours;
+    this.colours = colours;
+    this.leaves = /** @type {Leaves} */ (leaves);
+    this.data = /** @type {ModelData} */ (data);
+    if (this.rules.join("\n") !== rules.text) this.rules = rules.text.split("\n");
+    const options = this.rules.filter((line) => line.trim() && !line.trim().startsWith("#"));
+    const rows = options.map((text, i) => ({ value: String(i), label: `${i + 1} ${text}` }));
+    this.lit?.sync([{ value: "", label: "light up a rule" }, ...rows], this.rule);
+    if (!changed) return this.paint();
+    if (other) this.leavesChanged();
+    this.showMemory(this.data);
+    if (this.title) setText(this.title, this.leaves.words);
+    this.arrange();
+  }
+
+  leavesChanged() {
+    if (!this.leaves) return;
+    this.entries = entries(this.leaves, this.folded);
+    this.built = tree(this.entries);
+    if (this.fold) this.fold.hidden = !this.leaves.folds.length;
+    this.closed.clear();
+    if (this.entries.length <= MOST_AT_FIRST) return;
+    const { root } = this.built;
+    const close = (
+      /** @type {import("./model_rows.js").Node} */ node,
+      /** @type {number} */ depth,
+    ) => {
+      for (const child of node.children.values()) {
+        if (depth > 0 && child.children.size) this.closed.add(child.key);
+        close(child, depth + 1);
+      }
+    };
+    close(root, 0);
+  }
+
+  /** Puts the rows in order; those that are found come alone. */
+  arrange() {
+    const sought = this.find?.value.trim().toLowerCase() ?? "";
+    const kind = (/** @type {Entry} */ entry) => this.kindOf(entry);
+    const some = sought
+      ? this.entries.filter((entry) => this.matches(entry, sought))
+      : this.entries;
+    if (this.order === "tree") {
+      const built = sought || !this.built ? tree(some) : this.built;
+      sumUp(built, kind);
+      this.rows = treeRows(built.root, sought ? new Set() : this.closed);
+    } else this.rows = sortedRows(some, kind, this.order);
+    const calls = this.data?.constraints ?? [];
+    if (calls.length && !sought && this.order === "tree") this.addConstraints(calls);
+    this.most = this.rows.reduce((most, row) => Math.max(most, row.entry ? row.bytes : 0), 1);
+    this.paint(true);
+  }
+
+  /** @param {Entry} entry @param {string} sought */
+  matches(entry, sought) {
+    const { spec, names = [], short } = this.kindOf(entry);
+    return [entry.name, spec, short, ...names].some((text) => text.toLowerCase().includes(sought));
+  }
+
+  /** @param {ConstraintCall[]} calls */
+  addConstraints(calls) {
+    const none = { depth: 0, entry: null, bytes: 0, waste: 0 };
+    const open = !this.closed.has(CALLS);
+    const label = "activations";
+    this.rows.push({ ...none, key: CALLS, label, open, count: calls.length });
+    if (!open) return;
+    calls.forEach((call, i) => {
+      const key = `${CALLS}:${i}`;
+      this.rows.push({ ...none, key, label: call.where, depth: 1, open: false, count: 1 });
+    });
+  }
+
+  /** @param {ModelData} data */
+  showMemory({ parts, words, waste, over, capacity }) {
+    const pieces = parts.map(({ name, text, share }, i) => {
+      const about = { style: { width: `${share * 100}%` }, title: `${name}: ${text}` };
+      return h("span", { class: `sv-mempart sv-group${i}`, ...about });
+    });
+    const limit = h("span", { class: "sv-memcap", style: { left: `${capacity * 100}%` } });
+    if (!this.bar || !this.legend) return;
+    fill(this.bar, ...pieces, ...(capacity > 0 && capacity < 1 ? [limit] : []));
+    toggle(this.bar, "sv-over", over);
+    this.bar.setAttribute("aria-label", words);
+    const names = parts.slice(0, 6).map(({ name, text }, i) => {
+      const dot = h("span", { class: `sv-memdot sv-group${i}` });
+      return h(
+        "span",
+        { class: "sv-memname" },
+        dot,
+        `${name} `,
+        h("span", { class: "sv-muted", text }),
+      );
+    });
+    const total = h("b", { class: over ? "sv-bad" : "", text: words });
+    const lost = waste ? [h("span", { class: "sv-warn", text: waste })] : [];
+    fill(this.legend, total, ...lost, ...names);
+  }
+
+  /** Makes the rows in sight. @param {boolean} [anew] whether they are to be made again */
+  paint(anew = false) {
+    const { list, inner } = this;
+    if (!list || !inner || !list.clientHeight) return;
+    inner.style.height = `${this.rows.length * LEAF_ROW}px`;
+    const first = Math.max(0, Math.floor(list.scrollTop / LEAF_ROW) - AROUND);
+    const last = Math.min(
+      this.rows.length,
+      first + Math.ceil(list.clientHeight / LEAF_ROW) + 2 * AROUND,
+    );
+    if (!anew && this.from === first && this.to === last) return;
+    this.from = first;
+    this.to = last;
+    fill(inner, ...this.rows.slice(first, last).map((row, i) => this.row(row, first + i)));
+    this.showFoot();
+  }
+
+  /** @param {Row} row @param {number} index */
+  row(row, index) {
+    if (row.key.startsWith(`${CALLS}:`)) return this.constraintRow(row, index);
+    const { entry } = row;
+    const kind = entry && this.kindOf(entry);
+    const sign = entry || !row.count ? "" : row.open ? "▾" : "▸";
+    const many = (entry?.count ?? 0) > 1 ? ` × ${entry?.count}` : "";
+    const label = h("span", { class: "sv-modelname" });
+    label.append(
+      h("span", { class: "sv-twist", text: sign }),
+      h("span", { text: row.label + many }),
+    );
+    label.title = entry?.name ?? row.label;
+    label.style.paddingLeft = `${row.depth * 16}px`;
+    if (!kind) {
+      const words = row.key === CALLS ? "constraint" : "leaf";
+      const plural = words === "leaf" ? "leaves" : "constraints";
+      const count = h("span", {
+        class: "sv-muted",
+        text: `${row.count.toLocaleString("en")} ${row.count === 1 ? words : plural}`,
+      });
+      const size = row.bytes ? bytesText(row.bytes) : "";
+      const text = h("span", { class: "sv-modelbytes", text: size });
+      return this.line(row, index, "", label, count, h("span"), h("span"), text, h("span"));
+    }
+    const wrong = kind.problem || kind.note ? " sv-bad" : "";
+    const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
+    const differs = entry ? this.difference(entry.leaf) : "";
+    const said = h("span", { class: `sv-mono${wrong || (differs ? " sv-warn" : "")}`, text: spec });
+    said.title = [kind.problem, kind.note, differs, kind.names?.join(" · ")]
+      .filter(Boolean)
+      .join("\n");
+    const style = wrong ? "sv-wasted" : kind.waste > kind.bytes / 2 ? "sv-replicated" : "";
+    return this.line(
+      row,
+      index,
+      this.rule !== "" && kind.rules?.includes(Number(this.rule)) ? "sv-lit" : "",
+      label,
+      h("span", { class: "sv-mono sv-muted", text: kind.short }),
+      this.bars(kind),
+      said,
+      h("span", { class: "sv-modelbytes", text: bytesText(row.bytes) }),
+      h("span", { class: "sv-share" }, this.share(row, style)),
+    );
+  }
+
+  /** @param {Row} row @param {string} style */
+  share(row, style) {
+    const width = `${Math.max(1.5, (100 * row.bytes) / this.most)}%`;
+    const title = row.waste ? `${bytesText(row.waste)} more than an even share` : "";
+    return h("span", { class: `sv-fill ${style}`, style: { width }, title });
+  }
+
+  /** @param {import("./messages").LeafKind} kind */
+  bars(kind) {
+    const axes = (this.data?.axes ?? []).map((_, i) => ({
+      colour: this.colours[i % this.colours.length],
+    }));
+    const dims = kind.dims.map((splits) =>
+      splits.map(([axis, parts]) => ({ axis, parts, text: "", pending: false })),
+    );
+    const bars = shardingBars({ data: { axes } }, dims, 92, 10);
+    return h("span", { class: "sv-modelbars", "aria-hidden": "true" }, dims.length ? bars : null);
+  }
+
+  /** Whether a moment is split otherwise than its parameter. @param {number} leaf */
+  difference(leaf) {
+    const partner = this.leaves?.partners[leaf] ?? -1;
+    if (partner < 0) return "";
+    const own = this.kindOf({ leaf, name: "", count: 1 });
+    const other = this.kindOf({ leaf: partner, name: "", count: 1 });
+    return own.spec === other.spec ? "" : `Its parameter is split as ${other.spec}.`;
+  }
+
+  /** @param {Row} row @param {number} index */
+  constraintRow(row, index) {
+    const call = this.data?.constraints[Number(row.key.split(":")[1])];
+    if (!call) return h("div");
+    const label = h("span", { class: "sv-modelname", text: call.where, title: call.text });
+    label.style.paddingLeft = "32px";
+    const style = call.warns ? "sv-warn" : "sv-muted";
+    const effect = h("span", { class: style, text: call.effect, title: call.text });
+    const spec = h("span", { class: "sv-mono", text: call.spec });
+    return this.line(row, index, "", label, effect, h("span"), spec, h("span"), h("span"));
+  }
+
+  /** @param {Row} row @param {number} index @param {string} style @param {...HTMLElement} cells */
+  line(row, index, style, ...cells) {
+    const on = row.key === this.picked;
+    const branch = !row.entry && !row.key.startsWith(`${CALLS}:`);
+    for (const cell of cells) cell.setAttribute("role", "gridcell");
+    return h(
+      "div",
+      {
+        class: `sv-modelrow ${style}${on ? " sv-on" : ""}`,
+        role: "row",
+        style: { top: `${index * LEAF_ROW}px` },
+        "aria-level": String(row.depth + 1),
+        "aria-selected": String(on),
+        "aria-expanded": branch ? String(row.open) : null,
+        on: {
+          click: () => this.pick(row),
+          dblclick: () => row.entry && this.openPicked(this.calls.open),
+        },
+      },
+      ...cells,
+    );
+  }
+
+  /** @param {Row} row */
+  pick(row) {
+    if (!row.entry && !row.key.startsWith(`${CALLS}:`)) this.turn(row, row.open);
+    this.picked = row.key;
+    this.paint(true);
+  }
+
+  /** Opens or closes a branch. @param {Row} row @param {boolean} close */
+  turn(row, close) {
+    if (close) this.closed.add(row.key);
+    else this.closed.delete(row.key);
+    this.arrange();
+  }
+
+  /** @param {(leaf: number) => void} open */
+  openPicked(open) {
+    const row = this.rows.find(({ key }) => key === this.picked);
+    if (row?.entry) open(row.entry.leaf);
+  }
+
+  /** @param {KeyboardEvent} e */
+  key(e) {
+    const at = this.rows.findIndex(({ key }) => key === this.picked);
+    const row = this.rows[at];
+    const last = this.rows.length - 1;
+    const page = Math.max(1, Math.floor((this.list?.clientHeight ?? LEAF_ROW) / LEAF_ROW) - 2);
+    const to = {
+      ArrowDown: at + 1,
+      ArrowUp: at - 1,
+      Home: 0,
+      End: last,
+      PageDown: at + page,
+      PageUp: at - page,
+    }[e.key];
+    if (to !== undefined) {
+      this.picked = this.rows[Math.max(0, Math.min(last, to))]?.key ?? "";
+      this.reveal(Math.max(0, Math.min(last, to)));
+    } else if (row && !row.entry && (e.key === "ArrowRight" || e.key === "ArrowLeft")) {
+      this.turn(row, e.key === "ArrowLeft");
+    } else if (row?.entry && e.key === "Enter") this.calls.open(row.entry.leaf);
+    else return;
+    e.preventDefault();
+    e.stopPropagation();
+    this.paint(true);
+  }
+
+  /** @param {number} index */
+  reveal(index) {
+    if (!this.list) return;
+    const top = index * LEAF_ROW;
+    const height = this.list.clientHeight - 2 * LEAF_ROW;
+    if (top < this.list.scrollTop) this.list.scrollTop = top;
+    else if (top > this.list.scrollTop + height) this.list.scrollTop = top - height;
+  }
+
+  /** What is known of the picked row, in a sentence. */
+  showFoot() {
+    const { words, toLayout, toRules } = this;
+    if (!words || !toLayout || !toRules) return;
+    const row = this.rows.find(({ key }) => key === this.picked);
+    const kind = row?.entry ? this.kindOf(row.entry) : null;
+    toLayout.hidden = toRules.hidden = !kind;
+    const call = this.data?.constraints[Number(this.picked.split(":")[1])];
+    if (this.picked.startsWith(`${CALLS}:`) && call)
+      return fill(words, h("b", { text: call.where }), `: ${call.text} `);
+    if (!row || !kind) {
+      const how = "Choose a leaf to see how it is split; a double click opens it in Layout.";
+      return fill(words, h("span", { class: "sv-muted", text: how }));
+    }
+    const wasted = kind.waste ? `, ${bytesText(kind.waste)} more than an even share` : "";
+    const size = kind.text ? `, ${kind.text} on each device${wasted}.` : ".";
+    const names = kind.names ? ` (${kind.names.join(", ")})` : "";
+    const differs = row.entry ? this.difference(row.entry.leaf) : "";
+    const rest = [kind.problem ?? "", kind.note ?? "", differs].filter(Boolean).join(" ");
+    const spec = h("code", { text: kind.spec || "not known" });
+    fill(words, h("b", { text: row.entry?.name }), `${names}: `, spec, `${size} ${rest} `);
+  }
+}

@@ -1,0 +1,140 @@
+// @ts-check
+// The rows of the view Model: the tree of leaves, layers folded, or a sorted list of them.
+
+/** @typedef {import("./messages").Leaves} Leaves */
+/** @typedef {import("./messages").ModelData} ModelData */
+/** @typedef {import("./messages").LeafKind} LeafKind */
+/** @typedef {"tree" | "bytes" | "waste" | "name"} Order */
+/**
+ * A leaf or folded layers: its path, the number of the first leaf, and how many there are.
+ * @typedef {{name: string, leaf: number, count: number}} Entry
+ * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
+ *   bytes: number, waste: number, count: number}} Row
+ * @typedef {{label: string, key: string, entry: Entry | null, children: Map<string, Node>,
+ *   bytes: number, waste: number, count: number}} Node
+ */
+
+/** The parts of a path: `layers_{0..31}/mlp/kernel` in three. @param {string} path */
+export function pathParts(path) {
+  if (path.includes("/")) return path.split("/").filter(Boolean);
+  const parts = path.match(/\{[^}]*\}|\[[^\]]*\]|[^.[\]{]+(?:\{[^}]*\}[^.[\]{]*)*/g);
+  return parts?.filter((part) => part !== ".") ?? [path];
+}
+
+/** The leaves one by one, or with their layers folded. @param {Leaves} leaves @param {boolean} folded */
+export function entries(leaves, folded) {
+  const { paths, folds } = leaves;
+  /** @type {Entry[]} */
+  const found = [];
+  const first = new Map(folded ? folds.map((fold) => [fold[1][0], fold]) : []);
+  const inside = new Set(folded ? folds.flatMap((fold) => fold[1]) : []);
+  paths.forEach((path, leaf) => {
+    const fold = first.get(leaf);
+    if (fold) found.push({ name: fold[0], leaf, count: fold[1].length });
+    else if (!inside.has(leaf)) found.push({ name: path, leaf, count: 1 });
+  });
+  return found;
+}
+
+/**
+ * The tree of some entries, without their bytes, and the branches that each of them is in.
+ * @param {Entry[]} some
+ */
+export function tree(some) {
+  const root = newNode("", "");
+  const chains = some.map((entry) => {
+    const chain = [];
+    let node = root;
+    for (const part of pathParts(entry.name)) {
+      let next = node.children.get(part);
+      if (!next) node.children.set(part, (next = newNode(part, `${node.key}/${part}`)));
+      node = next;
+      chain.push(node);
+    }
+    if (node.entry) {
+      const other = newNode(entry.name, `${node.key}=${entry.leaf}`);
+      node.children.set(`=${entry.leaf}`, other);
+      chain.push((node = other));
+    }
+    node.entry = entry;
+    return chain;
+  });
+  return { root, chains, some };
+}
+
+/**
+ * Sums up bytes in every branch.
+ * @param {ReturnType<typeof tree>} built
+ * @param {(entry: Entry) => LeafKind} kindOf
+ */
+export function sumUp({ chains, some }, kindOf) {
+  for (const chain of chains) for (const node of chain) node.bytes = node.waste = node.count = 0;
+  chains.forEach((chain, i) => {
+    const kind = kindOf(some[i]);
+    const { count } = some[i];
+    for (const node of chain) {
+      node.bytes += kind.bytes * count;
+      node.waste += kind.waste * count;
+      node.count += count;
+    }
+  });
+}
+
+/** @param {string} label @param {string} key @returns {Node} */
+function newNode(label, key) {
+  return { label, key, entry: null, children: new Map(), bytes: 0, waste: 0, count: 0 };
+}
+
+/**
+ * The rows in sight of a tree; a branch with one child only is joined with it.
+ * @param {Node} node
+ * @param {Set<string>} closed
+ * @param {number} [depth]
+ * @param {Row[]} [rows]
+ */
+export function treeRows(node, closed, depth = 0, rows = []) {
+  for (let child of node.children.values()) {
+    let label = child.label;
+    while (!child.entry && child.children.size === 1) {
+      child = /** @type {Node} */ (child.children.values().next().value);
+      label += `/${child.label}`;
+    }
+    const { key, entry, bytes, waste, count } = child;
+    const open = child.children.size > 0 && !closed.has(key);
+    const branch = child.children.size > 0;
+    rows.push({ key, label, depth, entry: branch ? null : entry, open, bytes, waste, count });
+    if (open) treeRows(child, closed, depth + 1, rows);
+  }
+  return rows;
+}
+
+/**
+ * All entries in one list, the largest first or by name.
+ * @param {Entry[]} some
+ * @param {(entry: Entry) => LeafKind} kindOf
+ * @param {Order} order
+ * @returns {Row[]}
+ */
+export function sortedRows(some, kindOf, order) {
+  const rows = some.map((entry) => {
+    const { bytes, waste } = kindOf(entry);
+    const { name, count, leaf } = entry;
+    const all = { bytes: bytes * count, waste: waste * count, count };
+    return { key: `=${leaf}`, label: name, depth: 0, entry, open: false, ...all };
+  });
+  if (order === "name") return rows.sort((a, b) => a.label.localeCompare(b.label, "en"));
+  return order === "tree" ? rows : rows.sort((a, b) => b[order] - a[order]);
+}
+
+/** Bytes in binary units, as Python writes them. @param {number} count */
+export function bytesText(count) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let value = count;
+  let unit = 0;
+  while (value >= 1024 && unit < units.length - 1) {
+    value /= 1024;
+    unit++;
+  }
+  const text = value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toFixed(1);
+  return `${text.replace(/\.0$/, "")} ${units[unit]}`;
+}

@@ -1,0 +1,92 @@
+// The part of the messages that is about a plan and its values: `values_view.py`.
+
+export type PlanView = NoPlan | Plan;
+
+export interface NoPlan {
+  count: 0;
+  error: string;
+  waiting: true;
+}
+
+/** A plan in columns: a number is an index into the table of its name, or into `text`. */
+export interface Plan {
+  waiting: false;
+  program: string;
+  mesh: string;
+  axes: { name: string; size: number; colour: string }[];
+  count: number;
+  words: string;
+  seconds: string;
+  error: string;
+  diagnosis: Diagnosis | null;
+  notes: string[];
+  moreNotes: number;
+  kinds: string[];
+  originKinds: string[];
+  columns: Record<PlanColumn, number[]>;
+  specs: PlanSpec[];
+  /** The type in words, then the shape. */
+  types: [string, ...number[]][];
+  scopes: string[][];
+  origins: [axis: string, kind: number, name: number, source: number][][];
+  operands: number[][];
+  trips: Record<string, number>;
+  valueNotes: Record<string, number>;
+  steps: [number: number, op: number, moves: PlanMove[]][];
+  stepAxes: string[];
+  /** By the number of the value; "-1" for those that belong to none. */
+  moves: Record<string, PlanCollective[]>;
+  explanations: Record<string, PackedExplanation>;
+  text: string[];
+}
+
+export type PlanColumn =
+  | "name"
+  | "kind"
+  | "opcode"
+  | "type"
+  | "spec"
+  | "source"
+  | "scope"
+  | "region"
+  | "origins"
+  | "flags";
+
+/** The sharding in words; by dimension its axes as [number in the mesh, parts, name]; unreduced axes. */
+export type PlanSpec = [
+  text: string,
+  dims: [axis: number, parts: number, name: string][][],
+  unreduced: string[],
+];
+export type PlanMove = [axis: number, from: number, to: number | number[]];
+export type PlanCollective = [
+  kind: number,
+  axes: number[],
+  bytes: number,
+  trips: number,
+  cause: number,
+];
+
+/** Why a program with Explicit axes is refused, and what would be accepted. */
+export interface Diagnosis {
+  op: string;
+  source: string;
+  problem: string;
+  operands: string[];
+  choices: { spec: string; cost: string; words: string }[];
+}
+
+/** Why a value is sharded as it is. */
+export interface Explanation {
+  value: string;
+  lines: string[];
+  rule: string;
+  op: string;
+  stack: string[];
+  error: string;
+}
+
+/** The same with a number for every string. */
+export type PackedExplanation = {
+  [K in keyof Explanation]: Explanation[K] extends string[] ? number[] : number;
+};

@@ -1,0 +1,161 @@
+"""Every view fits its window: no text on text, no control cut off, no page that scrolls."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page
+
+from shardviz.core.layout.audit import audit
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import arrays, meshes, programs, rules
+from shardviz.widgets.explorer import Explorer, open_explorer
+from shardviz.widgets.session import Session
+from tests.browser.views import show_view
+
+WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
+VIEWS = ("Layout", "Rules", "Model", "Program")
+MESHES = {
+    8: {},
+    64: {"mesh": "data=8, model=8", "hosts": "8"},
+    1024: {"mesh": "data=16, model=8, expert=8", "hosts": "128"},
+    4096: {"mesh": "data=256, model=16", "hosts": "512"},
+}
+# Text is measured as it can be seen: cut to what scrolls around it, and where nothing covers it.
+# A line that ends in an ellipsis says all of it in its tooltip.
+MEASURE = """
+() => {
+  const root = document.querySelector(".shardviz-explorer");
+  const outer = root.getBoundingClientRect();
+  const wrong = [];
+  const name = (e) => `<${e.tagName.toLowerCase()} ${e.getAttribute("class") ?? ""}> `
+    + (e.getAttribute("aria-label") ?? e.textContent).slice(0, 40);
+  const cut = (from, box, scrolled) => {
+    let { left, right, top, bottom } = box;
+    for (let up = from; up && root.contains(up); up = up.parentElement) {
+      const { overflowX, overflowY } = getComputedStyle(up);
+      const edge = up.getBoundingClientRect();
+      const clips = (how) => how !== "visible" && (scrolled || how === "auto" || how === "scroll");
+      if (clips(overflowX)) {
+        [left, right] = [Math.max(left, edge.left), Math.min(right, edge.right)];
+      }
+      if (clips(overflowY)) {
+        [top, bottom] = [Math.max(top, edge.top), Math.min(bottom, edge.bottom)];
+      }
+    }
+    return { left, right, top, bottom };
+  };
+  const page = document.scrollingElement;
+  if (page.scrollHeight > innerHeight) wrong.push(`the page scrolls: ${page.scrollHeight}`);
+  if (page.scrollWidth > innerWidth) wrong.push(`the page is too wide: ${page.scrollWidth}`);
+  for (const view of root.querySelectorAll(".sv-view:not([hidden])")) {
+    if (view.scrollHeight > view.clientHeight + 1) wrong.push(`the view scrolls: ${name(view)}`);
+    const { bottom } = view.getBoundingClientRect();
+    if (bottom > outer.bottom + 1) wrong.push(`too tall: ${name(view)}`);
+  }
+  for (const e of root.querySelectorAll("button, input, select, textarea, [role=tab]")) {
+    const box = e.getBoundingClientRect();
+    if (!box.width || !box.height || getComputedStyle(e).visibility === "hidden") continue;
+    const seen = cut(e.parentElement, box, true);
+    const free = cut(e.parentElement, box, false);  // what a person can scroll to is not cut off
+    if (free.right - free.left < 1 || free.bottom - free.top < 1) continue;
+    const lost = Math.max(seen.left - free.left, free.right - seen.right,
+      seen.top - free.top, free.bottom - seen.bottom);
+    if (lost > 1.5) wrong.push(`cut off by ${lost.toFixed(1)}: ${name(e)}`);
+    const outside = free.left < outer.left - 1 || free.right > outer.right + 1;
+    if (outside) wrong.push(`outside: ${name(e)}`);
+  }
+  const texts = [];
+  const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const node = walk.currentNode;
+    const e = node.parentElement;
+    if (!node.data.trim() || e.closest("option, select, .sv-tip, svg")) continue;
+    const range = document.createRange();
+    range.selectNodeContents(node);
+    for (const line of range.getClientRects()) {
+      const box = cut(e, line, true);
+      if (box.right - box.left < 2 || box.bottom - box.top < 4) continue;
+      const [x, y] = [(box.left + box.right) / 2, (box.top + box.bottom) / 2];
+      const stack = document.elementsFromPoint(x, y);
+      const at = stack.findIndex((there) => there === e || e.contains(there));
+      const covers = (over) => !/, 0\\)$/.test(getComputedStyle(over).backgroundColor);
+      if (at < 0 || stack.slice(0, at).some(covers)) continue;
+      texts.push({ node, text: node.data.trim().slice(0, 40), box });
+    }
+  }
+  texts.sort((a, b) => a.box.top - b.box.top);
+  texts.forEach((one, i) => {
+    for (let j = i + 1; j < texts.length && texts[j].box.top < one.box.bottom; j++) {
+      const other = texts[j];
+      if (other.node === one.node) continue;  // a line with an ellipsis has a box for each part
+      const [a, b] = [one.box, other.box];
+      const wide = Math.min(a.right, b.right) - Math.max(a.left, b.left);
+      const tall = Math.min(a.bottom, b.bottom) - Math.max(a.top, b.top);
+      if (wide > 2 && tall > 4) wrong.push(`“${one.text}” on “${other.text}”`);
+    }
+  });
+  return { wrong: [...new Set(wrong)].slice(0, 12), texts: texts.length };
+}
+"""
+
+
+def small(devices: int) -> Explorer:
+    name = "transformer block, gradient" if devices == 64 else programs.DEFAULT
+    session = Session(programs.get(name), name)
+    for field, value in MESHES[devices].items():
+        session.edit(field, value)
+    if devices == 4096:
+        session.edit("preset", "arrays:7B model")
+        session.edit("preset", "rules:FSDP + tensor parallel")
+    assert session.errors == {}
+    return Explorer(session, ExecutableCache())
+
+
+def measured(page: Page, made: Explorer, folder) -> list[str]:
+    """What is wrong in any view, window or theme."""
+    page.goto(made.save_html(folder / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    made.close()
+    found = []
+    for width, height in WINDOWS:
+        page.set_viewport_size({"width": width, "height": height})
+        for view in VIEWS:
+            show_view(page, view)
+            for theme in ("light", "dark"):
+                page.emulate_media(color_scheme=theme)
+                page.wait_for_selector(f'.shardviz-explorer[data-theme="{theme}"]')
+                page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+                seen = page.evaluate(MEASURE)
+                assert seen["texts"] > 10, "there is something to measure"
+                found += [f"{view}, {width}, {theme}: {what}" for what in seen["wrong"]]
+    return found
+
+
+@pytest.mark.parametrize("devices", MESHES)
+def test_every_view_fits(page: Page, tmp_path, devices: int):
+    wrong = measured(page, small(devices), tmp_path)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_a_model_of_many_leaves_fits(page: Page, tmp_path):
+    found = audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get())
+    wrong = measured(page, open_explorer(found, ExecutableCache()), tmp_path)
+    assert not wrong, "\n".join(wrong)
+
+
+def test_what_overlaps_or_is_cut_off_is_found(page: Page, tmp_path):
+    made = small(8)
+    page.set_viewport_size({"width": 848, "height": 620})
+    page.goto(made.save_html(tmp_path / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    made.close()
+    assert page.evaluate(MEASURE)["wrong"] == []
+    for style, said in (
+        (".sv-summary { margin-top: -14px }", " on "),
+        (".sv-viewbar .sv-right { margin-right: -40px }", "cut off"),
+        (".sv-layout { min-height: 900px !important }", "too tall"),
+    ):
+        tag = page.add_style_tag(content=style)
+        wrong = page.evaluate(MEASURE)["wrong"]
+        assert any(said in what for what in wrong), (said, wrong)
+        tag.evaluate("e => e.remove()")

@@ -1,0 +1,236 @@
+"""The four views: tabs, verdicts, leaves, tasks in counted actions, and nothing that is lost."""
+
+from __future__ import annotations
+
+import random
+import time
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from shardviz.core.layout.audit import audit
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import arrays, meshes, rules
+from shardviz.widgets import html_page
+from shardviz.widgets.explorer import open_explorer
+from tests.browser.lab import LOADED, OPEN_MS, OPEN_NOTEBOOK
+from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
+from tests.browser.test_page import explorer, opened
+from tests.browser.views import show_view
+
+SETTLED = '.shardviz-explorer[data-settled="true"]'
+GONE_S = 3.0
+
+
+@pytest.fixture
+def screen(lab) -> Page:
+    page = lab.open([OPEN], shared=True, width=1400, height=1000)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    return page
+
+
+def rules_text(page: Page) -> list[str]:
+    return page.get_by_label("Rules", exact=True).input_value().splitlines()
+
+
+def test_arrow_keys_go_from_view_to_view(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    tabs = page.get_by_role("tablist", name="Views").get_by_role("tab")
+    assert [tab.inner_text() for tab in tabs.all()] == ["Layout", "Rules", "Model", "Program"]
+    tabs.first.focus()
+    for key, name in (("ArrowRight", "Rules"), ("End", "Program"), ("ArrowRight", "Layout")):
+        page.keyboard.press(key)
+        expect(page.get_by_role("tab", name=name, exact=True)).to_be_focused()
+        expect(page.locator(".sv-view:not([hidden])")).to_have_count(1)
+    for panel in page.locator(".sv-view").all():
+        assert panel.get_attribute("role") == "tabpanel"
+
+
+def test_the_saved_grid_has_every_verdict_and_its_sentence(page, tmp_path):
+    made = explorer()
+    opened(page, made, tmp_path)
+    show_view(page, "Rules")
+    page.get_by_role("gridcell", name="Rule 3, w_in.embed: taken").click()
+    words = page.locator(".sv-cellwords")
+    expect(words).to_contain_text("rule 2 already uses 'model' for dimension 1")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    expect(words).to_contain_text("Rule 4 for w_in.embed: terminal None")
+    assert page.locator(".sv-result").all_inner_texts() == [
+        str(row.spec) for row in made.session.program.requests
+    ]
+
+
+def test_zoom_buttons_zoom_and_fit(page, tmp_path):
+    opened(page, explorer(mesh="data=16, model=16"), tmp_path)
+    canvas = page.get_by_label("Devices", exact=True)
+    image = "c => c.querySelector('canvas').toDataURL()"
+    fitted = canvas.evaluate(image)
+    canvas.hover()
+    canvas.get_by_role("button", name="Zoom in").click()
+    assert canvas.evaluate(image) != fitted
+    canvas.get_by_role("button", name="Fit").click()
+    assert canvas.evaluate(image) == fitted
+
+
+def test_a_tooltip_stands_beside_what_it_explains(page):
+    source = html_page.bundled_module("picture_view")
+    page.set_content(f"<script type='module'>{source}\nwindow.tipPlace = tipPlace;</script>")
+    page.wait_for_function("() => window.tipPlace")
+    chance, size = random.Random(0), {"w": 270, "h": 300}
+    for _ in range(400):
+        box = {k: chance.uniform(2, 60) for k in "wh"}
+        box |= {"x": chance.uniform(0, 210), "y": chance.uniform(0, 240)}
+        tip = {"w": chance.uniform(40, 90), "h": chance.uniform(16, 60)}
+        at = page.evaluate("([box, tip, size]) => tipPlace(box, tip, size)", [box, tip, size])
+        across = at["left"] < box["x"] + box["w"] and box["x"] < at["left"] + tip["w"]
+        along = at["top"] < box["y"] + box["h"] and box["y"] < at["top"] + tip["h"]
+        assert not (across and along), (box, tip, at)
+        assert 0 <= at["left"] <= size["w"] - tip["w"]
+        assert 0 <= at["top"] <= size["h"] - tip["h"]
+
+
+def test_leaves_are_found_sorted_folded_and_opened(page, tmp_path):
+    found = audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get())
+    page.goto(open_explorer(found, ExecutableCache()).save_html(tmp_path / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    show_view(page, "Model")
+    rows = page.locator(".sv-modelinner .sv-modelrow")
+    page.get_by_role("button", name="Fold layers").click()
+    expect(rows).to_have_count(len(found.rows))
+    page.get_by_label("Sort leaves").select_option("bytes")
+    largest = max(found.rows, key=lambda row: row.bytes_per_device or 0)
+    expect(rows.first).to_contain_text(largest.path)
+    page.get_by_label("Find leaves").fill(found.rows[0].path)
+    expect(rows.first).to_contain_text(found.rows[0].path)
+    rows.first.click()
+    expect(page.locator(".sv-modelfoot")).to_contain_text(str(found.rows[0].spec))
+
+
+def test_tasks_take_few_actions(screen):
+    # A mesh of three axes: 1.
+    screen.get_by_label("Add a mesh axis").click()
+    expect(screen.locator(".sv-count")).to_contain_text("16 devices")
+    screen.get_by_role("button", name="Undo").click()
+    expect(screen.locator(".sv-count")).to_contain_text("8 devices")
+    # A wrong name of a dimension: found and repaired in 2.
+    type_into(screen, "Logical axes", "embed mpl")
+    screen.get_by_role("button", name="Fix…").click()
+    repair = screen.get_by_role("button", name="Apply: ").filter(has_text="Apply")
+    expect(repair.first).to_be_visible()
+    names = [b.get_attribute("aria-label") for b in repair.all()]
+    at = next(i for i, name in enumerate(names) if "mlp" in name)
+    repair.nth(at).click()
+    screen.wait_for_selector(SETTLED)
+    # One undo takes the remedy back, whatever it changed; redo makes it again.
+    screen.get_by_role("button", name="Undo").click()
+    screen.wait_for_selector(SETTLED)
+    assert ask_kernel(screen, "explorer.session.arrays[0].logical") == ["embed", "mpl"]
+    assert ask_kernel(screen, "explorer.session.undoable") == "logical"
+    screen.get_by_role("button", name="Redo").click()
+    screen.wait_for_selector(SETTLED)
+    assert ask_kernel(screen, "explorer.session.undoable") == "remedy"
+
+
+def test_a_mesh_that_fits_a_slice_is_compiled_in_three_actions(screen):
+    show_view(screen, "Program")
+    screen.get_by_label("Target", exact=True).select_option("tpu:v5e:4x4")
+    screen.get_by_role("button", name="Take data=8, model=2").click()
+    run = screen.get_by_role("button", name="Run", exact=True)
+    expect(run).to_be_disabled()
+    assert "described and not attached" in run.get_attribute("title")
+    expect(screen.get_by_role("button", name="Compile", exact=True)).to_be_enabled()
+
+
+def test_the_cause_of_the_largest_collective_is_one_click_away(screen):
+    show_view(screen, "Program")
+    screen.locator(".sv-crow").first.click(timeout=RUN_MS)
+    expect(screen.get_by_label("The chosen collective")).to_contain_text("takes part with")
+
+
+def test_rules_are_reordered_by_keys_and_by_dragging(screen):
+    show_view(screen, "Rules")
+    before = rules_text(screen)
+    screen.get_by_role("gridcell", name="Rule 5, w_in.embed: decided").click()
+    screen.keyboard.press("Alt+ArrowUp")
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen) == [*before[:3], before[4], before[3]]
+    expect(screen.locator(".sv-gridrow.sv-on")).to_have_count(1)
+    handle = screen.locator(".sv-number")
+    handle.nth(4).hover()
+    screen.mouse.down()
+    box = handle.first.bounding_box()
+    screen.mouse.move(box["x"] + 5, box["y"] + 2, steps=5)
+    screen.mouse.up()
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen)[0] == before[3]
+    screen.keyboard.press("Control+z")
+    screen.wait_for_selector(SETTLED)
+    screen.keyboard.press("Control+z")
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen) == before
+    screen.keyboard.press("Control+Shift+z")
+    screen.wait_for_selector(SETTLED)
+    assert rules_text(screen) != before
+
+
+def test_undo_in_a_text_field_is_the_fields_own(screen):
+    type_into(screen, "Mesh axes", "data=16")
+    screen.get_by_label("Mesh axes", exact=True).press("Control+z")
+    screen.wait_for_selector(SETTLED)
+    assert ask_kernel(screen, "explorer.session.undoable") == "mesh"
+
+
+def test_two_views_of_one_explorer_keep_their_own_pointing(lab):
+    page = lab.open([OPEN, "explorer"], shared=True, width=1400, height=2200)
+    expect(page.locator(".shardviz-explorer[data-seq]")).to_have_count(2)
+    page.get_by_label("Devices", exact=True).first.focus()
+    page.keyboard.press("End")
+    words = page.locator(".sv-sentence")
+    expect(words.first).to_contain_text("Device 7 holds")
+    expect(words.nth(1)).to_contain_text("is split into 2 blocks")
+
+
+def test_a_killed_kernel_is_said_within_seconds_and_nothing_pretends_to_work(lab, complaints):
+    page = lab.open([OPEN], width=1400, height=1000)
+    page.wait_for_selector(SETTLED)
+    type_into(page, "Mesh axes", "data=2, model=2")
+    picture = page.get_by_label("Devices", exact=True)
+    image = "c => c.querySelector('canvas').toDataURL()"
+    before = picture.evaluate(image)
+    page.wait_for_timeout(1500)  # one beat at least
+    page.evaluate(
+        """() => {
+          const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+          kernel.requestExecute({ code: 'import os; os.kill(os.getpid(), 9)' });
+        }"""
+    )
+    begun = time.monotonic()
+    expect(page.locator(".sv-banner")).to_be_visible(timeout=GONE_S * 1000 + 500)
+    assert time.monotonic() - begun < GONE_S + 0.5
+    for label in ("Mesh axes", "Target", "Array shape", "PartitionSpec"):
+        expect(page.get_by_label(label, exact=True)).to_be_disabled()
+    for name in ("Undo", "Double axis data", "Add an array"):
+        expect(page.get_by_label(name, exact=True)).to_be_disabled()
+    assert picture.evaluate(image) == before, "the last picture stays"
+    page.close()  # what JupyterLab says of the kernel's end is its own
+    complaints.take()
+
+
+def test_after_a_reload_the_explorer_is_as_it_was(lab):
+    page = lab.open([OPEN], width=1400, height=1000)
+    page.wait_for_selector(SETTLED)
+    type_into(page, "Mesh axes", "data=2, model=8")
+    type_into(page, "Array shape", "64, 4096")
+    page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
+    path = page.evaluate("() => window.jupyterapp.shell.currentWidget.context.path")
+    page.reload()
+    page.wait_for_function(LOADED, timeout=OPEN_MS)
+    page.evaluate(OPEN_NOTEBOOK, [path, ""])
+    page.wait_for_selector(SETTLED, timeout=OPEN_MS)
+    expect(page.get_by_label("Mesh axes", exact=True)).to_have_value("data=2, model=8")
+    expect(page.locator(".sv-title")).to_have_text("w_in  f32[64, 4096]")
+    type_into(page, "Mesh axes", "data=4")
+    expect(page.locator(".sv-count")).to_contain_text("4 devices")
+    page.get_by_role("button", name="Undo").click()
+    expect(page.locator(".sv-count")).to_contain_text("16 devices")

@@ -1,0 +1,132 @@
+"""The view Model: kinds of leaves, what they take, and edits that touch kinds alone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from shardviz.core.errors import ShardvizError
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.audit import audit
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.constraints import LOGICAL, NO_MESH, Constraint
+from shardviz.core.program.plan import Plan
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.model_view import Leaves, leaves_view, model_view
+from shardviz.widgets.state import open_state, session_on, session_state
+
+RULES = Rules.of(("embed", "data"), ("mlp", "model"))
+MESH = make_mesh(data=4, model=2)
+
+
+def layers(count: int) -> list[ArraySpec]:
+    return [
+        ArraySpec(f"params/layers_{i}/{name}", shape, tuple(names.split()))
+        for i in range(count)
+        for name, shape, names in (
+            ("wi", (512, 2048), "embed mlp"),
+            ("wo", (2048, 512), "mlp embd"),
+            ("scale", (510,), "embed"),
+        )
+    ]
+
+
+def audited(count: int = 4):
+    return audit(layers(count), RULES, MESH)
+
+
+def test_leaves_of_one_kind_are_resolved_once_and_layers_are_folded():
+    leaves = Leaves.of_audit(audited())
+    view = leaves_view(leaves)
+    assert len(view["paths"]) == 12
+    assert view["kinds"] == [0, 1, 2] * 4
+    assert [name for name, _ in view["folds"]] == [
+        "params/layers_{0..3}/wi", "params/layers_{0..3}/wo", "params/layers_{0..3}/scale",
+    ]  # fmt: skip
+    assert view["words"].startswith("12 leaves of 3 kinds · ")
+
+
+def test_bytes_and_waste_are_those_of_the_audit():
+    found = audited()
+    session = session_on(found)
+    view = model_view(session.program, session.target, Leaves.of_audit(found), None)
+    per_kind = {row["spec"]: row for row in view["kinds"]}
+    assert per_kind["P('data', 'model')"]["bytes"] == found.rows[0].bytes_per_device
+    assert per_kind["P('data', 'model')"]["waste"] == 0
+    split, names = per_kind["P('model', None)"], "embd"
+    assert split["waste"] == 2048 * 512 * 4 // 2 - 2048 * 512 * 4 // 8
+    assert f"No rule knows “{names}” (dimension 1). Did you mean “embed”?" in split["note"]
+    assert "510 does not divide by 4" in per_kind["P('data')"]["problem"]
+    total = sum(r.bytes_per_device or 0 for r in found.rows)
+    assert sum(row["bytes"] * 4 for row in view["kinds"]) == total
+    assert view["capacity"] == 0
+    session.edit("target", "tpu:v5e:2x4")
+    view = model_view(session.program, session.target, Leaves.of_audit(found), None)
+    assert "of 16 GiB on each device of TPU v5e 2×4" in view["words"]
+
+
+def test_the_explorer_opens_on_an_audit_and_a_leaf_opens_among_the_arrays():
+    session = session_on(audited())
+    assert [a.name for a in session.arrays] == ["params/layers_0/wo"]
+    session.edit("open", 3)
+    assert [a.name for a in session.arrays] == ["params/layers_0/wo", "params/layers_1/wi"]
+    assert session.selected == 1
+    session.edit("open", 1)
+    assert len(session.arrays) == 2
+    assert session.selected == 0
+    session.edit("open", 99)
+    assert "99" in session.errors["open"]
+    with pytest.raises(ShardvizError, match="no arrays"):
+        session_on(audit([], RULES, MESH))
+
+
+def test_an_edit_of_a_rule_sends_the_kinds_and_no_paths():
+    made = Explorer(session_on(audited(40)), ExecutableCache())
+
+    def hear(**intent):
+        made._receive(made, {"seq": 1, "client": "page", "intents": [intent]}, [])
+
+    assert made.model_data == {}, "nobody looks at it"
+    hear(kind="show", value="Model")
+    leaves, before = made.leaves, made.model_data
+    hear(kind="edit", field="rules", value="embed -> model")
+    assert made.leaves is leaves
+    assert made.model_data != before
+    assert len(made.model_data["kinds"]) == 3
+    hear(kind="show", value="Layout")
+    shown = made.model_data
+    hear(kind="edit", field="rules", value="")
+    assert made.model_data is shown
+    made.close()
+
+
+def test_constraints_say_what_became_of_them():
+    session = session_on(audited())
+    seen = Constraint(LOGICAL, "model.py:12", (8, 16), ("batch", "embed"), effect=NO_MESH)
+    plan = Plan("step", MESH, (), constraints=(seen,))
+    (row,) = model_view(session.program, "", Leaves.of_audit(audited()), plan)["constraints"]
+    assert row["where"] == seen.where
+    assert row["effect"] == "no mesh in sight"
+    assert row["text"] == seen.sentence
+    assert row["warns"]
+
+
+def test_arrays_of_a_table_of_paths_keep_the_specs_that_it_gave_them():
+    found = audit(layers(2), [("wi", (None, "model")), (".*", ())], MESH, "regex")
+    session = session_on(found)
+    view = model_view(session.program, "", Leaves.of_audit(found), None)
+    assert [row["spec"] for row in view["kinds"]] == [str(r.spec) for r in found.rows[:3]]
+
+
+def test_a_state_holds_the_model_and_opens_with_it():
+    session = session_on(audited())
+    state = json.loads(json.dumps(session_state(session)))
+    again = open_state(state)
+    assert again.model == session.model
+    assert session_state(again) == state
+    for wrong in ("x", {"leaves": "x"}, {"leaves": [], "partners": [1]}, {"partners": {"a": 1}}):
+        with pytest.raises(ShardvizError):
+            open_state({**state, "model": wrong})

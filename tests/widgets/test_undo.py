@@ -1,0 +1,144 @@
+"""Undo and redo: every edit, one at a time, and what is typed in a row at once."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import programs
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.session import Session
+from shardviz.widgets.session_view import session_view
+from shardviz.widgets.state import session_state
+
+ACTIONS: dict[str, list[Any]] = {
+    "mesh": ["data=2, model=2", "data=8", "data=4, model=", "x=2, y=2, z=2", ""],
+    "axis": [None],
+    "double": ["data", "model", "nothing"],
+    "halve": ["data", "model"],
+    "hosts": ["1", "2", "3", "many"],
+    "types": ["Auto", "Explicit", "Wrong"],
+    "target": ["", "cpu:8", "tpu:v5e:4x4", "tpu:v5e:4xfour"],
+    "fit": [None],
+    "rules": ["batch -> data", "mlp -> model\nembed -> data", "mlp", "", "('a','b'), ('c', None)"],
+    "tidy": [None],
+    "move": [[0, 1], [1, 0], [4, 0], [9, 9], None],
+    "dialect": ["linen", "nnx", "maxtext", "none"],
+    "program": ["MLP, gradient", "attention", "place the arrays", "unknown"],
+    "preset": ["mesh:8 devices", "rules:FSDP", "arrays:7B model", "arrays:unknown"],
+    "select": [0, 1, 2, 99, None],
+    "by": ["mesh", "host", "position", "colour"],
+    "colour": ["block", "host"],
+    "dims": [[0, 1], [1, 0], [0, 2]],
+    "at": [[0], [1, 1], None],
+    "add": [None],
+    "remove": [0, 1, 77],
+    "open": [0, 1],
+    "name": ["w", "w_in", "x", ""],
+    "shape": ["64, 64", "8", "4, 4, 4", "a"],
+    "dtype": ["bfloat16", "float99"],
+    "logical": ["embed mlp", "embd mlp", "a a", ""],
+    "spec": ["data, model", "P(None, 'data')", "P(", ""],
+}
+
+
+def state(session: Session) -> Any:
+    """All that can be seen of a session, as plain data."""
+    views = session_view(session)
+    text, errors = dict(session.text), dict(session.errors)
+    return session_state(session), views, text, errors, session.revision
+
+
+def act(session: Session, chance: random.Random) -> None:
+    field = chance.choice(list(ACTIONS))
+    array = chance.choice([None, 0, 1, 2])
+    burst = chance.choice(["", "", "one", "two"])
+    session.edit(field, chance.choice(ACTIONS[field]), array, burst)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_300_random_actions_undone_and_made_again_give_the_same_states(seed: int):
+    session, chance = Session(programs.get(), programs.DEFAULT), random.Random(seed)
+    first = state(session)
+    for _ in range(300):
+        act(session, chance)
+    last, forward = state(session), []
+    while session.undo():
+        forward.append(state(session))
+    assert state(session) == first
+    back = []
+    while session.redo():
+        back.append(state(session))
+    assert state(session) == last
+    # Each state on the way is met in both directions.
+    assert back[:-1] == forward[:-1][::-1]
+    assert len(back) > 100
+
+
+@pytest.mark.parametrize("field", sorted(ACTIONS))
+def test_one_undo_takes_any_edit_back(field: str):
+    for value in ACTIONS[field]:
+        session = Session(programs.get(), programs.DEFAULT)
+        before = state(session)
+        session.edit(field, value)
+        changed = state(session) != before
+        assert session.undo() == changed
+        assert state(session) == before
+
+
+def test_a_removed_array_comes_back_with_its_fields():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("spec", "P('data'", 1)
+    session.edit("remove", 1)
+    assert [a.name for a in session.arrays] == ["w_in", "x"]
+    assert session.undoable == "remove"
+    session.undo()
+    assert [a.name for a in session.arrays] == ["w_in", "w_out", "x"]
+    assert session.entry == programs.DEFAULT
+    assert session.fields[1].text["spec"] == "P('data'"
+    assert session.redoable == "remove"
+
+
+def test_what_is_typed_in_a_row_is_one_step_and_a_new_edit_ends_redo():
+    session = Session(programs.get(), programs.DEFAULT)
+    for text in ("data=1", "data=16", "data=16,", "data=16, model=4"):
+        session.edit("mesh", text, burst="mesh:1")
+    session.edit("mesh", "data=2", burst="mesh:2")
+    session.undo()
+    assert session.mesh.size == 64
+    session.undo()
+    assert session.mesh.size == 8
+    assert not session.undo()
+    session.edit("dialect", "nnx")
+    assert not session.redo()
+
+
+def test_an_undone_program_has_the_revision_that_it_had():
+    session = Session(programs.get(), programs.DEFAULT)
+    session.edit("mesh", "data=2")
+    session.edit("mesh", "data=4")
+    session.undo()
+    assert session.revision == 1
+    session.edit("mesh", "data=8")
+    assert session.revision == 3, "no program has the number of another"
+
+
+def test_the_page_undoes_and_redoes_and_knows_what():
+    made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+
+    def send(*intents: dict[str, Any]) -> None:
+        made._receive(made, {"seq": 1, "client": "page", "intents": list(intents)}, [])
+
+    assert "undo" not in made.answer
+    send({"kind": "edit", "field": "remove", "value": 0})
+    assert made.answer["undo"] == "remove"
+    assert made.view["count"] == 2
+    send({"kind": "undo"})
+    assert made.view["count"] == 3
+    assert made.answer["redo"] == "remove"
+    send({"kind": "redo"}, {"kind": "undo"})
+    assert made.view["count"] == 3
+    made.close()
