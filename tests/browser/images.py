@@ -16,7 +16,7 @@ from playwright.sync_api import Page
 
 from tests.browser.chromium import HOW, find_chromium
 from tests.browser.lab import DARK, LIGHT, Lab, lab_server
-from tests.browser.views import open_tab, press_button
+from tests.browser.views import open_tab, press_button, show_view
 from tests.browser.watch import Complaints, chromium
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
@@ -60,6 +60,21 @@ def choose_and_point(page: Page) -> None:
     page.locator(".sv-cardhead").nth(2).click()
     open_tab(page, "Shards")
     pointed(page, *(["ArrowDown"] * 20), *(["ArrowRight"] * 30))
+
+
+def chosen_cell(page: Page) -> None:
+    """The grid of verdicts, a cell that lost its axis, and what would split it."""
+    show_view(page, "Rules")
+    page.get_by_role("gridcell", name="Rule 3, w_in.embed: taken").click()
+    page.locator(".sv-remedy").first.wait_for()
+    page.evaluate("() => document.activeElement.blur()")
+
+
+def largest_leaf(page: Page) -> None:
+    """The tree of a model, and the leaf that takes most on each device."""
+    show_view(page, "Model")
+    page.get_by_label("Sort leaves").select_option("bytes")
+    page.locator(".sv-modelinner .sv-modelrow").first.click()
 
 
 def compiled(page: Page) -> None:
@@ -133,6 +148,18 @@ explorer = sv.explore(programs.get("transformer block, gradient").replace(mesh=m
 explorer.session.edit("target", "%s")
 explorer
 """
+LEAVES = """
+from shardviz.gallery import arrays, rules
+leaves = [
+    sv.array(f"{part}layers_{i}/{array.name}", array.shape[1:], array.logical[1:], array.dtype)
+    for part in ("params/", "opt_state/mu/", "opt_state/nu/")
+    for array in arrays.get("7B model") if array.rank > 1 and array.logical[0] == "layers"
+    for i in range(32)
+]
+explorer = sv.explore(sv.audit(leaves, rules.get("FSDP"), sv.mesh(data=16, model=4)))
+explorer.session.edit("target", "tpu:v5e:8x8")
+explorer
+"""
 FSDP = """
 from shardviz.gallery import puzzles
 explorer = sv.explore(puzzles.get("fsdp, gradient").replace(mesh=sv.mesh(data=8, model=2)))
@@ -146,6 +173,8 @@ SHOTS = (
     Shot(
         "explorer-4096", (START, MODEL % ("7B model", "FSDP + tensor parallel")), choose_and_point
     ),
+    Shot("rules", (START, "sv.explore()"), chosen_cell),
+    Shot("model", (START, LEAVES), largest_leaf),
     Shot("values", (START, SLICE % ("data=4, model=2", "")), picked_value, PROGRAM),
     Shot("collectives", (START, FSDP), chosen_collective, PROGRAM),
     Shot("explorer-slice", (START, SLICE % ("data=16, model=4", "tpu:v5p:4x4x4")), placed),

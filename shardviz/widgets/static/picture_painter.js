@@ -23,6 +23,7 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const MONO = "ui-monospace, 'SF Mono', Menlo, 'DejaVu Sans Mono', monospace";
 const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
 const MEASURED_LABELS = 400;
+const HALF_LINE = 7; // pixels above and below the middle of a label
 const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
 
@@ -66,22 +67,22 @@ export class PicturePainter {
     if (!this.picture || !this.size.w) return;
     const { width, height } = this.picture;
     // Labels keep their size while tiles shrink, so they may reach beyond the picture.
-    let beyond = { left: 1, right: 1 };
+    let beyond = { left: 1, right: 1, top: 1, bottom: 1 };
     for (let round = 0; round < 3; round++) {
       this.scale = Math.min(
         this.maxScale,
         (this.size.w - beyond.left - beyond.right) / Math.max(1, width),
-        (this.size.h - 2) / Math.max(1, height),
+        (this.size.h - beyond.top - beyond.bottom) / Math.max(1, height),
       );
       beyond = this.overhang(this.picture, this.scale);
     }
     this.ox = beyond.left;
-    this.oy = 1;
+    this.oy = beyond.top;
     this.fitted = true;
   }
 
   /**
-   * How far labels reach beyond the picture's left and right edge, in CSS pixels.
+   * How far labels reach beyond the edges of the picture, in CSS pixels.
    * @param {Picture} picture
    * @param {number} scale
    */
@@ -89,14 +90,19 @@ export class PicturePainter {
     const g = contextOf(this.base);
     let left = 1;
     let right = 1;
+    let top = 1;
+    let bottom = 1;
     for (const label of picture.labels.slice(0, MEASURED_LABELS)) {
       g.font = labelFont(label);
       const { width } = g.measureText(label.text);
       const start = label.x * scale - anchorShift(label, width);
       left = Math.max(left, 1 - start);
       right = Math.max(right, start + width - picture.width * scale + 1);
+      top = Math.max(top, HALF_LINE - label.y * scale);
+      bottom = Math.max(bottom, (label.y - picture.height) * scale + HALF_LINE);
     }
-    return { left: Math.min(left, this.size.w / 3), right: Math.min(right, this.size.w / 3) };
+    const most = this.size.w / 3;
+    return { left: Math.min(left, most), right: Math.min(right, most), top, bottom };
   }
 
   /** Where a tile is on the canvas. @param {Picture} p @param {number} i @returns {Box} */

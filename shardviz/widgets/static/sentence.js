@@ -33,7 +33,7 @@ export class Sentence {
     const mend = array && mendable(array);
     const act = () => this.fix(view.selected, mend ?? 0);
     const fix = mend === undefined ? [] : [button("Fix…", act, { class: "sv-button sv-small" })];
-    fill(this.node, first, h("div", { class: "sv-why" }, ...reasons, ...fix));
+    fill(this.node, first, h("div", { class: "sv-why" }, ...reasons), ...fix);
     toggle(this.node, "sv-pinned", this.highlight.pinned);
   }
 
