@@ -56,10 +56,13 @@ def text(thing: Any, width: int = 80, **options: Any) -> str:
 
 @reads_arguments
 def explore(thing: Any = None) -> Explorer:
-    """Opens the Explorer: with a running example, on a program, or from a saved state.
+    """Opens the Explorer: with a running example, on a program, a model, or from a saved state.
+
+    Its four views are Layout, Rules, Model and Program; every edit can be undone.
 
     Args:
-        thing: None, a Program, a MeshSpec, ArraySpecs, or what `explorer.state()` returned.
+        thing: None, a Program, an Audit, a MeshSpec, ArraySpecs, or what `explorer.state()`
+            returned.
 
     Raises:
         ShardvizError: for a state that cannot be read, or where anywidget is not installed.
