@@ -218,10 +218,11 @@ def resolution_text(resolution: Resolution, width: int) -> str:
 def draw_remedies(remedies: Remedies, title: str | None = None) -> Picture:
     """A row per remedy: the bytes per device that it saves in all, the edit and its effect.
 
+    >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.resolution import resolve
-    >>> found = resolve("mlp", [("mpl", "x")], mesh="x=2", shape=(8,)).remedies("split")
-    >>> draw_remedies(found).title
-    'To split the array'
+    >>> found = resolve("mlp", [("mpl", "x")], mesh=make_mesh(x=2), shape=(8,)).remedies("split")
+    >>> [label.text for label in draw_remedies(found).labels][:3]
+    ['To split the array', 'saved per device', 'edit']
     """
     rows = [
         Bar(

@@ -25,7 +25,7 @@ def model(rules):
     return sv.audit(rows, rules, "data=4, model=2")
 """
 TESTS = """
-from model import RULES, model
+from decoder_rules import RULES, model
 
 def test_model(shardviz_lock):
     shardviz_lock(model(RULES)).sharded(at_least=0.9)
@@ -36,7 +36,7 @@ def test_model(shardviz_lock):
 def project(pytester, monkeypatch):
     """A project of one test, in a run that loads this plugin and no other."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makepyfile(model=MODEL, test_model=TESTS)
+    pytester.makepyfile(decoder_rules=MODEL, test_model=TESTS)
     pytester.makeini("[pytest]\nfilterwarnings = error\naddopts = --strict-markers\n")
     return pytester
 
@@ -64,7 +64,7 @@ def test_a_lock_is_missing_written_holds_breaks_and_is_written_again(project):
     result.stdout.fnmatch_lines(["every lock is as it was"])
     assert (project.path / LOCK).read_text() == first
 
-    project.makepyfile(model=MODEL.replace('("mlp", "model")', '("embed", "data")'))
+    project.makepyfile(decoder_rules=MODEL.replace('("mlp", "model")', '("embed", "data")'))
     result = run(project)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -85,7 +85,7 @@ def test_names_of_locks(project):
     project.makepyfile(
         test_names="""
 import pytest
-from model import RULES, model
+from decoder_rules import RULES, model
 
 class TestIt:
     @pytest.mark.parametrize("word", ["a/b", "c d"])
@@ -118,7 +118,7 @@ def test_named_too(shardviz_lock):
 def test_two_tests_may_not_disagree_on_a_lock(project):
     project.makepyfile(
         test_two="""
-from model import RULES, model
+from decoder_rules import RULES, model
 
 def test_one(shardviz_lock):
     shardviz_lock(model(RULES), "shared")
@@ -138,7 +138,7 @@ def test_other(shardviz_lock):
 def test_a_name_that_no_file_can_have(project, name):
     project.makepyfile(
         test_name=f"""
-from model import RULES, model
+from decoder_rules import RULES, model
 
 def test_one(shardviz_lock):
     shardviz_lock(model(RULES), {name!r})
