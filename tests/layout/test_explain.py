@@ -200,3 +200,11 @@ def test_problems(names, shape, dialect, problems):
 
 def test_a_resolution_shows_itself():
     assert repr(resolve("embed _", RULES)) == "Resolution(embed, _ → P('model', None), linen)"
+
+
+def test_no_remedy_makes_a_misspelt_name_permanent():
+    table = [("mlp", "model"), ("embed", "model"), ("embed", None)]
+    found = resolve("embded mlp", table, mesh=MESH)
+    assert "Did you mean “embed”?" in found.explain()
+    assert "To split" not in found.explain()  # renamed it would not be split, either
+    assert found.remedies("split 0")[0].edit.startswith("Add the rule embded")

@@ -306,10 +306,11 @@ class Resolution(Displayed):
 
 def first_remedy(resolution: Resolution) -> str | None:
     """One sentence on what to change, where a dimension fails or lost the axes it asked for."""
-    search = resolution._search()
-    for dim in words.disliked(resolution.decisions, resolution._near, resolution.mesh):
+    search, near = resolution._search(), resolution._near
+    for dim in words.disliked(resolution.decisions, near, resolution.mesh):
         found = search.find(f"split {dim}", most=1, pairs=False)
-        if found:
+        # A rule for a name that looks misspelt would make the mistake permanent.
+        if found and not (near.get(dim) and found[0].names == resolution.names):
             edit = found[0].edit
             return f"To split dimension {dim}: {edit[0].lower()}{edit[1:]}."
     return None
