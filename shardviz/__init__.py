@@ -51,12 +51,13 @@ if TYPE_CHECKING:
     from shardviz.core.layout.mesh_context import MeshContext
     from shardviz.core.layout.partition_spec import Spec
     from shardviz.core.layout.path_rules import PathResolution
-    from shardviz.core.layout.remedies import Remedies
+    from shardviz.core.layout.remedies import Remedies, Remedy
     from shardviz.core.layout.resolution import Decision, Resolution
     from shardviz.core.layout.rule_uses import AuditDiff
     from shardviz.core.layout.rules import Dialect, PathRules, Rules
     from shardviz.core.layout.verdicts import Verdict
     from shardviz.core.program.cache import cache
+    from shardviz.core.program.constraints import Constraint
     from shardviz.core.program.contracts import Expectation
     from shardviz.core.program.effects import Effects
     from shardviz.core.program.explanation import Explanation
@@ -112,7 +113,10 @@ _NAMES = {
     "shardviz.core.layout.mesh": ("MeshSpec",),
     "shardviz.core.layout.mesh_context": ("MeshContext",),
     "shardviz.core.layout.partition_spec": ("Spec",),
-    "shardviz.core.layout.remedies": ("Remedies",),
+    "shardviz.core.layout.remedies": (
+        "Remedies",
+        "Remedy",
+    ),
     "shardviz.core.layout.path_rules": ("PathResolution",),
     "shardviz.core.layout.resolution": (
         "Decision",
@@ -126,6 +130,7 @@ _NAMES = {
     ),
     "shardviz.core.layout.verdicts": ("Verdict",),
     "shardviz.core.program.cache": ("cache",),
+    "shardviz.core.program.constraints": ("Constraint",),
     "shardviz.core.program.contracts": ("Expectation",),
     "shardviz.core.program.effects": ("Effects",),
     "shardviz.core.program.explanation": ("Explanation",),
@@ -148,6 +153,7 @@ __all__ = [
     "Audit",
     "AuditDiff",
     "Collective",
+    "Constraint",
     "ContractError",
     "Decision",
     "Dialect",
@@ -164,6 +170,7 @@ __all__ = [
     "Plan",
     "Program",
     "Remedies",
+    "Remedy",
     "Report",
     "Resolution",
     "Roofline",

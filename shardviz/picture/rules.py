@@ -5,6 +5,8 @@ Tables of paths have a verdict per pattern.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
@@ -133,9 +135,13 @@ def _repeats(rules: tuple[Rule, ...]) -> list[str]:
 
 def rules_text(rules: Rules, width: int) -> str:
     """A numbered line per rule."""
-    digits = len(str(len(rules)))
-    lines = [f"{i + 1:>{digits}}  {rule}" for i, rule in enumerate(rules)]
-    return "\n".join([plural(len(rules), "rule"), *lines])
+    return _numbered(rules, "rule")
+
+
+def _numbered(lines: Sequence[object], word: str) -> str:
+    digits = len(str(len(lines)))
+    numbered = [f"{i:>{digits}}  {line}" for i, line in enumerate(lines, 1)]
+    return "\n".join([plural(len(lines), word), *numbered])
 
 
 def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture:
@@ -286,9 +292,7 @@ def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
 
 def path_rules_text(rules: PathRules, width: int) -> str:
     """A numbered line per pattern."""
-    digits = len(str(len(rules)))
-    lines = [f"{i + 1:>{digits}}  {rule}" for i, rule in enumerate(rules)]
-    return "\n".join([plural(len(rules), "pattern"), *lines])
+    return _numbered(rules, "pattern")
 
 
 def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:

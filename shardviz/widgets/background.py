@@ -219,7 +219,7 @@ class Job:
     def _run(self, _: None, cancelled: Callable[[], bool]) -> None:
         try:
             report = self._made(cancelled)
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001  a compile or run may raise anything
             report = Report(self.program.name, "", error=failure(error, self.progress.stage))
         if not cancelled():
             self._finish(report)

@@ -367,5 +367,8 @@ def _exit_with(kernel: int, folder: str) -> None:
 
 
 def _exit(folder: str) -> None:
-    shutil.rmtree(folder, ignore_errors=True)
+    for _ in range(100):  # a compile in another thread may still write its dump there
+        shutil.rmtree(folder, ignore_errors=True)
+        if not os.path.exists(folder):
+            break
     os._exit(0)  # nobody is left to wait for what libraries do at exit
