@@ -8,8 +8,7 @@ import sys
 
 import pytest
 
-from shardviz.core.backend.failures import failure
-from shardviz.core.backend.worker.exit_errors import WorkerError, cause, exit_error, read_log
+from shardviz.core.backend.failures import WorkerError, cause, exit_error, failure, read_log
 from shardviz.core.backend.worker.process import Pool, Settings
 from tests.worker.crashes import ENDS, PRINTED, memory_error, number_of_this_process
 

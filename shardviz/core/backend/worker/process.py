@@ -27,15 +27,15 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from shardviz.core.backend.devices import host_available, host_total
-from shardviz.core.backend.folders import dump_root, make_folder, remove_abandoned, remove_folder
-from shardviz.core.backend.worker import child, messages
-from shardviz.core.backend.worker.exit_errors import (
+from shardviz.core.backend.failures import (
     WorkerError,
     exit_error,
     memory_error,
     read_log,
     timeout_error,
 )
+from shardviz.core.backend.folders import dump_root, make_folder, remove_abandoned, remove_folder
+from shardviz.core.backend.worker import child, messages
 from shardviz.core.errors import TargetError
 from shardviz.core.format import shown
 
