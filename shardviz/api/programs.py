@@ -273,7 +273,7 @@ def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
     >>> effects(log, jax.ShapeDtypeStruct((8,), "float32")).devices
     '1 device'
     """
-    prediction = import_optional("shardviz.core.backend.effects.predict", "sv.effects", "jax")
+    prediction = import_optional("shardviz.core.backend.effects", "sv.effects", "jax")
     return prediction.predict(thing, *args, **keywords)
 
 
@@ -296,7 +296,9 @@ def observed_order(program: Program, *values: Any, target: Any = None) -> Observ
     >>> [e.what for e in seen.events]
     ['{x}']
     """
-    order = import_optional("shardviz.core.backend.effects.observe", "sv.observed_order", "jax")
+    order = import_optional(
+        "shardviz.core.backend.worker.observed_effects", "sv.observed_order", "jax"
+    )
     return order.observed_order(program, *values, target=target)
 
 

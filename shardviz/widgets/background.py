@@ -323,7 +323,7 @@ class EffectsReader:
         self._show(revision, {"state": "done", "revision": revision, **found})
 
     def _observe(self, request: tuple[Program, int, str], stop: Callable[[], bool]) -> None:
-        from shardviz.core.backend.effects.observe import observed_order
+        from shardviz.core.backend.worker.observed_effects import observed_order
 
         program, revision, target = request
         try:
@@ -343,7 +343,7 @@ class EffectsReader:
 def effects_view(program: Program) -> dict[str, Any]:
     """The Effects tab of one program, as plain data."""
     # Here, and not at the top: the Explorer opens and edits without jax.
-    from shardviz.core.backend.effects.predict import predict
+    from shardviz.core.backend.effects import predict
 
     found = predict(program)
     runs, sentence = found.runs_on(program.mesh.size)

@@ -41,7 +41,6 @@ _JAX = ("jax", "jaxlib")
 _BACKEND = (
     "core.backend.shardy",
     "core.backend.worker",
-    "core.backend.effects",
     "core.backend.call_cache",
 )
 _LAZY_BACKEND = ("core.backend",)
