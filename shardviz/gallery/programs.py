@@ -1,6 +1,7 @@
-"""Programs that people know, each with its arrays, a rule table that suits it, and a mesh.
+"""Programs that people know, and puzzles: programs that cost what nobody asked for.
 
-What a student sees, and what the Explorer pastes, is the source of the function itself.
+Each has its arrays, a rule table that suits it, and a mesh. What a student sees, and what the
+Explorer pastes, is the source of the function itself.
 
 >>> get("MLP")
 Program(MLP: 3 arrays on data=4, model=2)
@@ -8,6 +9,10 @@ Program(MLP: 3 arrays on data=4, model=2)
 'Each device sums its part, and an all-reduce adds the parts.'
 >>> [text.splitlines()[0] for text in sources("MLP, gradient")]
 ['def mlp(w_in, w_out, x):', 'def mlp_gradient(w_in, w_out, x):']
+>>> puzzles.names()[0], puzzles.describe("a sum over a split dimension")[-17:]
+('a constraint that replicates', 'Who asked for it?')
+>>> puzzles.get("fsdp, gradient")
+Program(fsdp, gradient: 3 arrays on data=4, model=2)
 """
 
 from __future__ import annotations
@@ -18,7 +23,14 @@ from shardviz.core.program.program import Program
 from shardviz.gallery.layouts import Example, Registry, meshes, rules
 
 DEFAULT = "MLP"
-IMPORTS = "import jax\nimport jax.numpy as jnp\n"
+# What the sources are pasted below.
+IMPORTS = """\
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+"""
 
 
 def program_example(
@@ -162,6 +174,56 @@ _REGISTRY: Registry[Program] = Registry(
         "mixture_of_experts",
         _EXPERTS,
         _TENSOR,
+    ),
+)
+
+_CUBE = (16, 16, 16)
+# Each is a question. `sv.plan` and `sv.stages` have the answer, which the notebook
+# `08_known_puzzles` works out.
+puzzles: Registry[Program] = Registry(
+    "puzzle",
+    program_example(
+        "a constraint that replicates",
+        "Ten rows are asked to be split over data=4, and jax says yes. Where are they? (jax#26946)",
+        "uneven_constraint",
+        (("x", (10, 16), "None, None"),),
+    ),
+    program_example(
+        "a full rematerialisation",
+        "Two ways to split an array meet in one addition. How does it get from one to the other?"
+        " (jax#21562)",
+        "swapped_tiles",
+        (
+            ("a", _CUBE, "model, None, data"),
+            ("b", _CUBE, "model, None, data"),
+            ("c", _CUBE, "None, (data, model), None"),
+        ),
+    ),
+    program_example(
+        "a sum over a split dimension",
+        "A product of two matrices, and an all-reduce as large as its result. Who asked for it?",
+        "matmul",
+        (("x", (64, 512), "rows inner"), ("w", (512, 1024), "inner columns")),
+        "rows -> data\ninner -> model",
+    ),
+    program_example(
+        "two orders of devices",
+        "A constraint names a mesh of the same devices in another order. What does jax make of it?"
+        " (jax#15903)",
+        "reordered_devices",
+        (("x", (64, 64), "data, model"),),
+    ),
+    program_example(
+        "fsdp, gradient",
+        "Weights are split over data to save memory. How often is each of them gathered again?",
+        "fsdp_gradient",
+        (
+            ("w_in", (512, 2048), "embed mlp"),
+            ("w_out", (2048, 512), "mlp embed"),
+            ("x", (4096, 512), "batch _"),
+        ),
+        "batch -> data\nembed -> data",
+        ("mlp",),
     ),
 )
 

@@ -21,10 +21,8 @@ import shardviz as sv
 from shardviz.core.layout.rules import Rule, Rules
 from shardviz.core.program.lock import Lock
 from shardviz.core.program.program import Program
-from shardviz.gallery import programs
+from shardviz.gallery import programs, puzzles
 from shardviz.gallery.layouts import meshes, rules
-from shardviz.gallery.puzzles import get as puzzle
-from shardviz.gallery.puzzles import names as puzzles
 
 LARGE = "64 devices, 5-D: data=2, fsdp=4, expert=2, sequence=2, tensor=2"
 
@@ -49,7 +47,7 @@ def mutations(table: Rules, axes: tuple[str, ...]) -> Iterator[tuple[str, Rules]
 def programs_by_name() -> dict[str, Program]:
     """The programs and puzzles of the gallery whose arrays have names."""
     found = {name: programs.get(name) for name in programs.names()}
-    found |= {name: puzzle(name) for name in puzzles()}
+    found |= {name: puzzles.get(name) for name in puzzles.names()}
     return {name: one for name, one in found.items() if one.rules is not None}
 
 

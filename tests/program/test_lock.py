@@ -21,8 +21,7 @@ from shardviz.core.program.lock_files import parse_lock, unfolded
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective, Failure, Report
-from shardviz.gallery import programs
-from shardviz.gallery.puzzles import get as puzzle
+from shardviz.gallery import programs, puzzles
 from tests.program.rule_mutations import sample, verdict
 
 LOCKS = Path(__file__).parent / "locks"
@@ -373,7 +372,7 @@ def test_every_record_of_maxtext_is_an_audit_of_its_rules(file):
 EXAMPLES = {
     "mlp-gradient": lambda: programs.get("MLP, gradient"),
     "mixture-of-experts": lambda: programs.get("mixture of experts"),
-    "fsdp-gradient": lambda: puzzle("fsdp, gradient"),
+    "fsdp-gradient": lambda: puzzles.get("fsdp, gradient"),
 }
 
 
