@@ -14,11 +14,17 @@ from shardviz.core.program.constraints import (
     logical_name,
 )
 from shardviz.core.program.explanation import Explanation
-from shardviz.core.program.folding import fold_collectives, fold_line, fold_values
+from shardviz.core.program.folding import (
+    BACKWARD,
+    LOOP,
+    call_paths,
+    fold_collectives,
+    fold_line,
+    fold_values,
+)
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Choice, Diagnosis, PlannedOp, Record, bytes_per_device
 from shardviz.core.program.report import Collective
-from shardviz.picture.call_paths import BACKWARD, LOOP, call_paths
 from shardviz.picture.page import (
     and_more,
     broken,

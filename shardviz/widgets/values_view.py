@@ -14,10 +14,10 @@ from typing import Any
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, plural, seconds_text
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.folding import call_paths
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import ORIGINS, Choice, Diagnosis, PlannedOp, Step
 from shardviz.core.program.report import Collective
-from shardviz.picture.call_paths import call_paths
 from shardviz.picture.palette import LIGHT
 from shardviz.picture.plan import choice_words
 from shardviz.picture.tables import axis_groups, short_type, split_axis

@@ -7,11 +7,11 @@ import pytest
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.comparison import compare
+from shardviz.core.program.folding import BACKWARD, call_paths
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stages
-from shardviz.picture.call_paths import BACKWARD, call_paths
 from shardviz.picture.palette import colours, hexed
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import axis_path, value_rows
