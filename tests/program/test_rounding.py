@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 from jax import lax
 
-from shardviz.core.backend import reference
-from shardviz.core.backend.checks import Noise, moved_results, step_of, values_check
+from shardviz.core.backend import execute
+from shardviz.core.backend.checks import (
+    Noise,
+    moved_results,
+    step_of,
+    unsharded_checks,
+    values_check,
+)
 from shardviz.core.program.report import Report
 from tests.program.helpers import array, program, run_here
 
@@ -76,8 +82,8 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module")
 def checked():
-    """By name the report of a program's one run, and what `reference.checks` was called with."""
-    real: Any = reference.checks
+    """By name the report of a program's one run, and what `unsharded_checks` was called with."""
+    real: Any = unsharded_checks
 
     @functools.cache
     def run_once(name: str) -> tuple[Report, list[Any]]:
@@ -89,7 +95,7 @@ def checked():
             return real(*given)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reference, "checks", spied)
+            patch.setattr(execute, "unsharded_checks", spied)
             return run_here(program(fn, *arrays)), seen
 
     return run_once
@@ -149,7 +155,7 @@ def test_every_planted_mistake_is_found(name, checked):
             mistake(right, values)
             wrong = list(results)
             wrong[position] = jax.device_put(values, right.sharding)
-            found = [c for c in reference.checks(*given, wrong) if c.name.endswith("values")]
+            found = [c for c in unsharded_checks(*given, wrong) if c.name.endswith("values")]
             check = found[position]
             assert check.ok is not True, (mistake.__name__, check)
             if name != "attention":  # whose gradients rounding moves by a large part of them

@@ -16,6 +16,7 @@ from shardviz.core.backend.arguments import program_arrays
 from shardviz.core.backend.bridge import abstract_mesh, jax_dtype
 from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.calls import BoundCall, read_call
+from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.devices import MOST_SIMULATED
 from shardviz.core.backend.jaxprs import (
     JaxprOperation,
@@ -34,7 +35,6 @@ from shardviz.core.backend.jaxprs import (
     without_sets,
 )
 from shardviz.core.backend.mesh_context import apart
-from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.errors import ProgramError

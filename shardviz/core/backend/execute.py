@@ -16,8 +16,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from shardviz.core.backend import reference
-from shardviz.core.backend.checks import output_layouts, shards_check, spec_checks
+from shardviz.core.backend.checks import output_layouts, shards_check, spec_checks, unsharded_checks
 from shardviz.core.backend.compile import (
     Executable,
     Lowered,
@@ -288,7 +287,7 @@ class Execution:
         self.enter("check")
         self.check(*self._output_checks(lowered, results))
         self.check(
-            *reference.checks(
+            *unsharded_checks(
                 self.program,
                 lowered,
                 executable,

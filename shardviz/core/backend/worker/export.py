@@ -28,11 +28,11 @@ from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype
+from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
 from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
-from shardviz.core.backend.reference import unsharded
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import Traced, donated_leaves, left_to_compiler, trace
 from shardviz.core.backend.worker.callbacks import (
