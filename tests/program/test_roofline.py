@@ -179,6 +179,17 @@ def test_loops_of_unknown_length_are_counted_once_and_named():
     assert not any("body of a loop" in n for n in roofline(_report(gather), V5E, MESH).notes)
 
 
+def test_where_loops_are_counted_once_nothing_is_said_to_be_the_longest():
+    gather = Collective("all-gather", ("model",), MIB)
+    cost = {"flops": 1e9, "bytes accessed": 1e6}
+    once = roofline(_report(gather, cost=cost, loops=1), V5E, MESH)
+    assert (once.counts_loops_once, once.bound) == (True, "")
+    assert "one iteration of every loop is counted" in once.words
+    whole = roofline(_report(gather, cost=cost), V5E, MESH)
+    assert (whole.counts_loops_once, whole.bound) == (False, "collectives")
+    assert "iteration" not in whole.words
+
+
 @pytest.mark.parametrize(
     ("ask", "error", "words"),
     [

@@ -23,6 +23,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
 MOST_ARRAYS = 3  # that are named where a program does not fit
+_ONCE = "The bodies of loops are counted once."
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,12 @@ class Roofline(Displayed):
 
     @property
     def bound(self) -> str:
-        """Which of `"compute"`, `"memory"` and `"collectives"` is the longest; `""` for none."""
+        """Which of `"compute"`, `"memory"` and `"collectives"` is the longest; `""` for none.
+
+        And `""` where it is not known, since the bodies of loops are counted once.
+        """
+        if self.counts_loops_once:
+            return ""
         named = {
             "compute": self.compute_s,
             "memory": self.memory_s,
@@ -116,6 +122,11 @@ class Roofline(Displayed):
         }
         known = {name: s for name, s in named.items() if s is not None}
         return max(known, key=known.__getitem__) if known else ""
+
+    @property
+    def counts_loops_once(self) -> bool:
+        """Whether arithmetic and memory leave out all but one iteration of every loop."""
+        return any(row.note == _ONCE for row in self.rows)
 
     @property
     def fits(self) -> bool | None:
@@ -146,6 +157,11 @@ def _words(found: Roofline) -> str:
     said = [f"{name} {_time(s)}" for name, s in from_parts.items() if s is not None]
     words = f"At least {_time(found.seconds)} on {found.where}" if said else f"On {found.where}"
     words += f": {', '.join(said)}." if said else ": nothing is known of its cost."
+    if found.counts_loops_once:
+        words += (
+            " Of arithmetic and memory one iteration of every loop is counted:"
+            " sv.stages(program, target).roofline counts all."
+        )
     if found.needed is not None and found.capacity is not None:
         share = found.times_capacity or 0.0
         have = f"{bytes_text(found.needed)} of {bytes_text(found.capacity)} on each device"
@@ -376,7 +392,7 @@ def _totals(report: Report, chip: Chip, ops: tuple[OpCost, ...]) -> list[Bound]:
     rows = []
     flops = report.cost.get("flops")
     planned = sum(op.total_flops or 0.0 for op in ops)
-    note = ""
+    note = _ONCE if report.loops and not ops else ""
     if planned and (flops is None or planned > 1.5 * flops):
         flops, note = planned, "Counted on the plan, because XLA counts the body of a loop once."
     if flops is not None:
@@ -398,6 +414,8 @@ def _moved(report: Report, ops: tuple[OpCost, ...]) -> tuple[float | None, str]:
         planned = sum(op.bytes * (op.trips or 1) for op in products)
         return planned or None, "What products read and write, counted on the plan."
     again = sum(op.bytes * ((op.trips or 1) - 1) for op in products) if report.loops else 0
+    if report.loops and not ops:
+        return moved, _ONCE
     words = "XLA counts the body of a loop once: products of further iterations are added."
     return moved + again, words if again else ""
 
