@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
+import shardviz as sv
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.hardware.chips import CHIPS, find_chip
 from shardviz.core.hardware.topology import Topology
@@ -390,3 +391,15 @@ def test_every_chip_prices_every_program_or_says_why_not():
         found = roofline(_report(cost={"flops": 1e9, "bytes accessed": 1e6}), chip)
         assert (found.seconds is None) == (chip.peak_bf16 is None)
         assert found.words
+
+
+def test_an_axis_divides_the_work_of_a_product_once():
+    """Also where it splits the inner dimension of both operands, and the result: the parts are
+    added and scattered, or one of the operands is gathered."""
+    mesh = make_mesh(data=4, model=2)
+    x = sv.array("x", (64, 128), spec="None, (data, model)")
+    w = sv.array("w", (128, 32), spec="(data, model)")
+    one = 2 * 64 * 128 * 32 / mesh.size
+    for out in ("", "data", "data, model", "None, (model, data)"):
+        plan = sv.plan(sv.program(jnp.matmul, x, w, mesh=mesh, out_specs=out))
+        assert [c.flops for c in op_costs(plan) if c.is_product] == [one], out

@@ -149,17 +149,24 @@ def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | Non
         return None
     if op.opcode == "convolution":
         return 2 * made * _kernel(rule, reads[1])
-    return 2 * made * math.prod(_summed(rule, reads, factor, mesh) for factor in rule.reduction)
+    used = set(op.spec.axes)
+    return 2 * made * math.prod(_summed(rule, reads, f, mesh, used) for f in rule.reduction)
 
 
-def _summed(rule: ShardingRule, reads: list[PlannedOp], factor: str, mesh: MeshSpec) -> int:
-    """How many products each device sums along a factor: fewer where both operands are split."""
+def _summed(
+    rule: ShardingRule, reads: list[PlannedOp], factor: str, mesh: MeshSpec, used: set[str]
+) -> int:
+    """How many products each device sums along a factor: fewer where both operands are split.
+
+    An axis that splits the result cannot divide the work once more: where it splits the sum as
+    well, each device makes a part of all of the result, or all of its part.
+    """
     split: list[set[str]] = []
     for operand, read in zip(rule.operands[:2], reads, strict=False):
         dims = (*read.spec.dims, *((),) * len(operand))
         held = [axes for names, axes in zip(operand, dims, strict=False) if factor in names]
         split.append({a for axes in held for a in axes})
-    both = set.intersection(*split)
+    both = set.intersection(*split) - used
     return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))
 
 
