@@ -32,7 +32,7 @@ from shardviz.core.program.stages import Stages
 from shardviz.core.program.target import Target, Targets
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
-from shardviz.picture.page import paragraphs
+from shardviz.picture.page import paragraphs, side_by_side
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
 from shardviz.picture.program import (
@@ -88,11 +88,20 @@ LEAST_WIDTH = 20  # letters
 
 
 def _draw_layout(layout: Layout, view: str = "array", **options: Any) -> Picture:
-    """The blocks of an array (view `"array"`) or its devices (view `"devices"`)."""
-    if not isinstance(view, str) or view not in ("array", "devices"):
-        raise ShardvizError(f"A layout is seen as 'array' or 'devices'; got {shown(view)}.")
+    """The blocks of an array (view `"array"`), its devices (`"devices"`), or both, side by side."""
+    if not isinstance(view, str) or view not in ("array", "devices", "both"):
+        raise ShardvizError(f"A layout is seen as 'array', 'devices' or 'both'; got {shown(view)}.")
+    if view == "both":
+        return _called(_devices_and_array, layout, options, "picture")
     drawer = draw_layout_array if view == "array" else draw_layout_devices
     return _called(drawer, layout, options, "picture")
+
+
+def _devices_and_array(
+    layout: Layout, by: str = "mesh", name: str = "", title: str | None = None
+) -> Picture:
+    devices = draw_layout_devices(layout, by, name, title=f"mesh {layout.mesh}", legend=False)
+    return side_by_side((devices, draw_layout_array(layout, name=name)), title=title or "")
 
 
 def _same_picture(picture: Picture) -> Picture:
@@ -147,7 +156,7 @@ def draw(value: Any, **options: Any) -> Picture:
     Args:
         value: anything that `import shardviz` makes.
         options: what the picture of that value understands: `by="host"` for devices,
-            `view="devices"`, `dims=(0, 2)` and `at=(1,)` for a layout, `title=""` for all.
+            `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)` for a layout, `title=""` for all.
 
     Raises:
         ShardvizError: for a value without a picture, or an option that it does not have.

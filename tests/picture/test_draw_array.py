@@ -188,7 +188,7 @@ def test_boxes_of_another_sharding_are_drawn_as_they_are():
         ({"dims": 1}, "Dimensions and blocks must be a list or tuple; got 1."),
         ({"dims": (0.5, 1)}, "Dimensions and blocks are counted from 0; got (0.5, 1)."),
         ({"at": (-1,)}, "Dimensions and blocks are counted from 0; got (-1,)."),
-        ({"view": "chips"}, "A layout is seen as 'array' or 'devices'; got 'chips'."),
+        ({"view": "chips"}, "A layout is seen as 'array', 'devices' or 'both'; got 'chips'."),
         ({"dim": (0, 1)}, "A picture of a Layout has no option 'dim'. Did you mean 'dims'?"),
     ],
     ids=["repeat", "beyond", "number", "fraction", "negative", "view", "option"],

@@ -168,3 +168,11 @@ def test_one_box_read_off_a_huge_array_is_refused_with_the_numbers():
     for options in ({"view": "devices"}, {}):
         with pytest.raises(ShardvizError, match="1,099,511,627,776 blocks, of which 1 device"):
             draw(layout, **options)
+
+
+def test_devices_and_array_side_by_side_have_the_colours_of_the_same_blocks():
+    layout = lay_out((512, 2048), Spec.of(None, "model"), make_mesh(data=4, model=2))
+    devices, array = (panel for _, _, panel in draw(layout, view="both", name="w").panels)
+    assert devices.tiles.group.tolist() == layout.groups.tolist()
+    assert array.tiles.group.tolist() == [0, 1]
+    assert (devices.colormap, devices.groups) == (array.colormap, array.groups)
