@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         effects,
         expect,
         lock,
+        movement,
         observed_order,
         plan,
         program,
@@ -62,6 +63,7 @@ if TYPE_CHECKING:
     from shardviz.core.program.effects import Effects
     from shardviz.core.program.explanation import Explanation
     from shardviz.core.program.lock import Lock
+    from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.program import Program
     from shardviz.core.program.report import Collective, Report
@@ -94,6 +96,7 @@ _NAMES = {
         "effects",
         "expect",
         "lock",
+        "movement",
         "observed_order",
         "plan",
         "program",
@@ -135,6 +138,7 @@ _NAMES = {
     "shardviz.core.program.effects": ("Effects",),
     "shardviz.core.program.explanation": ("Explanation",),
     "shardviz.core.program.lock": ("Lock",),
+    "shardviz.core.program.movement": ("Movement",),
     "shardviz.core.program.plan": ("Plan",),
     "shardviz.core.program.program": ("Program",),
     "shardviz.core.program.report": (
@@ -164,6 +168,7 @@ __all__ = [
     "Lock",
     "MeshContext",
     "MeshSpec",
+    "Movement",
     "PathResolution",
     "PathRules",
     "Picture",
@@ -195,6 +200,7 @@ __all__ = [
     "lock",
     "mesh",
     "mesh_context",
+    "movement",
     "observed_order",
     "plan",
     "plot",

@@ -9,21 +9,35 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from shardviz.core.errors import LayoutError, ShardvizError, SpecError, import_optional
-from shardviz.core.format import shown
+from shardviz.core.errors import (
+    LayoutError,
+    ProgramError,
+    ShardvizError,
+    SpecError,
+    import_optional,
+)
+from shardviz.core.format import plural, shown
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_leaf import is_array, on_mesh, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.libraries import library_of, mesh_of, named_sharding, without_metadata
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.parse import check_size, parse_bytes
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
+from shardviz.core.program.report import Collective, Report
 from shardviz.legacy.equivalents import sharding_spec_layout
 from shardviz.legacy.partitions import Parts, parts_layout
 from shardviz.legacy.sharding_spec import ShardingSpec, is_sharding_spec, parse_sharding_spec
+
+if TYPE_CHECKING:
+    from shardviz.core.program.movement import Movement
+    from shardviz.core.program.plan import Plan
+    from shardviz.core.program.stages import Stages
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -188,3 +202,108 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
             ' "" to split no dimension.'
         )
     return lay_out(shape, as_spec(spec), grid, element_type)
+
+
+def make_movement(
+    what: Any,
+    which: Any,
+    *,
+    mesh: MeshSpec | None,
+    axes: Any,
+    devices: Any,
+    size: Any,
+    group: Any,
+    algorithm: Any,
+    topology: Any,
+) -> Movement:
+    """`sv.movement`, which see, of adopted values.
+
+    Raises:
+        ProgramError: for what has no steps, or arguments that do not fit together.
+    """
+    from shardviz.core.program.movement import movement_of, reshard_movement
+
+    if isinstance(what, Layout):
+        if isinstance(which, Layout):
+            return reshard_movement(what, which)
+        raise ProgramError(
+            "A reshard goes from one Layout to another: sv.movement(before, after); got"
+            f" {shown(which)}."
+        )
+    where = Topology.parse(topology) if isinstance(topology, str) else topology
+    if where is not None and not isinstance(where, Topology):
+        raise ProgramError(
+            f"topology= is text such as 'tpu:v5e:4x4', or a Topology; got {shown(topology)}."
+        )
+    if isinstance(what, Report) or type(what).__name__ in ("Plan", "Stages"):
+        collective, mesh, where = _collective_of(what, which, mesh, where)
+    elif isinstance(what, Collective):
+        collective = what
+    else:
+        return _movement_of_kind(what, mesh, axes, devices, size, where, group, algorithm)
+    if mesh is None:
+        raise ProgramError(
+            "A Collective has positions in a mesh: give mesh= beside it, or its Report."
+        )
+    return movement_of(collective, mesh, topology=where, group=group, algorithm=algorithm)
+
+
+def _collective_of(
+    what: Report | Plan | Stages, which: Any, mesh: MeshSpec | None, where: Topology | None
+) -> tuple[Collective, MeshSpec | None, Topology | None]:
+    """A collective of a program, its mesh, and the topology that it was compiled for."""
+    if hasattr(what, "report"):
+        found = what.report if what.report is not None and what.report.ok else what.plan
+        if found is None:
+            raise ProgramError("These Stages have neither a plan nor a report: make one first.")
+        what = found
+    if isinstance(what, Report):
+        every = what.collectives if what.collectives is not None else what.partitioned or ()
+        if where is None and what.roofline is not None and ":" in what.roofline.where:
+            where = Topology.parse(what.roofline.where)
+    else:
+        every = what.collectives
+    mesh = what.mesh if mesh is None else mesh
+    if isinstance(which, Collective):
+        return which, mesh, where
+    if not every:
+        raise ProgramError(f"{what.program} has no collectives, so nothing is sent.")
+    if which is None:
+        return max(every, key=lambda c: c.bytes_in_all), mesh, where
+    number = check_size(which, "Which collective", ProgramError)
+    if not 0 <= number < len(every):
+        raise ProgramError(
+            f"{what.program} has {plural(len(every), 'collective')}, counted from 0; got"
+            f" {shown(number)}."
+        )
+    return every[number], mesh, where
+
+
+def _movement_of_kind(
+    kind: Any,
+    mesh: MeshSpec | None,
+    axes: Any,
+    devices: Any,
+    size: Any,
+    topology: Topology | None,
+    group: Any,
+    algorithm: Any,
+) -> Movement:
+    from shardviz.core.program.movement import check_kind, collective_movement, movement_of
+
+    check_kind(kind)
+    if size is None:
+        raise ProgramError(f"How much is sent? Give size= beside {shown(kind)}: size='8 MiB'.")
+    if mesh is None and (topology is None or devices is not None):
+        if devices is None:
+            raise ProgramError(
+                f"Between how many devices? Give devices=8 or mesh= for this {kind}."
+            )
+        return collective_movement(kind, devices, size, algorithm=algorithm)
+    if mesh is None:
+        assert topology is not None
+        mesh = make_mesh(devices=topology.devices, device_ids=topology.device_ids)
+    names = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+    total = parse_bytes(size, "The size of a collective", ProgramError)
+    collective = Collective(kind, names, total)
+    return movement_of(collective, mesh, topology=topology, group=group, algorithm=algorithm)

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from shardviz.api.conversion import as_mesh, reads_arguments
+from shardviz.api.conversion import adopt, as_mesh, make_movement, reads_arguments
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from shardviz.core.hardware.topology import Topology
     from shardviz.core.program.contracts import Expectation
     from shardviz.core.program.lock import Lock
+    from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
     from shardviz.core.program.target import Targets
@@ -342,6 +343,55 @@ def topology(text: str) -> Topology:
     from shardviz.core.hardware.topology import Topology
 
     return Topology.parse(text)
+
+
+@reads_arguments
+def movement(
+    what: Any,
+    which: Any = None,
+    *,
+    mesh: Any = None,
+    axes: Any = None,
+    devices: Any = None,
+    size: Any = None,
+    group: Any = 0,
+    algorithm: Any = None,
+    topology: Any = None,
+) -> Movement:
+    """What a collective or a reshard sends, step by step, between the devices of one group.
+
+    `sv.movement(report, 0)` takes a collective of a compiled program, `sv.movement("all-gather",
+    devices=8, size="8 MiB")` one that is no program's, and `sv.movement(before, after)` goes from
+    one Layout of an array to another. `sv.text` and `sv.plot` show what every device has after
+    each step, and `.execute(values)` applies the steps to numbers.
+
+    Args:
+        what: a Report, Plan or Stages; a Collective; the kind of one; or a Layout.
+        which: of a Report, Plan or Stages, which collective: its number, or itself; the largest
+            where left out. Of a Layout, the Layout that the array goes to.
+        mesh: for a Collective or a kind, the mesh.
+        axes: for a kind, the mesh axes that it runs over: all where left out.
+        devices: for a kind without a mesh, how many devices.
+        size: for a kind, the bytes of the array on each device (of the result; of the operand for
+            a reduce-scatter), or text such as `"8 MiB"`.
+        group: which group of devices, counted from 0.
+        algorithm: `"ring"`, `"both directions"`, `"torus"`, `"hosts"` or `"direct"`; what suits the
+            group where left out.
+        topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for its axes and the rates
+            of its links; of a Report, the one it was compiled for where left out.
+
+    Raises:
+        ShardvizError: for what has no steps, or arguments that do not fit together.
+
+    >>> movement("all-reduce", devices=4, size="4 MiB").steps[0]
+    MovementStep(Every device sends 1 chunk to its right neighbour, which adds its own part: sums \
+of 2 of 4 devices.)
+    """
+    grid = None if mesh is None else as_mesh(mesh)
+    return make_movement(
+        adopt(what), adopt(which), mesh=grid, axes=axes, devices=devices, size=size, group=group,
+        algorithm=algorithm, topology=topology,
+    )  # fmt: skip
 
 
 def targets() -> Targets:

@@ -47,17 +47,46 @@ devices of the other tiles of its group; both are set as `shardviz.core.format.i
 limit)` sets them. In `text`, the first line is the important one, and a tab sends the rest of its
 line to the right edge of the tile.
 
-`shardviz/widgets/static/picture_data.js` reads all of this; a test compares what it makes of it
+movement_data(movement) is the JSON of the steps of a collective or a reshard, for a player:
+
+    kind, algorithm, title, formula, filledIn, rateSource, summedUp   as of a Movement
+    bytes, sentBytes   on each device; sent by each device
+    seconds   null where the rates are not known
+    meshAxes, notes    lists of text
+    size      how many devices the group has
+    devices, hosts     the id and the host of each device (of a large group, of the first ones)
+    grid      {"sizes", "names", "at"}: the devices as a grid; at is the place of each, a number per
+              axis. A ring has one axis.
+    links     what the numbers of links mean: "same host", "between hosts", "ICI x"
+    chunks    {"count", "labels", "bytes": [a number per chunk, or one for all]}
+    contributors   how many contributions make a chunk complete: `size` for sums, else 1. What a
+              device has at the start is its own contribution.
+    start, end     for each device the numbers of the chunks that it has at the start, and needs at
+              the end; null where each has all
+    routes    [{"source", "target", "link"}]: a number per transfer, devices by their position;
+              link is one number where all have the same
+    steps     [{"words", "bytes", "adds", "keeps", "times" [1], "route", "chunk"}]: route is the
+              number of one of the routes, chunk has a number per transfer. adds: the target adds
+              what arrives to what it has, else it stores it. keeps: the source still has it
+              afterwards. All transfers of a step happen at once.
+
+Of a group of more than MOST_LISTED devices, `routes`, `labels` and each `chunk` are empty, `start`
+and `end` null, and `steps` holds the first of every run of like steps, with how many in `times`.
+
+`shardviz/widgets/static/picture_data.js` reads the pictures; a test compares what it makes of it
 with Python. `messages.d.ts` beside it has the types.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from shardviz.core.program.movement import Movement
+from shardviz.core.program.movement_steps import MOST_LISTED
 from shardviz.picture.palette import STRENGTHS, THEMES, hexed, palette, text_colours
 from shardviz.picture.picture import NO_DEVICE, Edges, Picture, Slot, Template, Tiles
 
@@ -201,6 +230,67 @@ def column(values: np.ndarray, buffers: list[bytes]) -> Any:
     buffers.append(values.astype(kind).tobytes())
     names = {"<f4": "float32", "<i4": "int32", "<f8": "float64"}
     return {"buffer": len(buffers) - 1, "dtype": names[kind]}
+
+
+def movement_data(movement: Movement) -> dict[str, Any]:
+    """The JSON of a movement, for a player.
+
+    >>> from shardviz.core.program.movement import collective_movement
+    >>> data = movement_data(collective_movement("all-gather", 4, 4096))
+    >>> data["routes"], [step["chunk"] for step in data["steps"]][:2]
+    ([{'source': [3, 0, 1, 2], 'target': [0, 1, 2, 3], 'link': 0}], [[3, 0, 1, 2], [2, 3, 0, 1]])
+    """
+    m, some = movement, min(movement.size, MOST_LISTED)
+    every = some == m.size
+    routes: dict[str, int] = {}
+    tables: list[dict[str, Any]] = []
+    steps = []
+    for step, times in m.runs() if not every else ((s, 1) for s in m.steps):
+        data: dict[str, Any] = {"words": step.words, "bytes": step.bytes}
+        data |= {"adds": step.adds, "keeps": step.keeps, "chunk": []}
+        if times > 1:
+            data["times"] = times
+        if every:
+            table = {name: getattr(step, name).tolist() for name in ("source", "target")}
+            table["link"] = _same(step.link)
+            key = json.dumps(table)
+            if key not in routes:
+                routes[key] = len(tables)
+                tables.append(table)
+            data |= {"route": routes[key], "chunk": step.chunk.tolist()}
+        steps.append(data)
+    numbers = np.arange(m.chunks.count) if every else np.zeros(0, np.int64)
+    return {
+        "kind": m.kind, "algorithm": m.algorithm, "title": m.title, "formula": m.formula,
+        "filledIn": m.filled_in, "rateSource": m.rate_source, "summedUp": m.summed_up,
+        "bytes": m.bytes_per_device, "sentBytes": m.sent_bytes, "seconds": m.seconds,
+        "meshAxes": list(m.mesh_axes), "notes": list(m.notes), "size": m.size,
+        "devices": m.devices[:some].tolist(), "hosts": m.hosts[:some].tolist(),
+        "grid": {
+            "sizes": list(m.grid.sizes), "names": list(m.grid.names),
+            "at": m.grid.coordinates[:some].tolist(),
+        },
+        "links": list(m.links),
+        "chunks": {
+            "count": m.chunks.count, "labels": [m.chunks.label(n) for n in numbers.tolist()],
+            "bytes": _same(m.chunks.bytes_of(numbers)),
+        },
+        "contributors": m.contributors,
+        "start": _held(m, m.at_start) if every else None,
+        "end": _held(m, m.at_end) if every else None,
+        "routes": tables, "steps": steps,
+    }  # fmt: skip
+
+
+def _same(values: np.ndarray) -> Any:
+    """The numbers, or the one that all are."""
+    return int(values[0]) if len(values) and (values == values[0]).all() else values.tolist()
+
+
+def _held(m: Movement, of: Callable[[int], np.ndarray]) -> list[list[int]] | None:
+    """The chunks of every device; None where each has all."""
+    rows = [of(device).tolist() for device in range(m.size)]
+    return None if all(len(row) == m.chunks.count for row in rows) else rows
 
 
 def _number(value: Any) -> int | float:

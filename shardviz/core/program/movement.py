@@ -1,0 +1,624 @@
+"""Movement: what a collective or a reshard sends, step by step, between the devices of one group.
+
+The steps are those of the algorithms that libraries use; which one a compiler picks on real
+hardware is its own affair. Bytes are those of `Collective.sent_bytes`, times those of
+`core/hardware/interconnect.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import ProgramError
+from shardviz.core.format import bytes_text, listed, plural, shown, suggestion
+from shardviz.core.hardware.interconnect import device_rows, groups_over, route
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import check_size, parse_bytes
+from shardviz.core.layout.reshard_steps import reshard_moves, step_numbers
+from shardviz.core.program.movement_steps import (
+    ALGORITHMS,
+    BETWEEN_HOSTS,
+    MOST_LISTED,
+    REGULAR,
+    SAME_HOST,
+    Algorithm,
+    Chunks,
+    Grid,
+    MovementStep,
+    RegularSteps,
+    chains_of,
+    chosen_algorithm,
+    listed_steps,
+    ring_grid,
+    sent_formula,
+)
+from shardviz.core.program.report import Collective
+
+MOST_DEVICES = 1 << 20
+PERMUTE, RESHARD = "collective-permute", "reshard"
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Movement(Displayed):
+    """What a collective or a reshard sends, step by step, between the devices of one group.
+
+    Devices and chunks are counted from 0; a device's number is its position in the group. Made by
+    `sv.movement`.
+
+    Attributes:
+        kind: `"all-gather"`, `"reduce-scatter"`, `"all-reduce"`, `"all-to-all"`,
+            `"collective-permute"` or `"reshard"`.
+        algorithm: in words, one of the values of ALGORITHMS.
+        devices: int64 [devices]: the id of each device, in the order of the group.
+        hosts: int64 [devices]: the host of each.
+        chunks: what the arrays are divided into.
+        steps: what is sent at the same time, in order. Made when asked for, and of a group of more
+            than MOST_LISTED devices with what the first ones receive: `summed_up` says so.
+        links: what the numbers in `MovementStep.link` mean: `"same host"`, `"between hosts"`, or
+            an axis of the torus, `"ICI x"`.
+        grid: the devices as a grid, which is a ring where it has one axis.
+        bytes_per_device: the bytes of the array on each device, as of a Collective.
+        formula: what each device sends, in general: `"(n - 1) / n × bytes"`.
+        filled_in: the formula with its numbers.
+        sent_bytes: the bytes that each device sends (of a permutation or a reshard, the one that
+            sends most).
+        mesh_axes: the mesh axes that it runs over, where known.
+        seconds: the least time at the published rates of the links; None where these are not known.
+        rate_source: whose rates these are, or why there is no time.
+        notes: what else to know.
+        first, last: for each device the chunks that it has at the start, and that it needs; () for
+            the kinds in which the order of the group says so.
+        layouts: of a reshard the layouts before and after.
+
+    >>> gather = collective_movement("all-gather", 4, "8 MiB")
+    >>> gather.algorithm, len(gather.steps), gather.filled_in
+    ('ring', 3, '3 / 4 × 8 MiB = 6 MiB sent per device, in 3 steps')
+    >>> gather.holdings(1)[0, :, 0].tolist()
+    [True, False, False, True]
+    """
+
+    kind: str
+    algorithm: str
+    devices: np.ndarray
+    hosts: np.ndarray
+    chunks: Chunks
+    steps: Sequence[MovementStep]
+    links: tuple[str, ...]
+    grid: Grid
+    bytes_per_device: int
+    formula: str
+    filled_in: str
+    sent_bytes: int
+    mesh_axes: tuple[str, ...] = ()
+    seconds: float | None = None
+    rate_source: str = ""
+    notes: tuple[str, ...] = ()
+    first: tuple[np.ndarray, ...] = ()
+    last: tuple[np.ndarray, ...] = ()
+    layouts: tuple[Layout, ...] = ()
+
+    @property
+    def size(self) -> int:
+        """How many devices the group has."""
+        return len(self.devices)
+
+    @property
+    def sums(self) -> bool:
+        """Whether chunks are added up, so that every device contributes to each."""
+        return self.kind in ("all-reduce", "reduce-scatter")
+
+    @property
+    def contributors(self) -> int:
+        """How many contributions make a chunk complete: one per device in a sum, else 1."""
+        return self.size if self.sums else 1
+
+    @property
+    def summed_up(self) -> str:
+        """What is not listed device by device, in one sentence; `""` where all is."""
+        if self.size <= MOST_LISTED:
+            return ""
+        if not isinstance(self.steps, RegularSteps):
+            return f"Of {self.size:,} devices, holdings are not listed."
+        return (
+            f"Every device does the same: of {self.size:,}, the steps list what the first"
+            f" {MOST_LISTED} receive."
+        )
+
+    @property
+    def title(self) -> str:
+        """`all-gather of 8 MiB over data, 8 devices: ring`."""
+        over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
+        count = plural(self.size, "device")
+        return (
+            f"{self.kind} of {bytes_text(self.bytes_per_device)}{over}, {count}: {self.algorithm}"
+        )
+
+    def at_start(self, device: int) -> np.ndarray:
+        """int64: the chunks that a device has before the first step."""
+        if self.first:
+            return self.first[device]
+        count, parts = self.size, self.chunks.parts
+        if self.kind == "all-to-all":
+            return device * count + np.arange(count)
+        own = np.arange(parts) + device * parts
+        return np.arange(self.chunks.count) if self.sums else own
+
+    def at_end(self, device: int) -> np.ndarray:
+        """int64: the chunks that a device needs after the last step."""
+        if self.last:
+            return self.last[device]
+        count, parts = self.size, self.chunks.parts
+        if self.kind == "all-to-all":
+            return np.arange(count) * count + device
+        own = np.arange(parts) + device * parts
+        return own if self.kind == "reduce-scatter" else np.arange(self.chunks.count)
+
+    def holdings(self, step: int) -> np.ndarray:
+        """What every device has after some steps: bool [devices, chunks, contributors].
+
+        Of a sum, a chunk on a device holds the contributions of some devices; else there is one
+        contributor, and a chunk is there or not.
+
+        Args:
+            step: how many steps are done, from 0 to `len(steps)`.
+
+        Raises:
+            ProgramError: for another step, or a group of more than MOST_LISTED devices.
+        """
+        done = check_size(step, "How many steps are done", ProgramError)
+        if not 0 <= done <= len(self.steps):
+            raise ProgramError(
+                f"There are {plural(len(self.steps), 'step')}, so 0 to {len(self.steps):,} can be"
+                f" done; got {shown(done)}."
+            )
+        held = next(h for n, h in enumerate(self._history()) if n == done)
+        if not self.sums:
+            return (held != 0)[:, :, None]
+        bits = np.arange(self.size, dtype=np.uint64)
+        return (held[:, :, None] >> bits & np.uint64(1)).astype(bool)
+
+    def counts(self) -> Iterator[np.ndarray]:
+        """The start, then after each step: int64 [devices, chunks], contributions that are there.
+
+        Raises:
+            ProgramError: for a group of more than MOST_LISTED devices.
+        """
+        for held in self._history():
+            yield _bit_counts(held)
+
+    def _history(self) -> Iterator[np.ndarray]:
+        """uint64 [devices, chunks]: a bit per contributor, at the start and after each step."""
+        if self.size > MOST_LISTED:
+            raise ProgramError(
+                f"What each of {self.size:,} devices has is not listed; at most {MOST_LISTED} are."
+                " Take a smaller group: every device of a larger one does the same."
+            )
+        held = np.zeros((self.size, self.chunks.count), np.uint64)
+        for device in range(self.size):
+            held[device, self.at_start(device)] = 1 << device if self.sums else 1
+        yield held.copy()
+        for step in self.steps:
+            sent = held[step.source, step.chunk]
+            if not step.keeps:
+                held[step.source, step.chunk] = 0
+            before = held[step.target, step.chunk] if step.adds else np.uint64(0)
+            held[step.target, step.chunk] = before | sent
+            yield held.copy()
+
+    def runs(self) -> list[tuple[MovementStep, int]]:
+        """Steps that are alike, as the first of them and how many: what a large group shows.
+
+        >>> [count for _, count in collective_movement("all-reduce", 100, 800).runs()]
+        [99, 99]
+        """
+        if isinstance(self.steps, RegularSteps):
+            counts = [phase.steps for phase in self.steps.phases]
+            starts = np.cumsum([0, *counts])
+            return [(self.steps[int(n)], c) for n, c in zip(starts, counts, strict=False)]
+        found: list[tuple[MovementStep, int]] = []
+        for step in self.steps:
+            if found and found[-1][0].words == step.words:
+                found[-1] = found[-1][0], found[-1][1] + 1
+            else:
+                found.append((step, 1))
+        return found
+
+    def every_step(self) -> Iterator[MovementStep]:
+        """The steps with all their transfers, also those of a large group."""
+        if not isinstance(self.steps, RegularSteps):
+            yield from self.steps
+            return
+        for number in range(len(self.steps)):
+            yield self.steps.step(number, self.size)
+
+    def execute(self, values: Sequence[Any], split: int = 0, concat: int = 0) -> list[np.ndarray]:
+        """Applies the steps to numbers: what each device has at the end.
+
+        Equal to what `jax.lax.all_gather(tiled=True)`, `psum`, `psum_scatter(tiled=True)`,
+        `all_to_all(tiled=True)`, `ppermute` or `jax.device_put` give on as many devices.
+
+        Args:
+            values: an array for each device of the group, all of one shape.
+            split: the dimension that a reduce-scatter or an all-to-all splits.
+            concat: the dimension that an all-gather or an all-to-all joins.
+
+        Raises:
+            ProgramError: for another number of arrays, or of another shape.
+
+        >>> ring = collective_movement("all-reduce", 3, 24)
+        >>> [a.tolist() for a in ring.execute([np.array([1, 2, 3])] * 3)]
+        [[3, 6, 9], [3, 6, 9], [3, 6, 9]]
+        """
+        arrays = _checked_values(values, self)
+        held = [_cut(self, device, array, split) for device, array in enumerate(arrays)]
+        for step in self.every_step():
+            _apply(step, held)
+        return [_join(self, n, held[n], arrays[n], split, concat) for n in range(self.size)]
+
+    def __repr__(self) -> str:
+        return f"Movement({self.title}, {plural(len(self.steps), 'step')})"
+
+
+def _bit_counts(bits: np.ndarray) -> np.ndarray:
+    """int64: how many bits of each number are set."""
+    return np.unpackbits(bits[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.int64)
+
+
+def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
+    rows = list(zip(step.source.tolist(), step.target.tolist(), step.chunk.tolist(), strict=True))
+    sent = [held[source][chunk] for source, _, chunk in rows]
+    if not step.keeps:
+        for source, _, chunk in rows:
+            held[source].pop(chunk)
+    for (_, target, chunk), value in zip(rows, sent, strict=True):
+        held[target][chunk] = held[target][chunk] + value if step.adds else value
+
+
+def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarray]:
+    arrays = [np.asarray(v) for v in values]
+    shapes = {a.shape for a in arrays}
+    if len(arrays) != movement.size or len(shapes) > 1:
+        raise ProgramError(
+            f"This movement takes {plural(movement.size, 'array')} of one shape, one per device;"
+            f" got {len(arrays):,} of {listed(sorted(shapes))}."
+        )
+    wanted = movement.layouts[0].shard_shape if movement.layouts else None
+    if wanted is not None and shapes != {wanted}:
+        raise ProgramError(
+            f"Each device of this reshard has a shard of {list(wanted)}; got"
+            f" {listed(sorted(shapes))}."
+        )
+    return arrays
+
+
+def _blocks(array: np.ndarray, count: int, split: int) -> list[np.ndarray]:
+    if not -array.ndim <= split < array.ndim or array.shape[split] % count:
+        raise ProgramError(
+            f"Dimension {split} of {list(array.shape)} does not divide over"
+            f" {plural(count, 'device')}. Take an array and a dimension that does."
+        )
+    return np.split(array, count, axis=split)
+
+
+def _cut(m: Movement, device: int, array: np.ndarray, split: int) -> dict[int, np.ndarray]:
+    """The chunks of what a device has, by number."""
+    if m.layouts:
+        box = m.layouts[0].box(int(m.devices[device]))
+        return {int(n): array[_inside(m, n, box)] for n in m.at_start(device)}
+    if m.kind in ("all-gather", PERMUTE):
+        blocks = [array]
+    elif m.kind == "all-reduce":
+        blocks = np.array_split(array.reshape(-1), m.size)
+    else:
+        blocks = _blocks(array, m.size, split)
+    parts = [part for b in blocks for part in np.array_split(b.reshape(-1), m.chunks.parts)]
+    return dict(zip(m.at_start(device).tolist(), parts, strict=False))
+
+
+def _inside(m: Movement, chunk: int, box: tuple[slice, ...]) -> tuple[slice, ...]:
+    """Where a chunk of a reshard is in the shard at `box`."""
+    assert m.chunks.boxes is not None
+    bounds = m.chunks.boxes[chunk].tolist()
+    return tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(bounds, box, strict=True))
+
+
+def _join(
+    m: Movement,
+    device: int,
+    held: dict[int, np.ndarray],
+    array: np.ndarray,
+    split: int,
+    concat: int,
+) -> np.ndarray:
+    """The array of a device, from the chunks that it needs."""
+    if m.layouts:
+        box = m.layouts[1].box(int(m.devices[device]))
+        made = np.empty(m.layouts[1].shard_shape, array.dtype)
+        for n in m.at_end(device):
+            made[_inside(m, n, box)] = held[int(n)]
+        return made
+    wanted = [held[n] for n in m.at_end(device).tolist()]
+    if not wanted:
+        return np.zeros_like(array)  # as ppermute gives where nobody sends
+    if m.kind in ("all-reduce", PERMUTE):
+        return np.concatenate(wanted).reshape(array.shape)
+    shape = list(array.shape)
+    if m.kind != "all-gather":
+        shape[split] //= m.size
+    parts = m.chunks.parts
+    blocks = [
+        np.concatenate(wanted[n : n + parts]).reshape(shape) for n in range(0, len(wanted), parts)
+    ]
+    return np.concatenate(blocks, axis=concat) if len(blocks) > 1 else blocks[0]
+
+
+def collective_movement(
+    kind: Any,
+    devices: Any,
+    size: Any,
+    *,
+    hosts: Any = None,
+    algorithm: Any = None,
+    topology: Topology | None = None,
+    rows: np.ndarray | None = None,
+    pairs: Any = (),
+    mesh_axes: Sequence[str] = (),
+) -> Movement:
+    """The steps of one collective in one group.
+
+    Args:
+        kind: of collective.
+        devices: how many, or their ids in the order of the group.
+        size: the bytes of the array on each device, as of a Collective: of the result, or of the
+            operand of a reduce-scatter; or text, `"8 MiB"`.
+        hosts: int64 [devices]: the host of each; one host where not said.
+        algorithm: one of ALGORITHMS, or None for what suits the group.
+        topology: the described slice or cluster of the devices, for its axes and rates.
+        rows: int64 [devices]: their positions in the order of the topology.
+        pairs: of a permutation, pairs of positions in the group.
+        mesh_axes: the mesh axes that it runs over.
+
+    Raises:
+        ProgramError: for a kind without steps, an algorithm that the group has no axes for, or
+            anything that is no size.
+
+    >>> print(collective_movement("all-to-all", 8, 8192).filled_in)
+    7 / 8 × 8 KiB = 7 KiB sent per device, in 7 steps
+    """
+    check_kind(kind)
+    ids = _checked_ids(devices)
+    where = np.zeros(len(ids), np.int64) if hosts is None else np.asarray(hosts, np.int64)
+    total = parse_bytes(size, "The size of a collective", ProgramError)
+    if kind == PERMUTE:
+        sends = np.asarray(pairs, np.int64).reshape(-1, 2)
+        if not len(sends):  # to the right, around
+            sends = np.stack([np.arange(len(ids)), np.roll(np.arange(len(ids)), -1)], axis=1)
+        made = _permutation(ids, where, total, sends)
+    else:
+        sends = np.zeros((0, 2), np.int64)
+        made = _regular(
+            kind, ids, where, total, chosen_algorithm(kind, algorithm, where, topology, rows)
+        )
+    return _timed(replace(made, mesh_axes=tuple(mesh_axes)), topology, rows, sends)
+
+
+def check_kind(kind: Any) -> None:
+    known = (*REGULAR, PERMUTE)
+    if isinstance(kind, str) and kind in known:
+        return
+    if kind == "ragged-all-to-all":
+        raise ProgramError(
+            "What a ragged exchange sends is known only when it runs, so it has no steps here."
+        )
+    raise ProgramError(
+        f"No steps are known for {shown(kind)}; they are for {listed(known)}."
+        f"{suggestion(kind, known)}"
+    )
+
+
+def _checked_ids(devices: Any) -> np.ndarray:
+    if isinstance(devices, np.ndarray) and devices.ndim == 1 and devices.dtype.kind == "i":
+        return devices.astype(np.int64)
+    count = check_size(devices, "The number of devices", ProgramError)
+    if not 1 <= count <= MOST_DEVICES:
+        raise ProgramError(
+            f"A group has 1 to {MOST_DEVICES:,} devices; got {shown(count)}. Give devices=8."
+        )
+    return np.arange(count)
+
+
+def _regular(
+    kind: str, ids: np.ndarray, hosts: np.ndarray, total: int, algorithm: Algorithm
+) -> Movement:
+    count, exchange = len(ids), kind == "all-to-all"
+    parts = 1 if exchange else len(algorithm.ways)
+    chunks = Chunks(
+        count * count if exchange else count * parts,
+        total, count * parts, parts, count if exchange else 0,
+    )  # fmt: skip
+    direct = algorithm.name == "direct" or (exchange and len(algorithm.grid.sizes) > 1)
+    steps = RegularSteps(kind, algorithm.grid, hosts, chunks, algorithm.ways, direct)
+    formula, numbers, sent = sent_formula(kind, count, total, algorithm, direct)
+    filled = (
+        f"{numbers} × {bytes_text(total)} = {bytes_text(sent)} sent per device, in"
+        f" {plural(len(steps), 'step')}"
+    )
+    notes = algorithm.notes
+    if 0 < total < count * parts:
+        notes = (
+            *notes,
+            f"{bytes_text(total)} are less than a byte per chunk: libraries send so few at once,"
+            " and not in these steps.",
+        )
+    return Movement(
+        kind, algorithm.words(kind), ids, hosts, chunks, steps, algorithm.links, algorithm.grid,
+        total, formula, filled, sent, notes=notes,
+    )  # fmt: skip
+
+
+def _permutation(ids: np.ndarray, hosts: np.ndarray, total: int, pairs: np.ndarray) -> Movement:
+    count = len(ids)
+    chunks = Chunks(count, total, 1)
+    source, target = pairs.T
+    first = tuple(np.array([n] if n in source else [], np.int64) for n in range(count))
+    came = dict(zip(target.tolist(), source.tolist(), strict=True))
+    last = tuple(np.array([came[n]] if n in came else [], np.int64) for n in range(count))
+    moving = source != target
+    steps = tuple(
+        listed_steps(
+            np.zeros(int(moving.sum()), np.int64),
+            source[moving], target[moving], source[moving], chunks, hosts,
+        )
+    )  # fmt: skip
+    sent = total if len(steps) else 0
+    filled = f"{bytes_text(sent)} sent per device, in {plural(len(steps), 'step')}"
+    return Movement(
+        PERMUTE, ALGORITHMS["direct"], ids, hosts, chunks, steps, (SAME_HOST, BETWEEN_HOSTS),
+        ring_grid(count), total, "bytes", filled, sent, first=first, last=last,
+    )  # fmt: skip
+
+
+def _timed(
+    movement: Movement, topology: Topology | None, rows: np.ndarray | None, pairs: np.ndarray
+) -> Movement:
+    """With the least time that `route` gives for its group."""
+    if topology is None or rows is None:
+        return replace(
+            movement,
+            rate_source="The rates of the links are not known: give topology=, such as"
+            " 'tpu:v5e:4x4'.",
+        )
+    groups = rows[pairs] if movement.kind == PERMUTE else [rows]
+    seconds = route(topology, groups, movement.kind).seconds(movement.bytes_per_device)
+    chip = topology.chip.title
+    source = f"published rates of {chip}, {topology}"
+    if seconds is None:
+        source = f"The rate of these links is not published for {chip}."
+    return replace(movement, seconds=seconds, rate_source=source)
+
+
+def reshard_movement(before: Layout, after: Layout) -> Movement:
+    """The steps from one layout of an array to another on the same devices.
+
+    What a device has already does not move; the rest comes from the nearest device that has it.
+
+    Args:
+        before, after: the layouts.
+
+    Raises:
+        LayoutError: where their arrays or devices differ.
+
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> rows, columns = (lay_out((4, 4), Spec.parse(s), make_mesh(x=4)) for s in ("x", "None, x"))
+    >>> print(reshard_movement(rows, columns).filled_in)
+    48 B sent per device at most, 192 B in all, in 3 steps
+    """
+    hosts = before.mesh.process_indices.reshape(-1)
+    moves = reshard_moves(before, after, hosts)
+    volumes = np.prod(np.diff(moves.boxes, axis=2)[:, :, 0], axis=1, dtype=np.int64)
+    sizes = volumes * size_in_bytes(8, before.dtype) // 8
+    count = len(moves.after)
+    chunks = Chunks(len(sizes), before.bytes_per_device, 1, boxes=moves.boxes, sizes=sizes)
+    numbers = step_numbers(moves.source, moves.target, count)
+    steps = tuple(listed_steps(numbers, moves.source, moves.target, moves.chunk, chunks, hosts))
+    sent = np.bincount(moves.source, sizes[moves.chunk], minlength=count)
+    most, total = int(sent.max(initial=0)), int(sent.sum())
+    filled = (
+        f"{bytes_text(most)} sent per device at most, {bytes_text(total)} in all, in"
+        f" {plural(len(steps), 'step')}"
+    )
+    held, needed = _by_block(moves.old), _by_block(moves.new)
+    nothing = np.zeros(0, np.int64)
+    return Movement(
+        RESHARD, ALGORITHMS["direct"], before.device_ids, hosts, chunks, steps,
+        (SAME_HOST, BETWEEN_HOSTS), ring_grid(count), before.bytes_per_device,
+        "bytes of the new block that are not in the old one", filled, most,
+        rate_source="The time of a reshard is not estimated.",
+        first=tuple(held.get(n, nothing) for n in before.groups.tolist()),
+        last=tuple(needed.get(n, nothing) for n in moves.after.tolist()),
+        layouts=(before, after),
+    )  # fmt: skip
+
+
+def _by_block(block: np.ndarray) -> dict[int, np.ndarray]:
+    """The chunks of each block."""
+    order = np.argsort(block, kind="stable")
+    numbers, starts = np.unique(block[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+
+
+def movement_of(
+    collective: Collective,
+    mesh: MeshSpec,
+    *,
+    topology: Topology | None = None,
+    group: Any = 0,
+    algorithm: Any = None,
+) -> Movement:
+    """The steps of a collective of a program, in one of its groups.
+
+    Args:
+        collective: of a Report or a Plan.
+        mesh: the mesh of the program, with the real ids of its devices.
+        topology: the described slice or cluster of these devices.
+        group: which of its groups, counted from 0; of a permutation, which of the chains of devices
+            that send to one another.
+        algorithm: one of ALGORITHMS, or None for what suits the group.
+
+    Raises:
+        ProgramError: where its groups are not known, or there is no such group.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> gather = Collective("all-gather", ("data",), 4096)
+    >>> movement_of(gather, make_mesh(data=4, model=2), group=1).devices.tolist()
+    [1, 3, 5, 7]
+    """
+    check_kind(collective.kind)
+    groups = _groups_of(collective, mesh)
+    number = check_size(group, "A group", ProgramError)
+    if not 0 <= number < len(groups):
+        raise ProgramError(
+            f"This {collective.kind} has {plural(len(groups), 'group')}, counted from 0; got"
+            f" {shown(number)}."
+        )
+    at = np.asarray(groups[number], np.int64)
+    pairs = np.zeros((0, 2), np.int64)
+    if collective.kind == PERMUTE and collective.groups:
+        place = {int(p): n for n, p in enumerate(at)}
+        pairs = np.array([[place[a], place[b]] for a, b in collective.groups if a in place])
+    hosts, rows = mesh.process_indices.reshape(-1), None
+    if topology is not None:
+        rows = device_rows(mesh, topology)
+        if len(mesh.processes) == 1:
+            hosts = topology.process_indices[rows]
+        rows = rows[at]
+    return collective_movement(
+        collective.kind, mesh.device_ids.reshape(-1)[at], collective.bytes_per_device,
+        hosts=hosts[at], algorithm=algorithm, topology=topology, rows=rows, pairs=pairs,
+        mesh_axes=collective.mesh_axes,
+    )  # fmt: skip
+
+
+def _groups_of(collective: Collective, mesh: MeshSpec) -> Sequence[Any]:
+    axes = collective.mesh_axes
+    if collective.groups:
+        if collective.kind == PERMUTE:
+            return chains_of(np.asarray(collective.groups, np.int64))
+        return collective.groups
+    if not axes or not all(axis in mesh.shape for axis in axes):
+        raise ProgramError(
+            f"The groups of devices of this {collective.kind} are not known"
+            f"{f', over {listed(axes)}' if axes else ''}. Take one of a compiled program, or give"
+            " its kind, a mesh and axes=."
+        )
+    return groups_over(mesh, axes)
