@@ -11,6 +11,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
+import numpy as np
+
 from shardviz.core.errors import (
     LayoutError,
     ProgramError,
@@ -294,15 +296,18 @@ def _movement_of_kind(
     check_kind(kind)
     if size is None:
         raise ProgramError(f"How much is sent? Give size= beside {shown(kind)}: size='8 MiB'.")
-    if mesh is None and (topology is None or devices is not None):
-        if devices is None:
-            raise ProgramError(
-                f"Between how many devices? Give devices=8 or mesh= for this {kind}."
-            )
-        return collective_movement(kind, devices, size, algorithm=algorithm)
     if mesh is None:
-        assert topology is not None
-        mesh = make_mesh(devices=topology.devices, device_ids=topology.device_ids)
+        if axes is not None or (devices is None) == (topology is None):
+            raise ProgramError(
+                f"Between which devices? Beside {shown(kind)} give devices=8, topology=, or mesh="
+                " and the axes= of it that it runs over."
+            )
+        if topology is None:
+            return collective_movement(kind, devices, size, algorithm=algorithm)
+        return collective_movement(
+            kind, topology.device_ids, size, hosts=topology.process_indices, algorithm=algorithm,
+            topology=topology, rows=np.arange(topology.devices),
+        )  # fmt: skip
     names = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
     total = parse_bytes(size, "The size of a collective", ProgramError)
     collective = Collective(kind, names, total)

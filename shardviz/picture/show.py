@@ -24,6 +24,7 @@ from shardviz.core.layout.rules import PathRules, Rules
 from shardviz.core.program.comparison import Comparison
 from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.explanation import Explanation
+from shardviz.core.program.movement import Movement
 from shardviz.core.program.plan import Plan, PlanDiff
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
@@ -32,6 +33,7 @@ from shardviz.core.program.stages import Stages
 from shardviz.core.program.target import Target, Targets
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
+from shardviz.picture.movement import draw_movement, movement_text
 from shardviz.picture.page import paragraphs, side_by_side
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
@@ -142,6 +144,7 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     PlanDiff: (draw_plan_difference, plan_difference_text),
     Comparison: (draw_comparison, stages_text),
     Stages: (draw_stages, stages_text),
+    Movement: (draw_movement, movement_text),
     Topology: (draw_topology, topology_text),
     Roofline: (draw_roofline, roofline_text),
     Target: (draw_target, target_text),

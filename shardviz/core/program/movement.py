@@ -134,11 +134,11 @@ class Movement(Displayed):
 
     @property
     def title(self) -> str:
-        """`all-gather of 8 MiB over data, 8 devices: ring`."""
+        """`all-gather of 8 MiB over data, 8 devices, ring`."""
         over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
         count = plural(self.size, "device")
         return (
-            f"{self.kind} of {bytes_text(self.bytes_per_device)}{over}, {count}: {self.algorithm}"
+            f"{self.kind} of {bytes_text(self.bytes_per_device)}{over}, {count}, {self.algorithm}"
         )
 
     def at_start(self, device: int) -> np.ndarray:
@@ -521,7 +521,7 @@ def reshard_movement(before: Layout, after: Layout) -> Movement:
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> rows, columns = (lay_out((4, 4), Spec.parse(s), make_mesh(x=4)) for s in ("x", "None, x"))
     >>> print(reshard_movement(rows, columns).filled_in)
-    48 B sent per device at most, 192 B in all, in 3 steps
+    12 B sent per device at most, 48 B in all, in 3 steps
     """
     hosts = before.mesh.process_indices.reshape(-1)
     moves = reshard_moves(before, after, hosts)
