@@ -149,7 +149,8 @@ class _Cells:
         )
 
 
-def _cells(m: Movement) -> _Cells:
+def _cells(m: Movement, alone: bool) -> _Cells:
+    """The cells of a still, larger where it stands alone and not in a film strip."""
     rows, columns = m.size, m.chunks.count
     places = np.argsort(m.grid.member_at)
     numbers = np.arange(columns)
@@ -162,9 +163,9 @@ def _cells(m: Movement) -> _Cells:
     longest = max(text_width(m.chunks.label(n), 8.0) for n in range(columns)) + 4
     if rows > 16:
         sizes = 4.0, 3.6 if columns <= 64 else 1.8, 3.6, 0.0, 0.0
-    elif columns * (longest + 9) < 700:
+    elif columns * (longest + 9) < (700 if alone else 380):
         sizes = 16.0, max(24.0 if m.sums else 16.0, longest), 15.0, 9.0, 3.0
-    elif columns <= 40:
+    elif columns <= (64 if alone else 40):
         sizes = 4.0, 10.0, 12.0, 5.0, 2.0
     else:
         sizes = 4.0, 5.0 if columns <= 80 else 3.0, 12.0, 1.0, 2.0
@@ -172,7 +173,7 @@ def _cells(m: Movement) -> _Cells:
 
 
 def _still(m: Movement, done: int, counts: np.ndarray, title: str, notes: list[str]) -> Picture:
-    cells = _cells(m)
+    cells = _cells(m, bool(notes))
     row, column = (v.reshape(-1) for v in np.indices(counts.shape))
     labelled = counts.size <= MOST_LABELLED and cells.height > 12
     empty = make_tiles(
@@ -228,6 +229,11 @@ def _groups(m: Movement) -> tuple[np.ndarray, int]:
     numbers = np.arange(m.chunks.count)
     if m.chunks.pairs:
         return numbers % m.chunks.pairs, m.chunks.pairs
+    if m.layouts:  # of the new block
+        needed = {m.at_end(n).tobytes(): m.at_end(n) for n in range(m.size)}
+        for block, some in enumerate(needed.values()):
+            numbers[some] = block
+        return numbers, len(needed)
     blocks = numbers // m.chunks.parts
     return blocks, int(blocks.max(initial=0)) + 1
 
@@ -258,7 +264,7 @@ def _filled(
             Label(float(a), float(b), text, role="tick", tone="text")
             for a, b, text in zip(x, y, texts, strict=True)
         ]
-    edges = None if step is None or cells.across < 5 else _arrows(cells, step)
+    edges = None if step is None or cells.across < 5 else _arrows(m, cells, step)
     return Picture(*cells.size, tiles, tuple(labels), groups=groups, edges=edges)
 
 
@@ -271,8 +277,9 @@ def _hint(m: Movement, device: int, chunk: int, count: int) -> str:
     return f"{name}, the sum of {count} of {m.contributors} devices" if m.sums else name
 
 
-def _arrows(cells: _Cells, step: MovementStep) -> Edges:
-    """Beside the column of each chunk: out of the source, along, and into the target."""
+def _arrows(m: Movement, cells: _Cells, step: MovementStep) -> Edges:
+    """Beside the column of each chunk: out of the source, along, into the target; thick between
+    hosts and slices."""
     right = cells.x(step.chunk) + cells.width
     lane = right + cells.across * 0.62
     start = cells.y(step.source) + cells.height / 2
@@ -285,7 +292,8 @@ def _arrows(cells: _Cells, step: MovementStep) -> Edges:
     y0 = [start, start, end, end, end]
     x1 = [lane, lane, right + 1, right + 1 + head, right + 1 + head]
     y1 = [start, end, end, end - head * 0.7, end + head * 0.7]
-    width = np.tile(np.where(step.link > 0, 1.8, 1.1), 5)
+    far = np.array(["between" in link for link in m.links])
+    width = np.tile(np.where(far[step.link], 1.9, 1.1), 5)
     parts = [np.concatenate(v) for v in (x0, y0, x1, y1)]
     return make_edges(*parts, group=MANY_GROUPS, width=width)
 

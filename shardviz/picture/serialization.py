@@ -62,7 +62,7 @@ movement_data(movement) is the JSON of the steps of a collective or a reshard, f
     contributors   how many contributions make a chunk complete: `size` for sums, else 1. What a
               device has at the start is its own contribution.
     start, end     for each device the numbers of the chunks that it has at the start, and needs at
-              the end; null where each has all
+              the end, when anything else is dropped; null where each has all
     routes    [{"source", "target", "link"}]: a number per transfer, devices by their position;
               link is one number where all have the same
     steps     [{"words", "bytes", "adds", "keeps", "times" [1], "route", "chunk"}]: route is the

@@ -15,10 +15,10 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, listed, plural, shown, suggestion
+from shardviz.core.format import bytes_text, listed, plural, shown
 from shardviz.core.hardware.interconnect import device_rows, groups_over, route
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_spec import size_in_bytes
+from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, parse_bytes
@@ -27,7 +27,7 @@ from shardviz.core.program.movement_steps import (
     ALGORITHMS,
     BETWEEN_HOSTS,
     MOST_LISTED,
-    REGULAR,
+    PERMUTE,
     SAME_HOST,
     Algorithm,
     Chunks,
@@ -35,6 +35,7 @@ from shardviz.core.program.movement_steps import (
     MovementStep,
     RegularSteps,
     chains_of,
+    check_kind,
     chosen_algorithm,
     listed_steps,
     ring_grid,
@@ -43,7 +44,7 @@ from shardviz.core.program.movement_steps import (
 from shardviz.core.program.report import Collective
 
 MOST_DEVICES = 1 << 20
-PERMUTE, RESHARD = "collective-permute", "reshard"
+RESHARD = "reshard"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -135,6 +136,10 @@ class Movement(Displayed):
     @property
     def title(self) -> str:
         """`all-gather of 8 MiB over data, 8 devices, ring`."""
+        if self.layouts:
+            before, after = (str(v.spec or "other blocks") for v in self.layouts)
+            array = ArraySpec("array", self.layouts[0].shape, None, self.layouts[0].dtype).short
+            return f"{self.kind} of {array} from {before} to {after}, {plural(self.size, 'device')}"
         over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
         count = plural(self.size, "device")
         return (
@@ -201,16 +206,19 @@ class Movement(Displayed):
                 f"What each of {self.size:,} devices has is not listed; at most {MOST_LISTED} are."
                 " Take a smaller group: every device of a larger one does the same."
             )
-        held = np.zeros((self.size, self.chunks.count), np.uint64)
+        held, every = np.zeros((self.size, self.chunks.count), np.uint64), range(self.chunks.count)
         for device in range(self.size):
             held[device, self.at_start(device)] = 1 << device if self.sums else 1
         yield held.copy()
-        for step in self.steps:
+        for number, step in enumerate(self.steps):
             sent = held[step.source, step.chunk]
             if not step.keeps:
                 held[step.source, step.chunk] = 0
             before = held[step.target, step.chunk] if step.adds else np.uint64(0)
             held[step.target, step.chunk] = before | sent
+            if self.layouts and number == len(self.steps) - 1:
+                for device in range(self.size):  # the old shard is gone
+                    held[device, np.setdiff1d(every, self.at_end(device))] = 0
             yield held.copy()
 
     def runs(self) -> list[tuple[MovementStep, int]]:
@@ -408,20 +416,6 @@ def collective_movement(
             kind, ids, where, total, chosen_algorithm(kind, algorithm, where, topology, rows)
         )
     return _timed(replace(made, mesh_axes=tuple(mesh_axes)), topology, rows, sends)
-
-
-def check_kind(kind: Any) -> None:
-    known = (*REGULAR, PERMUTE)
-    if isinstance(kind, str) and kind in known:
-        return
-    if kind == "ragged-all-to-all":
-        raise ProgramError(
-            "What a ragged exchange sends is known only when it runs, so it has no steps here."
-        )
-    raise ProgramError(
-        f"No steps are known for {shown(kind)}; they are for {listed(known)}."
-        f"{suggestion(kind, known)}"
-    )
 
 
 def _checked_ids(devices: Any) -> np.ndarray:

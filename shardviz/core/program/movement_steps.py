@@ -117,7 +117,8 @@ class Grid:
     Attributes:
         sizes: how many devices there are along each axis.
         coordinates: int64 [devices, axes].
-        names: what each axis is called in a sentence; `""` for the only one.
+        names: what each axis is called: `"x"`, `"hosts"`, `"devices of a host"`, `"slices"`,
+            `"cores of a chip"`; `""` for the only one.
         links: for each axis the number of the link it takes; () where hosts decide.
 
     >>> ring_grid(3).coordinates.tolist()
@@ -173,13 +174,39 @@ class Phase(NamedTuple):
     steps: int
 
 
+#: How a sentence says along which axis of a grid that is none of a torus.
+_ALONG = {
+    "hosts": "on another host",
+    "devices of a host": "on its host",
+    "slices": "in another slice",
+    "cores of a chip": "on its chip",
+}
 _ACTIONS = {
     "all-gather": ("gather",),
     "reduce-scatter": ("scatter",),
     "all-reduce": ("scatter", "gather"),
     "all-to-all": ("exchange",),
 }
-REGULAR = tuple(_ACTIONS)
+REGULAR, PERMUTE = tuple(_ACTIONS), "collective-permute"
+
+
+def check_kind(kind: Any) -> None:
+    """Refuses a kind of collective without steps.
+
+    Raises:
+        ProgramError: naming those that have some.
+    """
+    known = (*REGULAR, PERMUTE)
+    if isinstance(kind, str) and kind in known:
+        return
+    if kind == "ragged-all-to-all":
+        raise ProgramError(
+            "What a ragged exchange sends is known only when it runs, so it has no steps here."
+        )
+    raise ProgramError(
+        f"No steps are known for {shown(kind)}; they are for {listed(known)}."
+        f"{suggestion(kind, known)}"
+    )
 
 
 def phases_of(kind: str, sizes: Sequence[int], short: bool) -> list[Phase]:
@@ -314,7 +341,7 @@ class RegularSteps(Sequence[MovementStep]):
 
     def _words(self, phase: Phase, turn: int, rows: int) -> str:
         name = self.grid.names[phase.axis]
-        along = f" along {name}" if name else ""
+        along = f" {_ALONG.get(name, f'along {name}')}" if name else ""
         blocks = rows // (len(self.ways) if phase.action != "exchange" else 1)
         if self.direct:
             to = f" to the device {plural(turn, 'place')} further on{along}"
@@ -489,7 +516,7 @@ def _torus(topology: Topology, rows: np.ndarray) -> Algorithm | None:
     named = {"slices": (topology.slice_indices[rows], "network between slices", 0)}
     for axis in reversed(range(len(topology.shape))):
         named["xyz"[axis]] = topology.coords[rows, axis], f"ICI {'xyz'[axis]}", axis
-    named["the cores of a chip"] = topology.cores[rows], "same chip", 0
+    named["cores of a chip"] = topology.cores[rows], "same chip", 0
     columns, sizes, names, links, closed = [], [], [], [], []
     for name, (values, link, axis) in named.items():
         places, column = np.unique(values, return_inverse=True)
@@ -528,7 +555,7 @@ def _levels(hosts: np.ndarray) -> Algorithm | None:
     grid = Grid(
         (len(places), int(each[0])),
         np.stack([which, inside], axis=1),
-        ("the hosts", "the devices of its host"),
+        ("hosts", "devices of a host"),
         (1, 0),
     )
     return Algorithm("hosts", grid)
