@@ -224,6 +224,8 @@ def make_movement(
         ProgramError: for what has no steps, or arguments that do not fit together.
     """
     from shardviz.core.program.movement import movement_of, reshard_movement
+    from shardviz.core.program.plan import Plan
+    from shardviz.core.program.stages import Stages
 
     if isinstance(what, Layout):
         if isinstance(which, Layout):
@@ -237,7 +239,7 @@ def make_movement(
         raise ProgramError(
             f"topology= is text such as 'tpu:v5e:4x4', or a Topology; got {shown(topology)}."
         )
-    if isinstance(what, Report) or type(what).__name__ in ("Plan", "Stages"):
+    if isinstance(what, (Report, Plan, Stages)):
         collective, mesh, where = _collective_of(what, which, mesh, where)
     elif isinstance(what, Collective):
         collective = what
@@ -254,17 +256,21 @@ def _collective_of(
     what: Report | Plan | Stages, which: Any, mesh: MeshSpec | None, where: Topology | None
 ) -> tuple[Collective, MeshSpec | None, Topology | None]:
     """A collective of a program, its mesh, and the topology that it was compiled for."""
-    if hasattr(what, "report"):
+    from shardviz.core.program.stages import Stages
+
+    if isinstance(what, Stages):
         found = what.report if what.report is not None and what.report.ok else what.plan
         if found is None:
-            raise ProgramError("These Stages have neither a plan nor a report: make one first.")
-        what = found
+            raise ProgramError(
+                "These Stages have neither a plan nor a report, so no collectives. Make them with"
+                " sv.stages(program)."
+            )
+        return _collective_of(found, which, mesh, where)
+    every = what.collectives or ()
     if isinstance(what, Report):
-        every = what.collectives if what.collectives is not None else what.partitioned or ()
+        every = (what.partitioned or ()) if what.collectives is None else what.collectives
         if where is None and what.roofline is not None and ":" in what.roofline.where:
             where = Topology.parse(what.roofline.where)
-    else:
-        every = what.collectives
     mesh = what.mesh if mesh is None else mesh
     if isinstance(which, Collective):
         return which, mesh, where
@@ -291,7 +297,8 @@ def _movement_of_kind(
     group: Any,
     algorithm: Any,
 ) -> Movement:
-    from shardviz.core.program.movement import check_kind, collective_movement, movement_of
+    from shardviz.core.program.movement import collective_movement, movement_of, shift_over
+    from shardviz.core.program.movement_steps import PERMUTE, check_kind
 
     check_kind(kind)
     if size is None:
@@ -310,5 +317,6 @@ def _movement_of_kind(
         )  # fmt: skip
     names = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
     total = parse_bytes(size, "The size of a collective", ProgramError)
-    collective = Collective(kind, names, total)
+    shift = kind == PERMUTE
+    collective = shift_over(mesh, names, total) if shift else Collective(kind, names, total)
     return movement_of(collective, mesh, topology=topology, group=group, algorithm=algorithm)

@@ -89,7 +89,7 @@ def _check_same(before: Layout, after: Layout) -> None:
             f"{list(before.shape)} and {after.dtype}{list(after.shape)}."
         )
     ids = [np.sort(layout.device_ids) for layout in (before, after)]
-    if not np.array_equal(*ids):
+    if not np.array_equal(ids[0], ids[1]):
         raise LayoutError(
             "A reshard is between two layouts on the same devices; got"
             f" {plural(len(ids[0]), 'device')} and {plural(len(ids[1]), 'device')}"
@@ -149,6 +149,17 @@ def _nearest_holders(
         far = hosts[holders] != hosts[to][:, None]
         source[some] = holders[np.arange(len(to)), np.argmin(far, axis=1)]
     return source
+
+
+def chunks_by_block(block: np.ndarray) -> dict[int, np.ndarray]:
+    """The chunks of each block.
+
+    Args:
+        block: int64 [chunks].
+    """
+    order = np.argsort(block, kind="stable")
+    numbers, starts = np.unique(block[order], return_index=True)
+    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def step_numbers(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:

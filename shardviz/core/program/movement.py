@@ -22,7 +22,7 @@ from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, parse_bytes
-from shardviz.core.layout.reshard_steps import reshard_moves, step_numbers
+from shardviz.core.layout.reshard_steps import chunks_by_block, reshard_moves, step_numbers
 from shardviz.core.program.movement_steps import (
     ALGORITHMS,
     BETWEEN_HOSTS,
@@ -531,7 +531,7 @@ def reshard_movement(before: Layout, after: Layout) -> Movement:
         f"{bytes_text(most)} sent per device at most, {bytes_text(total)} in all, in"
         f" {plural(len(steps), 'step')}"
     )
-    held, needed = _by_block(moves.old), _by_block(moves.new)
+    held, needed = chunks_by_block(moves.old), chunks_by_block(moves.new)
     nothing = np.zeros(0, np.int64)
     return Movement(
         RESHARD, ALGORITHMS["direct"], before.device_ids, hosts, chunks, steps,
@@ -542,13 +542,6 @@ def reshard_movement(before: Layout, after: Layout) -> Movement:
         last=tuple(needed.get(n, nothing) for n in moves.after.tolist()),
         layouts=(before, after),
     )  # fmt: skip
-
-
-def _by_block(block: np.ndarray) -> dict[int, np.ndarray]:
-    """The chunks of each block."""
-    order = np.argsort(block, kind="stable")
-    numbers, starts = np.unique(block[order], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
 
 
 def movement_of(
@@ -603,16 +596,31 @@ def movement_of(
     )  # fmt: skip
 
 
-def _groups_of(collective: Collective, mesh: MeshSpec) -> Sequence[Any]:
+def _groups_of(collective: Collective, mesh: MeshSpec) -> Any:
     axes = collective.mesh_axes
     if collective.groups:
         if collective.kind == PERMUTE:
             return chains_of(np.asarray(collective.groups, np.int64))
         return collective.groups
-    if not axes or not all(axis in mesh.shape for axis in axes):
+    known = bool(axes) and all(axis in mesh.shape for axis in axes)
+    if not known or collective.kind == PERMUTE:
         raise ProgramError(
             f"The groups of devices of this {collective.kind} are not known"
             f"{f', over {listed(axes)}' if axes else ''}. Take one of a compiled program, or give"
             " its kind, a mesh and axes=."
         )
     return groups_over(mesh, axes)
+
+
+def shift_over(mesh: MeshSpec, axes: Sequence[str], size: int) -> Collective:
+    """The collective-permute that sends to the next device along some axes, around.
+
+    Devices are counted in the order of the mesh, as `jax.lax.ppermute` counts them.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> shift_over(make_mesh(x=3), ["x"], 8).groups
+    ((0, 1), (1, 2), (2, 0))
+    """
+    groups = np.sort(groups_over(mesh, axes), axis=1)
+    pairs = np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2)
+    return Collective(PERMUTE, tuple(axes), size, groups=tuple(map(tuple, pairs.tolist())))
