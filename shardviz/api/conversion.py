@@ -297,7 +297,7 @@ def _movement_of_kind(
     group: Any,
     algorithm: Any,
 ) -> Movement:
-    from shardviz.core.program.movement import collective_movement, movement_of, shift_over
+    from shardviz.core.program.movement import collective_movement, movement_of
     from shardviz.core.program.movement_steps import PERMUTE, check_kind
 
     check_kind(kind)
@@ -320,3 +320,20 @@ def _movement_of_kind(
     shift = kind == PERMUTE
     collective = shift_over(mesh, names, total) if shift else Collective(kind, names, total)
     return movement_of(collective, mesh, topology=topology, group=group, algorithm=algorithm)
+
+
+def shift_over(mesh: MeshSpec, axes: tuple[str, ...], size: int) -> Collective:
+    """The collective-permute that sends to the next device along some axes, around.
+
+    Devices are counted in the order of the mesh, as `jax.lax.ppermute` counts them.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> shift_over(make_mesh(x=3), ("x",), 8).groups
+    ((0, 1), (1, 2), (2, 0))
+    """
+    from shardviz.core.hardware.interconnect import groups_over
+    from shardviz.core.program.movement_steps import PERMUTE
+
+    groups = np.sort(groups_over(mesh, axes), axis=1)
+    pairs = np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2)
+    return Collective(PERMUTE, axes, size, groups=tuple(map(tuple, pairs.tolist())))

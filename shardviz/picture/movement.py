@@ -292,7 +292,7 @@ def _arrows(m: Movement, cells: _Cells, step: MovementStep) -> Edges:
     y0 = [start, start, end, end, end]
     x1 = [lane, lane, right + 1, right + 1 + head, right + 1 + head]
     y1 = [start, end, end, end - head * 0.7, end + head * 0.7]
-    far = np.array(["between" in link for link in m.links])
+    far = np.array(["between" in link for link in m.link_names])
     width = np.tile(np.where(far[step.link], 1.9, 1.1), 5)
     parts = [np.concatenate(v) for v in (x0, y0, x1, y1)]
     return make_edges(*parts, group=MANY_GROUPS, width=width)

@@ -270,7 +270,7 @@ def movement_data(movement: Movement) -> dict[str, Any]:
             "sizes": list(m.grid.sizes), "names": list(m.grid.names),
             "at": m.grid.coordinates[:some].tolist(),
         },
-        "links": list(m.links),
+        "links": list(m.link_names),
         "chunks": {
             "count": m.chunks.count, "labels": [m.chunks.label(n) for n in numbers.tolist()],
             "bytes": _same(m.chunks.bytes_of(numbers)),

@@ -16,6 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
+from shardviz.api.conversion import shift_over
 from shardviz.core.errors import ProgramError
 from shardviz.core.hardware.interconnect import route
 from shardviz.core.hardware.topology import Topology
@@ -29,7 +30,6 @@ from shardviz.core.program.movement import (
     collective_movement,
     movement_of,
     reshard_movement,
-    shift_over,
 )
 from shardviz.core.program.movement_steps import ALGORITHMS, REGULAR
 from shardviz.core.program.report import Collective, Report
@@ -137,7 +137,7 @@ def network_share(m: Movement, kind: str, topology: Topology) -> tuple[float, fl
     """The bytes between hosts that a device sends, and what `route` gives."""
     network = np.zeros(m.size)
     for step in m.steps:
-        far = np.array(["between" in link for link in m.links])[step.link]
+        far = np.array(["between" in link for link in m.link_names])[step.link]
         np.add.at(network, step.source[far], m.chunks.bytes_of(step.chunk[far]))
     use = route(topology, [np.arange(m.size)], kind)
     return float(network.max()), float(use.network.max() * m.bytes_per_device)

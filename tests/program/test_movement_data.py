@@ -162,7 +162,7 @@ def test_what_suits_a_group_is_chosen_for_it():
         "hosts": "within hosts, between hosts, and back",
         "an exchange": "direct",
     }
-    assert said["a closed axis"].links[0].startswith("ICI ")
+    assert said["a closed axis"].link_names[0].startswith("ICI ")
     for name, words in ALGORITHM_WORDS.items():
         for written in (name, words):
             m = sv.movement("all-gather", devices=8, size=8, algorithm=written)

@@ -15,8 +15,8 @@ from shardviz.core.errors import LayoutError
 from shardviz.core.format import plural
 from shardviz.core.layout.layout import Layout
 
-MOST_TRANSFERS = 1 << 22  # of a reshard
-_MOST_COLOURED = 1 << 17  # beyond, steps are told apart by distance: as many, or a few more
+MOST_SENT = 1 << 22  # of a reshard
+_MOST_COLOURED = 1 << 17  # beyond, each distance is a step: as many, or a few more
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,13 +27,13 @@ class ReshardMoves:
     counted in the order of the first layout's mesh.
 
     Attributes:
-        boxes: int64 [chunks, rank, 2]: from where to where each chunk goes.
+        bounds: int64 [chunks, rank, 2]: from where to where each chunk goes.
         old, new: int64 [chunks]: the block of each layout that it is in.
         source, target, chunk: int64 [transfers].
         after: int64 [devices]: the block of the new layout of each device.
     """
 
-    boxes: np.ndarray
+    bounds: np.ndarray
     old: np.ndarray
     new: np.ndarray
     source: np.ndarray
@@ -53,7 +53,7 @@ def reshard_moves(before: Layout, after: Layout, hosts: np.ndarray) -> ReshardMo
 
     Raises:
         LayoutError: where the arrays or the devices differ, no device has a part, or there would
-            be more than MOST_TRANSFERS.
+            be more than MOST_SENT.
     """
     _check_same(before, after)
     boxes, old, new = _common_boxes(before, after)
@@ -63,7 +63,7 @@ def reshard_moves(before: Layout, after: Layout, hosts: np.ndarray) -> ReshardMo
     by_new = np.argsort(new, kind="stable")
     counts = np.bincount(new, minlength=after.num_blocks)
     needed = counts[own]
-    if needed.sum() > MOST_TRANSFERS:
+    if needed.sum() > MOST_SENT:
         raise _too_many(int(needed.sum()))
     target = np.repeat(np.arange(len(own)), needed)
     starts = np.cumsum(counts) - counts
@@ -78,7 +78,7 @@ def reshard_moves(before: Layout, after: Layout, hosts: np.ndarray) -> ReshardMo
 def _too_many(chunks: int) -> LayoutError:
     return LayoutError(
         f"This reshard is about {plural(chunks, 'chunk')}; steps are made for at most"
-        f" {MOST_TRANSFERS:,}. Take a smaller mesh with the same axes."
+        f" {MOST_SENT:,}. Take a smaller mesh with the same axes."
     )
 
 
@@ -106,7 +106,7 @@ def _common_boxes(before: Layout, after: Layout) -> tuple[np.ndarray, np.ndarray
         starts = np.array(sorted(edges), np.int64)
         cuts.append(np.stack([starts[:-1], starts[1:]], axis=1))
     counts = [len(cut) for cut in cuts]
-    if math.prod(counts) > MOST_TRANSFERS:
+    if math.prod(counts) > MOST_SENT:
         raise _too_many(math.prod(counts))
     at = np.indices(counts).reshape(len(counts), int(np.prod(counts)))
     boxes = (

@@ -31,7 +31,7 @@ from shardviz.core.program.movement_steps import (
     SAME_HOST,
     Algorithm,
     Chunks,
-    Grid,
+    DeviceGrid,
     MovementStep,
     RegularSteps,
     chains_of,
@@ -63,8 +63,8 @@ class Movement(Displayed):
         chunks: what the arrays are divided into.
         steps: what is sent at the same time, in order. Made when asked for, and of a group of more
             than MOST_LISTED devices with what the first ones receive: `summed_up` says so.
-        links: what the numbers in `MovementStep.link` mean: `"same host"`, `"between hosts"`, or
-            an axis of the torus, `"ICI x"`.
+        link_names: what the numbers in `MovementStep.link` mean: `"same host"`,
+            `"between hosts"`, or an axis of the torus, `"ICI x"`.
         grid: the devices as a grid, which is a ring where it has one axis.
         bytes_per_device: the bytes of the array on each device, as of a Collective.
         formula: what each device sends, in general: `"(n - 1) / n × bytes"`.
@@ -92,8 +92,8 @@ class Movement(Displayed):
     hosts: np.ndarray
     chunks: Chunks
     steps: Sequence[MovementStep]
-    links: tuple[str, ...]
-    grid: Grid
+    link_names: tuple[str, ...]
+    grid: DeviceGrid
     bytes_per_device: int
     formula: str
     filled_in: str
@@ -197,7 +197,7 @@ class Movement(Displayed):
             ProgramError: for a group of more than MOST_LISTED devices.
         """
         for held in self._history():
-            yield _bit_counts(held)
+            yield np.unpackbits(held[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.int64)
 
     def _history(self) -> Iterator[np.ndarray]:
         """uint64 [devices, chunks]: a bit per contributor, at the start and after each step."""
@@ -275,11 +275,6 @@ class Movement(Displayed):
         return f"Movement({self.title}, {plural(len(self.steps), 'step')})"
 
 
-def _bit_counts(bits: np.ndarray) -> np.ndarray:
-    """int64: how many bits of each number are set."""
-    return np.unpackbits(bits[..., None].view(np.uint8), axis=-1).sum(-1, dtype=np.int64)
-
-
 def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
     rows = list(zip(step.source.tolist(), step.target.tolist(), step.chunk.tolist(), strict=True))
     sent = [held[source][chunk] for source, _, chunk in rows]
@@ -333,8 +328,8 @@ def _cut(m: Movement, device: int, array: np.ndarray, split: int) -> dict[int, n
 
 def _inside(m: Movement, chunk: int, box: tuple[slice, ...]) -> tuple[slice, ...]:
     """Where a chunk of a reshard is in the shard at `box`."""
-    assert m.chunks.boxes is not None
-    bounds = m.chunks.boxes[chunk].tolist()
+    assert m.chunks.bounds is not None
+    bounds = m.chunks.bounds[chunk].tolist()
     return tuple(slice(a - s.start, b - s.start) for (a, b), s in zip(bounds, box, strict=True))
 
 
@@ -412,9 +407,8 @@ def collective_movement(
         made = _permutation(ids, where, total, sends)
     else:
         sends = np.zeros((0, 2), np.int64)
-        made = _regular(
-            kind, ids, where, total, chosen_algorithm(kind, algorithm, where, topology, rows)
-        )
+        chosen = chosen_algorithm(kind, algorithm, where, topology, rows)
+        made = _regular(kind, ids, where, total, chosen)
     return _timed(replace(made, mesh_axes=tuple(mesh_axes)), topology, rows, sends)
 
 
@@ -441,20 +435,15 @@ def _regular(
     direct = algorithm.name == "direct" or (exchange and len(algorithm.grid.sizes) > 1)
     steps = RegularSteps(kind, algorithm.grid, hosts, chunks, algorithm.ways, direct)
     formula, numbers, sent = sent_formula(kind, count, total, algorithm, direct)
-    filled = (
-        f"{numbers} × {bytes_text(total)} = {bytes_text(sent)} sent per device, in"
-        f" {plural(len(steps), 'step')}"
-    )
-    notes = algorithm.notes
+    amount = f"{numbers} × {bytes_text(total)} = {bytes_text(sent)} sent per device"
+    filled = f"{amount}, in {plural(len(steps), 'step')}"
+    notes = [*algorithm.notes]
     if 0 < total < count * parts:
-        notes = (
-            *notes,
-            f"{bytes_text(total)} are less than a byte per chunk: libraries send so few at once,"
-            " and not in these steps.",
-        )
+        few = f"{bytes_text(total)} are less than a byte per chunk"
+        notes.append(f"{few}: libraries send so few at once, and not in these steps.")
     return Movement(
-        kind, algorithm.words(kind), ids, hosts, chunks, steps, algorithm.links, algorithm.grid,
-        total, formula, filled, sent, notes=notes,
+        kind, algorithm.words(kind), ids, hosts, chunks, steps, algorithm.link_names,
+        algorithm.grid, total, formula, filled, sent, notes=tuple(notes),
     )  # fmt: skip
 
 
@@ -462,7 +451,8 @@ def _permutation(ids: np.ndarray, hosts: np.ndarray, total: int, pairs: np.ndarr
     count = len(ids)
     chunks = Chunks(count, total, 1)
     source, target = pairs.T
-    first = tuple(np.array([n] if n in source else [], np.int64) for n in range(count))
+    sends = set(source.tolist())
+    first = tuple(np.array([n] if n in sends else [], np.int64) for n in range(count))
     came = dict(zip(target.tolist(), source.tolist(), strict=True))
     last = tuple(np.array([came[n]] if n in came else [], np.int64) for n in range(count))
     moving = source != target
@@ -484,18 +474,15 @@ def _timed(
     movement: Movement, topology: Topology | None, rows: np.ndarray | None, pairs: np.ndarray
 ) -> Movement:
     """With the least time that `route` gives for its group."""
-    if topology is None or rows is None:
-        return replace(
-            movement,
-            rate_source="The rates of the links are not known: give topology=, such as"
-            " 'tpu:v5e:4x4'.",
-        )
-    groups = rows[pairs] if movement.kind == PERMUTE else [rows]
-    seconds = route(topology, groups, movement.kind).seconds(movement.bytes_per_device)
-    chip = topology.chip.title
-    source = f"published rates of {chip}, {topology}"
-    if seconds is None:
-        source = f"The rate of these links is not published for {chip}."
+    seconds = None
+    source = "The rates of the links are not known: give topology=, such as 'tpu:v5e:4x4'."
+    if topology is not None and rows is not None:
+        groups = rows[pairs] if movement.kind == PERMUTE else [rows]
+        seconds = route(topology, groups, movement.kind).seconds(movement.bytes_per_device)
+        chip = topology.chip.title
+        source = f"published rates of {chip}, {topology}"
+        if seconds is None:
+            source = f"The rate of these links is not published for {chip}."
     return replace(movement, seconds=seconds, rate_source=source)
 
 
@@ -519,10 +506,10 @@ def reshard_movement(before: Layout, after: Layout) -> Movement:
     """
     hosts = before.mesh.process_indices.reshape(-1)
     moves = reshard_moves(before, after, hosts)
-    volumes = np.prod(np.diff(moves.boxes, axis=2)[:, :, 0], axis=1, dtype=np.int64)
+    volumes = np.prod(np.diff(moves.bounds, axis=2)[:, :, 0], axis=1, dtype=np.int64)
     sizes = volumes * size_in_bytes(8, before.dtype) // 8
     count = len(moves.after)
-    chunks = Chunks(len(sizes), before.bytes_per_device, 1, boxes=moves.boxes, sizes=sizes)
+    chunks = Chunks(len(sizes), before.bytes_per_device, 1, bounds=moves.bounds, sizes=sizes)
     numbers = step_numbers(moves.source, moves.target, count)
     steps = tuple(listed_steps(numbers, moves.source, moves.target, moves.chunk, chunks, hosts))
     sent = np.bincount(moves.source, sizes[moves.chunk], minlength=count)
@@ -574,10 +561,8 @@ def movement_of(
     groups = _groups_of(collective, mesh)
     number = check_size(group, "A group", ProgramError)
     if not 0 <= number < len(groups):
-        raise ProgramError(
-            f"This {collective.kind} has {plural(len(groups), 'group')}, counted from 0; got"
-            f" {shown(number)}."
-        )
+        has = f"This {collective.kind} has {plural(len(groups), 'group')}, counted from 0"
+        raise ProgramError(f"{has}; got {shown(number)}.")
     at = np.asarray(groups[number], np.int64)
     pairs = np.zeros((0, 2), np.int64)
     if collective.kind == PERMUTE and collective.groups:
@@ -610,17 +595,3 @@ def _groups_of(collective: Collective, mesh: MeshSpec) -> Any:
             " its kind, a mesh and axes=."
         )
     return groups_over(mesh, axes)
-
-
-def shift_over(mesh: MeshSpec, axes: Sequence[str], size: int) -> Collective:
-    """The collective-permute that sends to the next device along some axes, around.
-
-    Devices are counted in the order of the mesh, as `jax.lax.ppermute` counts them.
-
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> shift_over(make_mesh(x=3), ["x"], 8).groups
-    ((0, 1), (1, 2), (2, 0))
-    """
-    groups = np.sort(groups_over(mesh, axes), axis=1)
-    pairs = np.stack([groups, np.roll(groups, -1, axis=1)], axis=-1).reshape(-1, 2)
-    return Collective(PERMUTE, tuple(axes), size, groups=tuple(map(tuple, pairs.tolist())))

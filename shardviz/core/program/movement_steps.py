@@ -43,7 +43,7 @@ class MovementStep:
         words: what happens, in one sentence.
         source, target: int64 [transfers]: positions in the group.
         chunk: int64 [transfers]: which chunk.
-        link: int64 [transfers]: which of the movement's `links` it takes.
+        link: int64 [transfers]: which of the movement's `link_names` it takes.
         adds: whether the target adds what arrives to what it has; else it stores it.
         keeps: whether the source still has the chunk afterwards.
         bytes: the most bytes that one device sends.
@@ -78,7 +78,7 @@ class Chunks:
         per_device: how many chunks `total` is divided into.
         parts: into how many parts, one per direction, a block is cut.
         pairs: of an all-to-all how many devices there are; else 0.
-        boxes: of a reshard int64 [chunks, rank, 2]: from where to where each chunk goes.
+        bounds: of a reshard int64 [chunks, rank, 2]: from where to where each chunk goes.
         sizes: of a reshard int64 [chunks]: the bytes of each.
 
     >>> chunks = Chunks(4, 100, 4, parts=2)
@@ -91,13 +91,13 @@ class Chunks:
     per_device: int
     parts: int = 1
     pairs: int = 0
-    boxes: np.ndarray | None = None
+    bounds: np.ndarray | None = None
     sizes: np.ndarray | None = None
 
     def label(self, chunk: int) -> str:
         """What a chunk is called: `3`, `3b` for a part of it, `2→5`, or `[0:4, 2:4]`."""
-        if self.boxes is not None:
-            return "[" + ", ".join(f"{a}:{b}" for a, b in self.boxes[chunk].tolist()) + "]"
+        if self.bounds is not None:
+            return "[" + ", ".join(f"{a}:{b}" for a, b in self.bounds[chunk].tolist()) + "]"
         block, part = divmod(chunk, self.parts)
         name = f"{block // self.pairs}→{block % self.pairs}" if self.pairs else str(block)
         return name + ("" if self.parts == 1 else "ab"[part])
@@ -111,7 +111,7 @@ class Chunks:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class DeviceGrid:
     """The devices of a group as a grid; a ring has one axis.
 
     Attributes:
@@ -119,7 +119,7 @@ class Grid:
         coordinates: int64 [devices, axes].
         names: what each axis is called: `"x"`, `"hosts"`, `"devices of a host"`, `"slices"`,
             `"cores of a chip"`; `""` for the only one.
-        links: for each axis the number of the link it takes; () where hosts decide.
+        link_numbers: for each axis the number of the link it takes; () where hosts decide.
 
     >>> ring_grid(3).coordinates.tolist()
     [[0], [1], [2]]
@@ -128,7 +128,7 @@ class Grid:
     sizes: tuple[int, ...]
     coordinates: np.ndarray
     names: tuple[str, ...] = ("",)
-    links: tuple[int, ...] = ()
+    link_numbers: tuple[int, ...] = ()
 
     @cached_property
     def strides(self) -> np.ndarray:
@@ -153,9 +153,9 @@ class Grid:
         return self.member_at[(fixed @ self.strides)[:, None] + steps]
 
 
-def ring_grid(count: int) -> Grid:
+def ring_grid(count: int) -> DeviceGrid:
     """So many devices in one ring."""
-    return Grid((count,), np.arange(count)[:, None])
+    return DeviceGrid((count,), np.arange(count)[:, None])
 
 
 class Phase(NamedTuple):
@@ -248,7 +248,7 @@ class RegularSteps(Sequence[MovementStep]):
     """
 
     kind: str
-    grid: Grid
+    grid: DeviceGrid
     hosts: np.ndarray
     chunks: Chunks
     ways: tuple[int, ...] = (1,)
@@ -282,8 +282,8 @@ class RegularSteps(Sequence[MovementStep]):
         source, target, chunk = (np.concatenate(column) for column in zip(*parts, strict=True))
         order = np.argsort(target, kind="stable")
         source, target, chunk = source[order], target[order], chunk[order]
-        if self.grid.links:
-            link = np.full(len(source), self.grid.links[phase.axis])
+        if self.grid.link_numbers:
+            link = np.full(len(source), self.grid.link_numbers[phase.axis])
         else:
             link = (self.hosts[source] != self.hosts[target]).astype(np.int64)
         sizes = self.chunks.bytes_of(chunk)
@@ -417,7 +417,7 @@ def listed_steps(
         total = bytes_text(int(sizes.sum()))
         yield MovementStep(
             f"{senders} {total}{' in all' if len(some) > 1 else ''}{across}.",
-            here, there, what, link, False, chunks.boxes is not None, int(sizes.max(initial=0)),
+            here, there, what, link, False, chunks.bounds is not None, int(sizes.max(initial=0)),
         )  # fmt: skip
 
 
@@ -439,14 +439,14 @@ class Algorithm:
     Attributes:
         name: of ALGORITHMS.
         grid: the devices.
-        links: what the numbers of links mean.
+        link_names: what the numbers of links mean.
         ways: (1,) or (1, -1).
         notes: what else to know.
     """
 
     name: str
-    grid: Grid
-    links: tuple[str, ...] = (SAME_HOST, BETWEEN_HOSTS)
+    grid: DeviceGrid
+    link_names: tuple[str, ...] = (SAME_HOST, BETWEEN_HOSTS)
     ways: tuple[int, ...] = (1,)
     notes: tuple[str, ...] = ()
 
@@ -533,7 +533,7 @@ def _torus(topology: Topology, rows: np.ndarray) -> Algorithm | None:
         return None
     if len(np.unique(coordinates, axis=0)) != len(rows):
         return None
-    grid = Grid(tuple(sizes), coordinates, tuple(names), tuple(range(len(sizes))))
+    grid = DeviceGrid(tuple(sizes), coordinates, tuple(names), tuple(range(len(sizes))))
     rings = [n for n, c in zip(names, closed, strict=True) if c and n in ("x", "y", "z")]
     open_axes = [n for n, c, s in zip(names, closed, sizes, strict=True) if not c and s > 2]
     notes = (
@@ -552,7 +552,7 @@ def _levels(hosts: np.ndarray) -> Algorithm | None:
         return None
     inside = np.empty(len(hosts), np.int64)
     inside[np.argsort(which, kind="stable")] = np.arange(len(hosts)) % each[0]
-    grid = Grid(
+    grid = DeviceGrid(
         (len(places), int(each[0])),
         np.stack([which, inside], axis=1),
         ("hosts", "devices of a host"),
