@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 from shardviz.core.display import Displayed
 from shardviz.core.format import bytes_text, joined
@@ -406,3 +407,100 @@ def _splits(holders: dict[str, str]) -> str:
 
 def _at(op: PlannedOp) -> str:
     return f" at {op.source}" if op.source else ""
+
+
+@dataclass(frozen=True)
+class ReplayMove:
+    """A mesh axis that reached a value in one step of a propagation.
+
+    Attributes:
+        value: the name of the value.
+        dimension: the dimension that the axis splits; None where the axis moved on later.
+        axis: the mesh axis.
+        origin: the name of the value it came from.
+        words: the same in one sentence, with the rule that it followed.
+
+    >>> ReplayMove("y", 0, "data", "x", "Step 1: data went from x to y.").dimension
+    0
+    """
+
+    value: str
+    dimension: int | None
+    axis: str
+    origin: str
+    words: str
+
+
+@dataclass(frozen=True)
+class ReplayStep:
+    """What happened at the same time in a propagation, across one operation.
+
+    Attributes:
+        number: of the step, as in `PlannedOp.steps`.
+        op: the operation whose sharding rule was followed.
+        moves: what reached which value.
+
+    >>> ReplayStep(0, "dot_general", ()).words
+    ''
+    """
+
+    number: int
+    op: str
+    moves: tuple[ReplayMove, ...]
+
+    @property
+    def words(self) -> str:
+        """A sentence per move."""
+        return " ".join(move.words for move in self.moves)
+
+
+def replay_of(plan: Record) -> tuple[ReplayStep, ...]:
+    """Every step of a propagation, in order.
+
+    Args:
+        plan: the plan.
+    """
+    found = sorted(
+        {step for op in plan.ops for step in op.steps}, key=lambda s: (s.number, s.op, s.axis)
+    )
+    return tuple(
+        ReplayStep(number, op, tuple(m for step in some for m in _replay_moves(plan, step)))
+        for (number, op), some in groupby(found, key=lambda s: (s.number, s.op))
+    )
+
+
+def _replay_moves(plan: Record, step: Step) -> list[ReplayMove]:
+    return [
+        ReplayMove(
+            name, _dimension_of(plan.by_name.get(name), step.axis), step.axis, step.origin,
+            _sentence(plan, step, name),
+        )
+        for name in step.to
+    ]  # fmt: skip
+
+
+def values_after(plan: Record, number: int) -> tuple[PlannedOp, ...]:
+    """The values of a plan with the axes that they had after a step of the propagation.
+
+    Args:
+        plan: the plan.
+        number: of the last step that counts; -1 for what was requested.
+    """
+    return tuple(_value_after(plan, op, number) for op in plan.ops)
+
+
+def _value_after(plan: Record, op: PlannedOp, number: int) -> PlannedOp:
+    late = {axis for axis in op.spec.axes if _came_by(plan, op, axis) > number}
+    if not late:
+        return op
+    dims = tuple(tuple(axis for axis in axes if axis not in late) for axes in op.spec.dims)
+    origins = {axis: origin for axis, origin in op.origins.items() if axis not in late}
+    return replace(op, spec=replace(op.spec, dims=dims), origins=origins)
+
+
+def _came_by(plan: Record, op: PlannedOp, axis: str) -> int:
+    """The step that brought an axis; -1 where none did."""
+    step = _arrival(plan.arrivals, op.name, axis)
+    if step is None and op.kind == "result" and op.operands:
+        step = _arrival(plan.arrivals, op.operands[0], axis)
+    return -1 if step is None else step.number

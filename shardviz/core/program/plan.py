@@ -4,7 +4,7 @@ program changes of it."""
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import cached_property
 from typing import Any, TypeVar
@@ -12,8 +12,15 @@ from typing import Any, TypeVar
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.layout.parse import check_size
 from shardviz.core.program.constraints import Constraint
-from shardviz.core.program.explanation import Explanation, explain_value
+from shardviz.core.program.explanation import (
+    Explanation,
+    ReplayStep,
+    explain_value,
+    replay_of,
+    values_after,
+)
 from shardviz.core.program.plan_values import Diagnosis, PlannedOp, Record
 from shardviz.core.program.report import Collective
 
@@ -277,6 +284,30 @@ class Plan(Record, Displayed):
             ProgramError: where the plan has no such value.
         """
         return explain_value(self, self.op(value))
+
+    def replay(self) -> tuple[ReplayStep, ...]:
+        """The propagation step by step: which value got which axis on which dimension, and why."""
+        return replay_of(self)
+
+    def after(self, step: int) -> Plan:
+        """The plan as it stood after a step of the propagation: its pictures and texts show that.
+
+        The collectives are those of the end, so they are left out.
+
+        Args:
+            step: the `number` of a ReplayStep; -1 for what was requested, before the first.
+
+        Raises:
+            ProgramError: for anything but a whole number, or where there is no plan.
+        """
+        number = check_size(step, "A step of the propagation", ProgramError)
+        if self.error is not None:
+            raise ProgramError(f"There is no plan of {self.program}, so it has no steps.")
+        when = f"it stood after step {number}" if number >= 0 else "it was requested"
+        note = f"As {when}, without collectives: these are those of the end."
+        return replace(
+            self, ops=values_after(self, number), collectives=(), notes=(note, *self.notes)
+        )
 
     def diff(self, other: Plan) -> PlanDiff:
         """What changes from this plan to another, such as the one after an edit.
