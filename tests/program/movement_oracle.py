@@ -55,7 +55,10 @@ def _collective(kind: str, axes: tuple[str, ...], size: int, block: Any) -> Any:
         "reduce-scatter": lambda: lax.psum_scatter(block, axes, tiled=True),
         "all-to-all": lambda: lax.all_to_all(block, axes, 0, 1, tiled=True),
         "collective-permute": lambda: lax.ppermute(
-            block, axes, [(n, (n + 1) % size) for n in range(size)]
+            # In the order of the mesh: jax 0.12 refuses another one.
+            block,
+            tuple(sorted(axes)),
+            [(n, (n + 1) % size) for n in range(size)],
         ),
     }[kind]()
 

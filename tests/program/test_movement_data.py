@@ -108,12 +108,12 @@ def test_a_group_beyond_what_is_listed_can_be_executed(kind):
 
 
 def test_reshards_of_many_devices_are_listed_by_their_steps():
-    mesh = make_mesh(x=256)
-    rows, columns = (lay_out((256, 256), Spec.parse(s), mesh) for s in ("x", "None, x"))
+    mesh = make_mesh(x=128)
+    rows, columns = (lay_out((128, 128), Spec.parse(s), mesh) for s in ("x", "None, x"))
     m = sv.movement(rows, columns)
-    assert len(m.steps) == 255
-    assert m.summed_up == "Of 256 devices, holdings are not listed."
-    assert [times for _, times in m.runs()] == [255]
+    assert len(m.steps) == 127
+    assert m.summed_up == "Of 128 devices, holdings are not listed."
+    assert [times for _, times in m.runs()] == [127]
 
 
 def test_what_a_device_has_is_not_sent():
