@@ -122,7 +122,7 @@ AUDIT = sv.audit(ROWS, RULES, MESH)
 LAYOUT = sv.layout((8, 12), "data", MESH)
 PROGRAM = sv.program(abs, ARRAY, mesh=MESH)
 PLANNED = sv.plan(PROGRAM)
-AUDIT = sv.audit(ROWS, RULES, MESH)
+RING = sv.movement("reduce-scatter", devices=4, size=8)
 DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
 SHAPE = jax.ShapeDtypeStruct((8,), "float32")
 
@@ -209,6 +209,20 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "observed_order(program)": lambda v: sv.observed_order(v),
     "cached(fn)": lambda v: sv.cached(v),
     "cached(size)": lambda v: sv.cached(abs, size=v),
+    "movement(what)": lambda v: sv.movement(v, devices=4, size=8),
+    "movement(which)": lambda v: sv.movement(LAYOUT, v),
+    "movement(number)": lambda v: sv.movement(PLANNED, v),
+    "movement(mesh)": lambda v: sv.movement("all-gather", mesh=v, size=8),
+    "movement(axes)": lambda v: sv.movement("all-gather", mesh=MESH, axes=v, size=8),
+    "movement(devices)": lambda v: sv.movement("all-gather", devices=v, size=8),
+    "movement(size)": lambda v: sv.movement("all-gather", devices=4, size=v),
+    "movement(group)": lambda v: sv.movement("all-gather", mesh=MESH, size=8, group=v),
+    "movement(algorithm)": lambda v: sv.movement("all-gather", devices=4, size=8, algorithm=v),
+    "movement(topology)": lambda v: sv.movement("all-gather", topology=v, size=8),
+    "movement(holdings)": lambda v: sv.movement("all-gather", devices=4, size=8).holdings(v),
+    "movement(execute)": lambda v: sv.movement("all-gather", devices=4, size=8).execute(v),
+    "movement(split)": lambda v: RING.execute([np.zeros(4)] * 4, split=v),
+    "movement(step)": lambda v: sv.plot(RING, step=v),
     "compare_meshes(mesh)": lambda v: sv.compare_meshes(v, DEVICES, abs, SHAPE),
     "compare_meshes(fn)": lambda v: sv.compare_meshes(DEVICES, DEVICES, v, SHAPE),
     "topology(text)": lambda v: sv.topology(v),

@@ -27,7 +27,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.libraries import library_of, mesh_of, named_sharding, without_metadata
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.parse import check_size, parse_bytes
+from shardviz.core.layout.parse import check_size, limited, parse_bytes
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
@@ -315,7 +315,14 @@ def _movement_of_kind(
             kind, topology.device_ids, size, hosts=topology.process_indices, algorithm=algorithm,
             topology=topology, rows=np.arange(topology.devices),
         )  # fmt: skip
-    names = mesh.axis_names if axes is None else (axes,) if isinstance(axes, str) else tuple(axes)
+    names = mesh.axis_names
+    if axes is not None:
+        given = [axes] if isinstance(axes, str) else axes
+        names = tuple(limited(given, len(names), "The axes of a collective", ProgramError))
+    for name in names:
+        mesh.require_axis(name)
+    if not names or len(set(names)) < len(names):
+        raise ProgramError(f"A collective runs over mesh axes, each once; got {shown(names)}.")
     total = parse_bytes(size, "The size of a collective", ProgramError)
     shift = kind == PERMUTE
     collective = shift_over(mesh, names, total) if shift else Collective(kind, names, total)

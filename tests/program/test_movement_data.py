@@ -210,9 +210,35 @@ WRONG = {
                   "A group has 1 to 1,048,576 devices; got 0. Give devices=8."),
     "text for devices": (lambda: sv.movement("all-gather", size=8, devices="8"),
                          "The number of devices must be a whole number; got '8'."),
-    "axis": (lambda: sv.movement("all-gather", size=8, mesh="a=4", axes="b"),
-             "The groups of devices of this all-gather are not known, over 'b'. Take one of a"
-             " compiled program, or give its kind, a mesh and axes=."),
+    "axis": (
+        lambda: sv.movement("all-gather", size=8, mesh="a=4", axes="b"),
+        "The mesh has no axis 'b'. Known: 'a'.",
+    ),
+    "axis twice": (
+        lambda: sv.movement("all-gather", size=8, mesh="a=4, b=2", axes=("a", "a")),
+        "A collective runs over mesh axes, each once; got ('a', 'a').",
+    ),
+    "unknown axes": (
+        lambda: sv.movement(Collective("all-gather", ("c",), 8), mesh="a=4"),
+        "The groups of devices of this all-gather are not known, over 'c'. Take one of a compiled"
+        " program, or give its kind, a mesh and axes=.",
+    ),
+    "text in arrays": (
+        lambda: sv.movement("all-gather", size=8, devices=2).execute(["a", "b"]),
+        "The arrays of a movement hold numbers; got 'str32'.",
+    ),
+    "joined": (
+        lambda: sv.movement("all-gather", size=8, devices=2).execute([np.zeros(2)] * 2, concat=1),
+        "There is no dimension 1 of [2] to join.",
+    ),
+    "a dimension in words": (
+        lambda: sv.movement("all-gather", size=8, devices=2).execute([np.zeros(2)] * 2, "first"),
+        "A dimension must be a whole number; got 'first'.",
+    ),
+    "no arrays": (
+        lambda: sv.movement("all-gather", size=8, devices=2).execute(7),
+        "The arrays of a movement must be a list or tuple; got 7.",
+    ),
     "estimated permutation": (
         lambda: sv.movement(Collective("collective-permute", ("a",), 8), mesh="a=4"),
         "The groups of devices of this collective-permute are not known, over 'a'. Take one of a"

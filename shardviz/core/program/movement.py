@@ -21,7 +21,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import check_size, parse_bytes
+from shardviz.core.layout.parse import check_size, limited, parse_bytes
 from shardviz.core.layout.reshard_steps import chunks_by_block, reshard_moves, step_numbers
 from shardviz.core.program.movement_steps import (
     ALGORITHMS,
@@ -36,6 +36,7 @@ from shardviz.core.program.movement_steps import (
     RegularSteps,
     chains_of,
     check_kind,
+    checked_ids,
     chosen_algorithm,
     listed_steps,
     ring_grid,
@@ -43,7 +44,6 @@ from shardviz.core.program.movement_steps import (
 )
 from shardviz.core.program.report import Collective
 
-MOST_DEVICES = 1 << 20
 RESHARD = "reshard"
 
 
@@ -266,6 +266,7 @@ class Movement(Displayed):
         [[3, 6, 9], [3, 6, 9], [3, 6, 9]]
         """
         arrays = _checked_values(values, self)
+        split, concat = (check_size(d, "A dimension", ProgramError) for d in (split, concat))
         held = [_cut(self, device, array, split) for device, array in enumerate(arrays)]
         for step in self.every_step():
             _apply(step, held)
@@ -286,7 +287,15 @@ def _apply(step: MovementStep, held: list[dict[int, np.ndarray]]) -> None:
 
 
 def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarray]:
-    arrays = [np.asarray(v) for v in values]
+    try:
+        given = limited(values, movement.size, "The arrays of a movement", ProgramError)
+        arrays = [v if isinstance(v, np.ndarray) else np.asarray(v) for v in given]
+    except ProgramError:
+        raise
+    except Exception as error:  # noqa: BLE001  a foreign array may raise anything
+        raise ProgramError(f"A device's value is no array: {type(error).__name__}.") from None
+    if odd := [a.dtype.name for a in arrays if a.dtype.kind in "OUSMm"]:
+        raise ProgramError(f"The arrays of a movement hold numbers; got {shown(odd[0])}.")
     shapes = {a.shape for a in arrays}
     if len(arrays) != movement.size or len(shapes) > 1:
         raise ProgramError(
@@ -303,9 +312,10 @@ def _checked_values(values: Sequence[Any], movement: Movement) -> list[np.ndarra
 
 
 def _blocks(array: np.ndarray, count: int, split: int) -> list[np.ndarray]:
-    if not -array.ndim <= split < array.ndim or array.shape[split] % count:
+    inside = -array.ndim <= split < array.ndim
+    if not inside or array.shape[split] % count:
         raise ProgramError(
-            f"Dimension {split} of {list(array.shape)} does not divide over"
+            f"Dimension {shown(split)} of {list(array.shape)} does not divide over"
             f" {plural(count, 'device')}. Take an array and a dimension that does."
         )
     return np.split(array, count, axis=split)
@@ -360,6 +370,8 @@ def _join(
     blocks = [
         np.concatenate(wanted[n : n + parts]).reshape(shape) for n in range(0, len(wanted), parts)
     ]
+    if m.kind != "reduce-scatter" and not -array.ndim <= concat < array.ndim:
+        raise ProgramError(f"There is no dimension {shown(concat)} of {list(array.shape)} to join.")
     return np.concatenate(blocks, axis=concat) if len(blocks) > 1 else blocks[0]
 
 
@@ -397,7 +409,7 @@ def collective_movement(
     7 / 8 × 8 KiB = 7 KiB sent per device, in 7 steps
     """
     check_kind(kind)
-    ids = _checked_ids(devices)
+    ids = checked_ids(devices)
     where = np.zeros(len(ids), np.int64) if hosts is None else np.asarray(hosts, np.int64)
     total = parse_bytes(size, "The size of a collective", ProgramError)
     if kind == PERMUTE:
@@ -410,17 +422,6 @@ def collective_movement(
         chosen = chosen_algorithm(kind, algorithm, where, topology, rows)
         made = _regular(kind, ids, where, total, chosen)
     return _timed(replace(made, mesh_axes=tuple(mesh_axes)), topology, rows, sends)
-
-
-def _checked_ids(devices: Any) -> np.ndarray:
-    if isinstance(devices, np.ndarray) and devices.ndim == 1 and devices.dtype.kind == "i":
-        return devices.astype(np.int64)
-    count = check_size(devices, "The number of devices", ProgramError)
-    if not 1 <= count <= MOST_DEVICES:
-        raise ProgramError(
-            f"A group has 1 to {MOST_DEVICES:,} devices; got {shown(count)}. Give devices=8."
-        )
-    return np.arange(count)
 
 
 def _regular(

@@ -30,8 +30,10 @@ import numpy as np
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, joined, listed, plural, shown, suggestion
 from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.parse import check_size
 from shardviz.core.program.report import Collective
 
+MOST_DEVICES = 1 << 20
 MOST_LISTED = 64  # devices whose transfers and holdings are listed
 
 
@@ -199,7 +201,7 @@ def check_kind(kind: Any) -> None:
     known = (*REGULAR, PERMUTE)
     if isinstance(kind, str) and kind in known:
         return
-    if kind == "ragged-all-to-all":
+    if isinstance(kind, str) and kind == "ragged-all-to-all":
         raise ProgramError(
             "What a ragged exchange sends is known only when it runs, so it has no steps here."
         )
@@ -228,6 +230,22 @@ def phases_of(kind: str, sizes: Sequence[int], short: bool) -> list[Phase]:
             if steps:
                 found.append(Phase(action, axis, tuple(order[:n]), steps))
     return found
+
+
+def checked_ids(devices: Any) -> np.ndarray:
+    """int64: the ids of some devices, given as such or as their number.
+
+    Raises:
+        ProgramError: for anything else.
+    """
+    if isinstance(devices, np.ndarray) and devices.ndim == 1 and devices.dtype.kind == "i":
+        return devices.astype(np.int64)
+    count = check_size(devices, "The number of devices", ProgramError)
+    if not 1 <= count <= MOST_DEVICES:
+        raise ProgramError(
+            f"A group has 1 to {MOST_DEVICES:,} devices; got {shown(count)}. Give devices=8."
+        )
+    return np.arange(count)
 
 
 @dataclass(frozen=True, eq=False)
