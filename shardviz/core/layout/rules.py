@@ -229,6 +229,11 @@ class PathRule:
     pattern: str
     spec: Spec
 
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every mesh axis of the spec, in order."""
+        return self.spec.axes
+
     def __str__(self) -> str:
         return f"{self.pattern} → {self.spec}"
 
