@@ -214,11 +214,11 @@ def _line(rules: PathRules, index: int) -> str:
 class PathArrays:
     """The arrays of an audit's rows that a table of paths splits, and what matches their paths.
 
-    Attributes:
-        paths: their paths.
-        at: path to position.
-        sizes: per array its shape and type, as a position in `kinds`; int `[arrays]`.
-        folds: per array what is the same in every layer and for a moment; int `[arrays]`.
+    `sizes` has the shape and type of each, as a position in `kinds`, and `folds` has a number that
+    an array shares with those of other layers and with its moments; int `[arrays]`.
+
+    >>> PathArrays().paths
+    []
     """
 
     def __init__(self, rows: Iterable[Any] = ()):
