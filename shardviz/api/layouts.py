@@ -255,9 +255,9 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
 
     Rules are moved, exchanged, added, removed, renamed or given other axes; or the array has a
     dimension renamed, or made a size that divides. In a table of paths, patterns are moved, added,
-    removed or given another spec, or one that nearly matches is corrected. Every remedy was checked by resolving all known
-    arrays again: none makes one of them impossible to lay out. Where no single edit helps, pairs
-    are tried.
+    removed or given another spec, or one that nearly matches is corrected. Every remedy was checked
+    by resolving all known arrays again: none makes one of them impossible to lay out. Where no
+    single edit helps, pairs are tried.
 
     Args:
         thing: what `sv.resolve` returns, or a row of an Audit, of which the other arrays are known.
