@@ -219,9 +219,8 @@ def test_where_the_mesh_comes_from(fn, context, origin):
         (models.names_none, "abstract", RULES, "It has no names, so nothing is constrained."),
         (models.plain_spec, "abstract", RULES, "It is constrained to P('data', 'model')."),
         (models.raise_error_taken, "abstract", (), "It has fallback RAISE_ERROR and raises one."
-         " dimension 1 “embed” is not split: rule 2 (embed → data) does not apply: rule 1 already uses"
-         " 'data'"
-         " for dimension 0. Add a rule for it, such as ('embed', None)."),
+         " dimension 1 “embed” is not split: rule 2 (embed → data) does not apply: rule 1 already"
+         " uses 'data' for dimension 0. Add a rule for it, such as ('embed', None)."),
         (models.missing_axis, "abstract", (), "It raises an error. Dimension 0: rule 1 (batch →"
          " dota) decides, but the mesh (data=4, model=2) has no axis 'dota'. Did you mean 'data'?"),
     ],
