@@ -254,9 +254,10 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     """The smallest edits of a rule table with which an array is split as you want.
 
     Rules are moved, exchanged, added, removed, renamed or given other axes; or the array has a
-    dimension renamed, or made a size that divides. Every remedy was checked by resolving all known
-    arrays again: none makes one of them impossible to lay out. Where no single edit helps, pairs
-    are tried.
+    dimension renamed, or made a size that divides. In a table of paths, patterns are moved, added,
+    removed or given another spec, or one that nearly matches is corrected. Every remedy was checked
+    by resolving all known arrays again: none makes one of them impossible to lay out. Where no
+    single edit helps, pairs are tried.
 
     Args:
         thing: what `sv.resolve` returns, or a row of an Audit, of which the other arrays are known.
@@ -273,7 +274,7 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
     Add the rule embed → data at the end: P('data', 'model'); saves 1.5 MiB per device.
     """
     wanted = want if isinstance(want, (str, int)) else as_spec(want)
-    if isinstance(thing, Resolution):
+    if isinstance(thing, (Resolution, PathResolution)):
         return thing.remedies(wanted, dtype_name(dtype))
     if isinstance(thing, Request):
         return with_names_of_parameter(thing, wanted) or thing.remedies(wanted)

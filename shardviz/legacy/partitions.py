@@ -67,7 +67,7 @@ class Parts(tuple, Displayed):
 
     def _text_(self) -> str:
         """Each dimension in words, and the devices."""
-        dims = [f"dim {d} {'not split' if n == 1 else f'in {n}'}" for d, n in enumerate(self)]
+        dims = [f"dimension {d} {'not split' if n == 1 else f'in {n}'}" for d, n in enumerate(self)]
         devices = f"{plural(self.product, 'device')}, the first block on the first"
         return f"{self}\n" + " · ".join([*dims, devices])
 

@@ -230,7 +230,7 @@ class ShardingSpec(Displayed):
         dims = []
         for at, (dim, axes) in enumerate(zip(self.sharding, self.axis_names, strict=True)):
             over = f" over {joined(axes)}" if axes else ""
-            dims.append(f"dim {at} {kinds[type(dim).__name__]}{over}")
+            dims.append(f"dimension {at} {kinds[type(dim).__name__]}{over}")
         grid = " × ".join(f"{n}={s}" for n, s in self.mesh.shape.items())
         return "\n".join([str(self), " · ".join(dims) or "a scalar", f"devices: {grid}"])
 

@@ -179,14 +179,16 @@ def bounds_text(layout: Layout, dim: int, first: int, last: int) -> str:
 
 
 def dimension_text(layout: Layout, dim: int, logical: Sequence[str | None] | None) -> str:
-    """`dim 1 mlp → model`: which mesh axes split a dimension, or that none does."""
+    """`dimension 1 mlp → model`: which mesh axes split a dimension, or that none does."""
     name = "" if logical is None or logical[dim] is None else f" {logical[dim]}"
     spec, count = layout.spec, layout.block_counts[dim]
     axes = spec.dims[dim] if spec is not None and dim < len(spec.dims) else ()
     if axes:
-        return f"dim {dim}{name} → {', '.join(axes)}"
+        return f"dimension {dim}{name} → {', '.join(axes)}"
     return (
-        f"dim {dim}{name} not split" if count == 1 else f"dim {dim}{name}: {plural(count, 'block')}"
+        f"dimension {dim}{name} not split"
+        if count == 1
+        else f"dimension {dim}{name}: {plural(count, 'block')}"
     )
 
 

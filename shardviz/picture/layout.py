@@ -290,7 +290,7 @@ def _labels(
         first = entry * level.span
         last = min(first + level.span, level.size) - 1
         dim = selection.axes[level.axis]
-        return f"dim {dim}", bounds_text(layout, dim, first, last)
+        return f"dimension {dim}", bounds_text(layout, dim, first, last)
 
     ticked = frozenset(range(len(selection.axes) - len(selection.dims), len(selection.axes)))
     steps = [layout.shard_shape[selection.axes[i]] for i in range(len(selection.axes))]
@@ -315,7 +315,8 @@ def _notes(layout: Layout, selection: BlockSelection, held: _Holders, to_scale: 
         notes.append(f"Each tile is {held.joined:,} blocks, coloured as the first.")
     if selection.at and selection.steps:
         where = ", ".join(
-            f"dim {d} {bounds_text(layout, d, n, n)}, block {n + 1} of {layout.block_counts[d]}"
+            f"dimension {d} {bounds_text(layout, d, n, n)}, block {n + 1} of"
+            f" {layout.block_counts[d]}"
             for d, n in zip(selection.steps, selection.at, strict=True)
         )
         notes.append(f"shown: {where}")
@@ -383,7 +384,7 @@ def layout_text(
           ┌───────────────┬───────────────┐
     0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
           └───────────────┴───────────────┘
-    dim 0 not split · dim 1 → model
+    dimension 0 not split · dimension 1 → model
     """
     lines = wrapped(_head(layout, name), width, "  ") + wrapped(_sizes(layout), width, "  ")
     selection = select_blocks(layout)
@@ -415,7 +416,7 @@ def _steps(layout: Layout, selection: BlockSelection, texts: list[str], full: bo
     size = len(heads) * len(sides)
     steps = itertools.product(*(range(layout.block_counts[d]) for d in selection.steps))
     for number, position in enumerate(steps):
-        where = [f"dim {d} {bounds_text(layout, d, n, n)}"
+        where = [f"dimension {d} {bounds_text(layout, d, n, n)}"
                  for d, n in zip(selection.steps, position, strict=True)]  # fmt: skip
         first = number * size
         rows = [texts[i : i + len(heads)] for i in range(first, first + size, len(heads))]

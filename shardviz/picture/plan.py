@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -64,14 +63,14 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
     A sharding is a bar per dimension, split as the mesh axes split it, coloured by mesh axis.
 
     Args:
-        limit: how many values to show; of more, those with collectives come first.
+        limit: how many values to show, in program order; of more, the largest come first.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> from shardviz.core.program.plan_values import PlannedOp
     >>> op = PlannedOp("x", "argument", shape=(8, 4), dtype="float32", spec=Spec.parse("data"))
     >>> draw_plan(Plan("f", make_mesh(data=2), (op,))).tiles.tooltip(0)
-    'x: dim 0: split 2 ways by data'
+    'x: dimension 0: split 2 ways by data'
     """
     head = _head(plan) if title is None else title
     if plan.error:
@@ -96,7 +95,7 @@ def draw_plan(plan: Plan, limit: int = MOST_VALUES, title: str | None = None) ->
         labels += added
         bars += value_bars(row.op, plan.mesh, BARS_WIDE, starts[2], y)
         y = max([y, *(v.y for v in added)])
-    more = and_more(len(plan.ops) - limit, "value")
+    more = _left_out(plan, limit)
     return page(
         rectangle_tiles(bars),
         labels,
@@ -155,7 +154,7 @@ def _alt(plan: Plan, rows: Sequence[ValueRow], more: Sequence[str]) -> str:
         + (f", {row.estimate}" if row.collectives else "")
         for row in rows
     )
-    return f"Plan of {_head(plan)}. {', '.join([values or 'No values', *more])}."
+    return f"Plan of {_head(plan)}. {', '.join([values or 'No values', *more[:1]])}."
 
 
 def plan_text(plan: Plan, width: int, full: bool = False) -> str:
@@ -350,29 +349,39 @@ class ValueRow:
 def value_rows(plan: Plan, limit: int = MOST_VALUES) -> list[ValueRow]:
     """The values worth a row, in program order: all of them where they are few.
 
-    Of many, those that move data come first, then arguments and results, then the largest.
+    Of many, those with the largest estimated collectives come first, then the largest on each
+    device, each without the calls around it.
 
     >>> from shardviz.core.layout.mesh import make_mesh
-    >>> ops = [PlannedOp(f"op_{n}", "op", shape=(n,)) for n in range(100)]
+    >>> ops = [PlannedOp(f"op_{n}", "op", shape=(n,), dtype="float32") for n in range(100)]
     >>> plan = Plan("f", make_mesh(data=2), tuple(ops))
     >>> [row.op.name for row in value_rows(plan, 2)]
-    ['op_98', 'op_99']
+    ['op_99', 'op_98']
     """
     moves: dict[str, list[Collective]] = {}
     for one in plan.collectives:
         moves.setdefault(one.value, []).append(one)
-    numbered = list(enumerate(plan.ops))
-    if len(numbered) > limit:
-        numbered = sorted(numbered, key=lambda at: _worth(at[1], moves))[: max(limit, 0)]
-    paths = call_paths(plan.ops)
+    if len(plan.ops) <= limit:
+        both = zip(plan.ops, call_paths(plan.ops), strict=True)
+        return [ValueRow(op, tuple(moves.get(op.name, ())), path) for op, path in both]
+
+    def smallness(op: PlannedOp) -> tuple[int, int]:
+        moved = sum(c.bytes_in_all for c in moves.get(op.name, ()))
+        return -moved, -bytes_per_device(op, plan.mesh)
+
+    largest = sorted(plan.ops, key=smallness)[: max(limit, 0)]
+    return [ValueRow(op, tuple(moves.get(op.name, ()))) for op in largest]
+
+
+def _left_out(plan: Plan, limit: int) -> list[str]:
+    count = len(plan.ops)
+    if count <= limit:
+        return []
     return [
-        ValueRow(op, tuple(moves.get(op.name, ())), paths[i])
-        for i, op in sorted(numbered, key=lambda at: at[0])
+        *and_more(count - limit, "value"),
+        "The values with the largest estimated collectives come first, then those that take the"
+        f" most of each device. limit={count} shows all, in the order of the program.",
     ]
-
-
-def _worth(op: PlannedOp, moves: dict[str, list[Collective]]) -> tuple[bool, bool, int]:
-    return op.name not in moves, op.kind == "op", -math.prod(op.shape)
 
 
 def _head(plan: Plan) -> str:

@@ -35,7 +35,7 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
     """A spec: a tile per dimension, with the mesh axes that split it, major to minor.
 
     >>> draw_spec(Spec.parse("x, None, (y, z)")).tiles.label(2)
-    'dim 2\\ny, z'
+    'dimension 2\\ny, z'
     """
     axes = list(dict.fromkeys(spec.axes))
     words = [", ".join(mine) or _without_axes(spec, dim) for dim, mine in enumerate(spec.dims)]
@@ -49,11 +49,11 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
             widths,
             38,
             [axes.index(m[0]) % NOT_SPLIT_GROUP if m else NOT_SPLIT_GROUP for m in spec.dims],
-            text=[f"dim {d}\n{w}" for d, w in enumerate(words)],
-            hint=[f"dim {d}: {w}" for d, w in enumerate(words)],
+            text=[f"dimension {d}\n{w}" for d, w in enumerate(words)],
+            hint=[f"dimension {d}: {w}" for d, w in enumerate(words)],
             radius=4.0,
         )
-    dims = "; ".join(f"dim {d} {w}" for d, w in enumerate(words)) or "no dimension is split"
+    dims = "; ".join(f"dimension {d} {w}" for d, w in enumerate(words)) or "no dimension is split"
     return page(
         tiles,
         [] if words else [Label(0, 8, "no dimension is split", "start", "note")],
@@ -69,7 +69,7 @@ def draw_spec(spec: Spec, title: str | None = None) -> Picture:
 def spec_text(spec: Spec, width: int) -> str:
     """A spec, then what splits each dimension."""
     dims = [
-        f"dim {d} → {', '.join(axes)}" if axes else f"dim {d} {_without_axes(spec, d)}"
+        f"dimension {d} → {', '.join(axes)}" if axes else f"dimension {d} {_without_axes(spec, d)}"
         for d, axes in enumerate(spec.dims)
     ]
     marks = [f"{mark} over {names}" for mark, names in _marks(spec)]
@@ -150,8 +150,8 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
     >>> from shardviz.core.layout.resolution import resolve
     >>> found = resolve(("embed", "mlp"), [("mlp", "model"), ("embed", "model"), ("embed", None)])
     >>> picture = draw_resolution(found)
-    >>> picture.tiles.label(2), picture.tiles.tooltip(2)[:44]
-    ('used by dim 1', 'dim 0: rule 2 (embed → model) does not apply')
+    >>> picture.tiles.label(2), picture.tiles.tooltip(2)[:50]
+    ('used by dimension 1', 'dimension 0: rule 2 (embed → model) does not apply')
     """
     rules, decisions = resolution.rules, resolution.decisions
     rows = list(range(len(rules)))
@@ -164,7 +164,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
         for row, index in enumerate(rows)
         for d in decisions
     ]
-    dims = [f"dim {d.dimension} {d.logical or ''}" for d in decisions]
+    dims = [f"dimension {d.dimension} {d.logical or ''}" for d in decisions]
     outcome = " · ".join(
         f"{dim} → {', '.join(d.axes)}" if d.axes else f"{dim} not split"
         for dim, d in zip(dims, decisions, strict=True)
@@ -191,7 +191,7 @@ def draw_resolution(resolution: Resolution, title: str | None = None) -> Picture
 
 def _verdict_cell(row: int, dim: int, verdict: Verdict) -> Cell:
     group = _VERDICT_GROUPS.get(verdict.outcome, 3)
-    return Cell(row, dim, verdict_word(verdict), group, f"dim {dim}: {verdict}")
+    return Cell(row, dim, verdict_word(verdict), group, f"dimension {dim}: {verdict}")
 
 
 def verdict_word(verdict: Verdict) -> str:
@@ -209,7 +209,7 @@ def verdict_word(verdict: Verdict) -> str:
         return f"✗ not divisible by {verdict.misfit.parts:,}"
     if outcome in (Outcome.TAKEN, Outcome.PART_TAKEN) and verdict.taken:
         dims = ", ".join(str(d) for d in sorted({dim for _, dim, _ in verdict.taken}))
-        return f"{'used' if outcome is Outcome.TAKEN else 'partly used'} by dim {dims}"
+        return f"{'used' if outcome is Outcome.TAKEN else 'partly used'} by dimension {dims}"
     if outcome in (Outcome.DECIDED, Outcome.OVERRIDDEN) and verdict.by_rule is not None:
         word = "decided by" if outcome is Outcome.DECIDED else "replaced by"
         return f"{word} rule {verdict.by_rule + 1}"
@@ -277,9 +277,10 @@ def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
     count = plural(len(rules), "pattern")
     return matrix(
         [f"{row + 1:>{len(str(len(lines)))}}  {shown(r.pattern)}" for row, r in enumerate(lines)],
-        [f"dim {d}" for d in range(max((r.spec.rank for r in lines), default=0))],
+        [f"dimension {d}" for d in range(max((r.spec.rank for r in lines), default=0))],
         cells,
         remarks=["" if r.spec.rank else "splits nothing" for r in lines],
+        least=72.0,  # for the heads
         title=count if title is None else title,
         notes=and_more(len(rules) - len(lines), "pattern"),
         alt=f"A table of {count}: {'; '.join(map(str, lines))}."

@@ -327,7 +327,8 @@ def spec_bars(
         left = dim * (wide + gap)
         if not axes:
             thin = BAR / 3  # what is not split is less conspicuous
-            bars.append(Rectangle(left, thin, wide, thin, NOT_SPLIT_GROUP, f"dim {dim}: not split"))
+            words = f"dimension {dim}: not split"
+            bars.append(Rectangle(left, thin, wide, thin, NOT_SPLIT_GROUP, words))
         each = BAR / max(len(axes), 1)
         for row, axis in enumerate(axes):
             parent, count = split_axis(axis, sizes)
@@ -335,7 +336,7 @@ def spec_bars(
             between = 1.0 if wide >= 3 * shown else 0.4
             part = (wide - between * (shown - 1)) / shown
             group = groups.get(parent, NOT_SPLIT_GROUP)
-            hint = f"dim {dim}: split {count:,} ways by {axis}"
+            hint = f"dimension {dim}: split {count:,} ways by {axis}"
             bars += [
                 Rectangle(left + i * (part + between), row * each, part, each, group, hint)
                 for i in range(shown)

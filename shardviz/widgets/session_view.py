@@ -192,9 +192,9 @@ def _why(request: Request, dim: int) -> str:
     if request.spec_wins:
         axes = request.spec.dims[dim] if request.spec and dim < len(request.spec.dims) else ()
         said = f"is split over {listed(axes)}" if axes else "is not split"
-        return f"dim {dim} {said}, as the PartitionSpec says."
+        return f"dimension {dim} {said}, as the PartitionSpec says."
     if request.resolution is None:
-        return f"dim {dim} is not split: there are no logical names or no rules."
+        return f"dimension {dim} is not split: there are no logical names or no rules."
     return request.resolution.explain_dimension(dim)
 
 

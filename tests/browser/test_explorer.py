@@ -178,10 +178,10 @@ def test_every_step_of_one_task_counts(lab):
     page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
     page.get_by_label("Shown dimensions", exact=True).select_option("0,2")
     page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
-    page.evaluate(CLICKS, ["Next block of dim 1", 3])
-    expect(page.locator(".sv-step")).to_contain_text("dim 1: 3 of 4")
-    page.evaluate(CLICKS, ["Previous block of dim 1", 2])
-    expect(page.locator(".sv-step")).to_contain_text("dim 1: 1 of 4")
+    page.evaluate(CLICKS, ["Next block of dimension 1", 3])
+    expect(page.locator(".sv-step")).to_contain_text("dimension 1: 3 of 4")
+    page.evaluate(CLICKS, ["Previous block of dimension 1", 2])
+    expect(page.locator(".sv-step")).to_contain_text("dimension 1: 1 of 4")
 
 
 def test_run_holds_every_prediction_and_an_edit_makes_it_stale(screen):

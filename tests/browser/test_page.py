@@ -179,7 +179,7 @@ def test_an_axis_and_an_array_may_have_any_name(page, tmp_path, name):
     opened(page, made, tmp_path)
     assert made.plan.ok, "the page has the values and stages, too"
     expect(page.locator(".sv-chip b").first).to_have_text(name)
-    assert f"dim 0 “{name}” → {name}" in select(page, 2)
+    assert f"dimension 0 “{name}” → {name}" in select(page, 2)
     page.get_by_label("Devices", exact=True).focus()
     page.keyboard.press("End")
     assert f"Device 63 holds {name}[" in sentence(page)

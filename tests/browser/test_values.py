@@ -39,7 +39,9 @@ def test_every_value_is_in_the_list_with_type_sharding_origin_and_line(page):
         assert [o.name for o in op.origins.values()] == cells[3].split()
         assert cells[5] == op.source
         spec = [f"over {', '.join(axes)}" if axes else "not split" for axes in op.spec.dims]
-        assert sharding(page, op.name) == "; ".join(f"dim {d} {s}" for d, s in enumerate(spec))
+        assert sharding(page, op.name) == "; ".join(
+            f"dimension {d} {s}" for d, s in enumerate(spec)
+        )
 
 
 def plan_type(op) -> str:
@@ -174,15 +176,15 @@ def test_steps_bring_axes_one_by_one(page):
     assert said(page).startswith("The propagation took 9 steps.")
     press(page, ".")
     assert said(page) == "Before the first of 9 steps: only what was requested."
-    assert sharding(page, "x") == "dim 0 over data; dim 1 not split"
-    assert sharding(page, "dot_general") == "dim 0 not split; dim 1 not split"
+    assert sharding(page, "x") == "dimension 0 over data; dimension 1 not split"
+    assert sharding(page, "dot_general") == "dimension 0 not split; dimension 1 not split"
     press(page, ".")
     assert said(page) == (
         "1 of 9 · step 0, through dot_general: data from x to dot_general;"
         " model from w_0 to dot_general."
     )
-    assert sharding(page, "dot_general") == "dim 0 over data; dim 1 over model"
-    assert sharding(page, "tanh") == "dim 0 not split; dim 1 not split"
+    assert sharding(page, "dot_general") == "dimension 0 over data; dimension 1 over model"
+    assert sharding(page, "tanh") == "dimension 0 not split; dimension 1 not split"
     assert page.evaluate("calls.light.at(-1)") == ["x", "dot_general", "w_0"]
     press(page, *["."] * 8)
     assert said(page).startswith("9 of 9 · step 8, through output")

@@ -34,52 +34,53 @@ LINEN = "(linen rules, 12 rules)"
             "batch embed", (8, 4), "linen",
             f"""\
 P('data', 'model')  {LINEN}
-dim 0 “batch” → data: rule 1 (batch → data) splits 4 ways over 'data'.
-dim 1 “embed” → model: rule 4 (embed → model) splits 2 ways over 'model'.""",
+dimension 0 “batch” → data: rule 1 (batch → data) splits 4 ways over 'data'.
+dimension 1 “embed” → model: rule 4 (embed → model) splits 2 ways over 'model'.""",
         ),
         (
             "embed mlp", (512, 2048), "linen",
             f"""\
 P(None, ('model', 'expert'))  {LINEN}
-dim 0 “embed” is not split: rule 5 (embed → None) leaves the dimension unsplit and ends the search.\
- Before it, rule 4 (embed → model) does not apply: rule 2 already uses 'model' for dimension 1.
-dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'. 'expert'\
- of size 1 splits nothing.""",
+dimension 0 “embed” is not split: rule 5 (embed → None) leaves the dimension unsplit and ends the\
+ search. Before it, rule 4 (embed → model) does not apply: rule 2 already uses 'model' for\
+ dimension 1.
+dimension 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'.\
+ 'expert' of size 1 splits nothing.""",
         ),
         (
             "mlp heads", (7, 8), "linen",
             f"""\
 P(('model', 'expert'), None)  {LINEN}
-dim 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 7 does not divide by 2\
- (model × expert): 1 left over. Sizes that do: 6 and 8; or pad by 1.
-dim 1 “heads” is not split: rule 3 (heads → model) does not apply: rule 2 already uses 'model' for\
- dimension 0.
+dimension 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 7 does not divide\
+ by 2 (model × expert): 1 left over. Sizes that do: 6 and 8; or pad by 1.
+dimension 1 “heads” is not split: rule 3 (heads → model) does not apply: rule 2 already uses\
+ 'model' for dimension 0.
 To split dimension 0: make dimension 0 a multiple of 2: 8 instead of 7.""",
         ),
         (
             "mlp _", (9, 8), "linen",
             f"""\
 P(('model', 'expert'), None)  {LINEN}
-dim 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 9 does not divide by 2\
- (model × expert): 1 left over. Sizes that do: 8 and 10; or pad by 1.
-dim 1 (no name) is not split: no rule can match a dimension without a name.
+dimension 0 “mlp” → model, expert: rule 2 (mlp → (model, expert)) decides, but 9 does not divide\
+ by 2 (model × expert): 1 left over. Sizes that do: 8 and 10; or pad by 1.
+dimension 1 (no name) is not split: no rule can match a dimension without a name.
 To split dimension 0: make dimension 0 a multiple of 2: 10 instead of 9.""",
         ),
         (
             "batch", (510,), "linen",
             f"""\
 P('data')  {LINEN}
-dim 0 “batch” → data: rule 1 (batch → data) decides, but 510 does not divide by 4 (data): 2 left\
- over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'.
+dimension 0 “batch” → data: rule 1 (batch → data) decides, but 510 does not divide by 4 (data): 2\
+ left over. Sizes that do: 508 and 512; or pad by 2. It would divide over 'model'.
 To split dimension 0: give rule 1 (batch → data) the axis 'model' in place of 'data'.""",
         ),
         (
             "vocab seq", (8, 8), "linen",
             f"""\
 P('tensor', 'expert')  {LINEN}
-dim 0 “vocab” → tensor: rule 7 (vocab → tensor) decides, but the mesh (data=4, model=2, expert=1)\
- has no axis 'tensor'. Known: 'data', 'model' and 'expert'.
-dim 1 “seq” → expert: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
+dimension 0 “vocab” → tensor: rule 7 (vocab → tensor) decides, but the mesh (data=4, model=2,\
+ expert=1) has no axis 'tensor'. Known: 'data', 'model' and 'expert'.
+dimension 1 “seq” → expert: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
  splits nothing.
 To split dimension 0: give rule 7 (vocab → tensor) the axis 'data' in place of 'tensor'.""",
         ),
@@ -87,34 +88,34 @@ To split dimension 0: give rule 7 (vocab → tensor) the axis 'data' in place of
             "seq heads", (8, 8), "maxtext",
             """\
 P(None, 'model')  (maxtext rules, 12 rules)
-dim 0 “seq” is not split: rule 8 (seq → expert) decides, and nothing is split: 'expert' of size 1\
- is dropped.
-dim 1 “heads” → model: rule 3 (heads → model) splits 2 ways over 'model'.""",
+dimension 0 “seq” is not split: rule 8 (seq → expert) decides, and nothing is split: 'expert' of\
+ size 1 is dropped.
+dimension 1 “heads” → model: rule 3 (heads → model) splits 2 ways over 'model'.""",
         ),
         (
             "kv mlp", (8, 8), "linen",
             f"""\
 P('data', ('model', 'expert'))  {LINEN}
-dim 0 “kv” → data: rule 10 (kv → data) splits 4 ways over 'data'. Before it, rule 9 (kv → (data,\
- model)) needs all of (data, model), and rule 2 already uses 'model' for dimension 1; 'data' is\
- free.
-dim 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'. 'expert'\
- of size 1 splits nothing.""",
+dimension 0 “kv” → data: rule 10 (kv → data) splits 4 ways over 'data'. Before it, rule 9 (kv →\
+ (data, model)) needs all of (data, model), and rule 2 already uses 'model' for dimension 1;\
+ 'data' is free.
+dimension 1 “mlp” → model, expert: rule 2 (mlp → (model, expert)) splits 2 ways over 'model'.\
+ 'expert' of size 1 splits nothing.""",
         ),
         (
             "hedas zzz", (8, 8), "linen",
             f"""\
 P(None, None)  {LINEN}
-dim 0 “hedas” is not split: no rule knows “hedas”. Did you mean “heads”?
-dim 1 “zzz” is not split: no rule knows “zzz”.
+dimension 0 “hedas” is not split: no rule knows “hedas”. Did you mean “heads”?
+dimension 1 “zzz” is not split: no rule knows “zzz”.
 To split dimension 0: rename 'hedas' to 'heads' in the array.""",
         ),
         (
             "embed nope", (8, 8), "nnx",
             """\
 P('data', 'nope')  (nnx rules, 12 rules)
-dim 0 “embed” → data: rule 6 (embed → data) splits 4 ways over 'data'.
-dim 1 “nope” → nope: no rule is for it, so nnx takes the name for a mesh axis.
+dimension 0 “embed” → data: rule 6 (embed → data) splits 4 ways over 'data'.
+dimension 1 “nope” → nope: no rule is for it, so nnx takes the name for a mesh axis.
 Dimension 1: no rule is for 'nope', and nnx takes it for a mesh axis, which the mesh lacks.
 To split dimension 1: add the rule nope → model at the end.""",
         ),
@@ -122,8 +123,8 @@ To split dimension 1: add the rule nope → model at the end.""",
             "batch embed", (8, 8), "nnx",
             """\
 P('data', 'data')  (nnx rules, 12 rules)
-dim 0 “batch” → data: rule 1 (batch → data) decides, but dimension 1 has 'data', too.
-dim 1 “embed” → data: rule 6 (embed → data) decides, but dimension 0 has 'data', too.
+dimension 0 “batch” → data: rule 1 (batch → data) decides, but dimension 1 has 'data', too.
+dimension 1 “embed” → data: rule 6 (embed → data) decides, but dimension 0 has 'data', too.
 Mesh axis 'data' splits both dimension 0 and dimension 1; it can split one. Take it out of one of\
  them.
 To split dimension 0: move rule 4 (embed → model) after rule 6.""",
@@ -132,10 +133,10 @@ To split dimension 0: move rule 4 (embed → model) after rule 6.""",
             "two free", None, "linen",
             f"""\
 P(('data', 'data'), P.UNCONSTRAINED)  {LINEN}
-dim 0 “two” → data, data: rule 11 (two → (data, data)) decides, but names 'data' twice; a mesh\
- axis can split a dimension once.
-dim 1 “free” is left to the compiler: rule 12 (free → UNCONSTRAINED) leaves the dimension to the\
- compiler and ends the search.
+dimension 0 “two” → data, data: rule 11 (two → (data, data)) decides, but names 'data' twice; a\
+ mesh axis can split a dimension once.
+dimension 1 “free” is left to the compiler: rule 12 (free → UNCONSTRAINED) leaves the dimension to\
+ the compiler and ends the search.
 To split dimension 0: give rule 11 (two → (data, data)) the axis 'data' in place of (data,\
  data).""",
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import random
 import re
 from collections import Counter
@@ -9,7 +10,7 @@ from collections import Counter
 import jax
 import pytest
 from flax.core.spmd import apply_rules, from_sharding_rules
-from flax.linen import logical_to_mesh_axes
+from flax.linen import logical_axis_rules, logical_to_mesh_axes
 
 from shardviz.core.errors import RuleError
 from shardviz.core.layout.mesh import make_mesh
@@ -252,3 +253,15 @@ def test_remembered_answers_are_forgotten_before_they_fill_the_memory():
         resolve((f"n{number}", "a"), rules)
     assert len(rules.memo) <= 4096
     assert str(resolve(("n1", "a"), rules).spec) == "P(None, 'data')"
+
+
+def test_flax_takes_rules_as_they_are():
+    pairs = (("batch", "data"), ("mlp", ("model", "data")), ("mlp", None), ("embed", FREE))
+    table = Rules.of(*pairs)
+    assert table.pairs() == tuple(tuple(rule) for rule in table) == pairs
+    for names in (("batch", "mlp"), ("mlp", "embed"), ("embed", "batch", "other")):
+        with logical_axis_rules(table):
+            assert logical_to_mesh_axes(names) == logical_to_mesh_axes(names, pairs)
+        assert from_sharding_rules(names, table) == from_sharding_rules(names, pairs)
+    assert pickle.loads(pickle.dumps(table)) == table
+    assert jax.tree.leaves([table]) == [table]

@@ -57,9 +57,9 @@ def test_other_things_are_refused_in_words(value):
 def test_a_spec_says_what_splits_every_dimension():
     picture = draw(VALUES["spec"])
     assert [picture.tiles.label(i) for i in range(3)] == [
-        "dim 0\nx",
-        "dim 1\nnot split",
-        "dim 2\ny, z",
+        "dimension 0\nx",
+        "dimension 1\nnot split",
+        "dimension 2\ny, z",
     ]
     assert "unreduced: y" in _all_texts(draw(VALUES["spec with marks"]))
 
@@ -91,12 +91,15 @@ def test_a_resolution_has_a_verdict_in_every_cell():
     assert len(picture.tiles) == count * 2
     cells = {(r, d): picture.tiles.label(2 * r + d) for r in range(count) for d in range(2)}
     assert cells[1, 1] == "✗ not divisible by 2"
-    assert cells[2, 0] == "used by dim 1"
+    assert cells[2, 0] == "used by dimension 1"
     assert cells[3, 0] == "✓ not split"
     assert cells[0, 0] == "–"
     assert picture.tiles.group.tolist() == [3, 3, 3, 2, 1, 3, 0, 3, 3, 3]
     for i in range(count * 2):
-        assert picture.tiles.tooltip(i) == f"dim {i % 2}: {found.decisions[i % 2].verdicts[i // 2]}"
+        assert (
+            picture.tiles.tooltip(i)
+            == f"dimension {i % 2}: {found.decisions[i % 2].verdicts[i // 2]}"
+        )
 
 
 def test_every_outcome_has_a_word_and_a_sign_beside_its_colour():
@@ -109,7 +112,7 @@ def test_every_outcome_has_a_word_and_a_sign_beside_its_colour():
     assert {
         "✓ x",
         "decided by rule 1",
-        "partly used by dim 0",
+        "partly used by dimension 0",
         "✓ size 1",
         "✗ no axis gone",
         "–",

@@ -110,7 +110,7 @@ def test_two_blocks_with_four_replicas_each():
     ]
     texts = {v.text for v in picture.labels}
     assert {"0", "1024", "2048", "512"} <= texts
-    assert "dim 0 embed not split · dim 1 mlp → model" in texts
+    assert "dimension 0 embed not split · dimension 1 mlp → model" in texts
     assert "w_in bf16[512, 2048]  P(None, 'model')" in texts
     assert picture.facts["toScale"]
 
@@ -148,12 +148,12 @@ def test_further_split_dimensions_stand_side_by_side_or_one_at_a_time():
     layout = _layout((8, 64, 512), "data, fsdp, model", data=2, fsdp=4, model=4)
     every = draw(layout)
     assert len(every.tiles) == 32
-    assert {f"dim 2 [{k * 128}:{k * 128 + 128}]" for k in range(4)} <= {
+    assert {f"dimension 2 [{k * 128}:{k * 128 + 128}]" for k in range(4)} <= {
         v.text for v in every.labels
     }
     one = draw(layout, dims=(0, 1), at=(1,))
     assert one.tiles.device.tolist() == [1, 5, 9, 13, 17, 21, 25, 29]
-    assert "shown: dim 2 [128:256], block 2 of 4" in {v.text for v in one.labels}
+    assert "shown: dimension 2 [128:256], block 2 of 4" in {v.text for v in one.labels}
     last = draw(layout, dims=(0, 1), at=(99,))
     assert last.facts["steps"] == [{"dim": 2, "count": 4, "at": 3}]
     turned = draw(layout, dims=(2, 0), at=())

@@ -9,7 +9,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.comparison import compare
 from shardviz.core.program.folding import BACKWARD, call_paths
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.plan_values import PlannedOp
+from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stages
 from shardviz.picture.palette import colours, hexed
@@ -46,7 +46,7 @@ def test_a_bar_has_a_part_for_every_part_and_the_colour_of_its_axis(spec, rank, 
 
 def test_a_part_of_an_axis_has_its_own_count_and_the_colour_of_the_axis():
     parts = spec_bars(Spec.of("data:(1)2"), 1, make_mesh(data=4, model=2), 40)
-    assert [(p.group, p.hint) for p in parts] == [(0, "dim 0: split 2 ways by data:(1)2")] * 2
+    assert [(p.group, p.hint) for p in parts] == [(0, "dimension 0: split 2 ways by data:(1)2")] * 2
 
 
 def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
@@ -62,10 +62,10 @@ def test_a_plan_has_a_row_a_value_with_its_type_origin_cost_and_line():
 def test_the_bars_of_a_plan_are_those_of_its_values():
     tiles = draw(PLAN).tiles
     hints = [tiles.tooltip(i) for i in range(len(tiles))]
-    assert hints.count("tanh_1: dim 0: split 4 ways by data") == 4
-    assert hints.count("tanh_1: dim 1: split 2 ways by model") == 2
-    assert hints.count("x: dim 1: not split") == 1
-    assert hints.count("w_1: dim 0: not split") == 1
+    assert hints.count("tanh_1: dimension 0: split 4 ways by data") == 4
+    assert hints.count("tanh_1: dimension 1: split 2 ways by model") == 2
+    assert hints.count("x: dimension 1: not split") == 1
+    assert hints.count("w_1: dimension 0: not split") == 1
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -86,10 +86,27 @@ def test_a_long_plan_is_shortened_counted_and_keeps_what_moves_data():
     assert len(draw(plan, limit=1000).alt) > len(draw(plan, limit=40).alt)
 
 
-def test_values_are_in_the_order_of_the_program():
-    names = [row.op.name for row in value_rows(layers(30), 40)]
-    order = [op.name for op in layers(30).ops]
-    assert names == sorted(names, key=order.index)
+def test_values_are_in_the_order_of_the_program_where_all_are_shown():
+    plan = layers(30)
+    assert [row.op.name for row in value_rows(plan, len(plan.ops))] == [o.name for o in plan.ops]
+    assert not any("come first" in text for text in words(draw(plan, limit=len(plan.ops))))
+
+
+def test_of_a_long_plan_the_largest_come_first_as_in_its_text():
+    plan = layers(30)
+    rows = value_rows(plan, 40)
+    moved = [sum(c.bytes_in_all for c in row.collectives) for row in rows]
+    assert moved == sorted(moved, reverse=True)
+    rest = [bytes_per_device(row.op, plan.mesh) for row in rows if not row.collectives]
+    assert rest == sorted(rest, reverse=True)
+    assert rest[-1] >= max(
+        bytes_per_device(op, plan.mesh)
+        for op in plan.ops
+        if op.name not in {row.op.name for row in rows}
+    )
+    said = " ".join(" ".join(words(draw(plan, limit=40))).split())
+    assert "The values with the largest estimated collectives come first" in said
+    assert f"limit={len(plan.ops)} shows all, in the order of the program." in said
 
 
 def test_a_refused_program_shows_its_choices():

@@ -88,7 +88,7 @@ GOLDENS = {
               ┌───────────────┬───────────────┐
         0:512 │ 0 · 2 · 4 · 6 │ 1 · 3 · 5 · 7 │
               └───────────────┴───────────────┘
-        dim 0 not split · dim 1 → model
+        dimension 0 not split · dimension 1 → model
         """,
     ),
     "a layout of rank 3": (
@@ -96,21 +96,21 @@ GOLDENS = {
         """
         bf16[4, 4, 4] as P('a', 'b', 'c') on a=2, b=2, c=2
         8 blocks of [2, 2, 2], 16 B per device, 1 replica
-        dim 2 [0:2]
+        dimension 2 [0:2]
               0:2   2:4
             ┌─────┬─────┐
         0:2 │ 0   │ 2   │
             ├─────┼─────┤
         2:4 │ 4   │ 6   │
             └─────┴─────┘
-        dim 2 [2:4]
+        dimension 2 [2:4]
               0:2   2:4
             ┌─────┬─────┐
         0:2 │ 1   │ 3   │
             ├─────┼─────┤
         2:4 │ 5   │ 7   │
             └─────┴─────┘
-        dim 0 → a · dim 1 → b · dim 2 → c
+        dimension 0 → a · dimension 1 → b · dimension 2 → c
         """,
     ),
     "a strip": (
@@ -122,7 +122,7 @@ GOLDENS = {
         0:32  │ 0 │ 1 │ 2  │ 3  │ 4  │ 5  │ 6  │ 7  │
         32:64 │ 8 │ 9 │ 10 │ 11 │ 12 │ 13 │ 14 │ 15 │
               └───┴───┴────┴────┴────┴────┴────┴────┘
-        dim 0 → data, model
+        dimension 0 → data, model
         """,
     ),
     "a scalar": (
@@ -144,7 +144,7 @@ GOLDENS = {
             ┌──────────────┬──────────────┐
         0:8 │ 0–510 step 2 │ 1–511 step 2 │
             └──────────────┴──────────────┘
-        dim 0 not split · dim 1 → model
+        dimension 0 not split · dimension 1 → model
         """,
     ),
     "a layout of many blocks": (
@@ -154,7 +154,7 @@ GOLDENS = {
         256 blocks of [32, 32], 2 KiB per device, 2 replicas
         device ids, block by block in row-major order, 2 devices per block: 0–496 step
           16, 1–497 step 16 … 15–511 step 16
-        dim 0 → model · dim 1 → data
+        dimension 0 → model · dimension 1 → data
         """,
     ),
     "a sharding without a spec": (
@@ -166,16 +166,16 @@ GOLDENS = {
         ┌─────┬─────┐
         │ 5   │ 9   │
         └─────┴─────┘
-        dim 0: 2 blocks
+        dimension 0: 2 blocks
         """,
     ),
     "a spec": (
         VALUES["spec"],
-        "P('x', None, ('y', 'z'))\ndim 0 → x · dim 1 not split · dim 2 → y, z",
+        "P('x', None, ('y', 'z'))\ndimension 0 → x · dimension 1 not split · dimension 2 → y, z",
     ),
     "a spec with marks": (
         VALUES["spec with marks"],
-        "P('x', unreduced={'y'})\ndim 0 → x · unreduced over y",
+        "P('x', unreduced={'y'})\ndimension 0 → x · unreduced over y",
     ),
     "an array": (VALUES["array"], "w_in bf16[512, 2048] · 2 MiB · logical axes embed mlp"),
     "rules": (
@@ -288,6 +288,6 @@ def test_no_id_of_a_layout_is_lost(layout: Layout, width: int):
     text = to_text(layout, width)
     body = text.replace("\n  ", " ").split("\n", 2)[2]
     if layout.rank:
-        body = body.rpartition("\ndim 0")[0]
-    found = _ids_in("\n".join(v for v in body.split("\n") if not re.match(r"dim \d+ \[", v)))
+        body = body.rpartition("\ndimension 0")[0]
+    found = _ids_in("\n".join(v for v in body.split("\n") if not re.match(r"dimension \d+ \[", v)))
     assert sorted(found) == np.sort(layout.device_ids).tolist()

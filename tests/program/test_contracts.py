@@ -242,7 +242,7 @@ def test_layers_are_one_line_and_a_typo_is_named():
     with pytest.raises(ContractError) as caught:
         sv.expect(audit).sharded(0.9)
     said = str(caught.value)
-    assert "  4 × layers_{0..3}/w (4 MiB): dim 0 “embd” is not split: no rule knows" in said
+    assert "  4 × layers_{0..3}/w (4 MiB): dimension 0 “embd” is not split: no rule knows" in said
     assert "Did you mean “embed”?" in said
 
 

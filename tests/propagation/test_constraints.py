@@ -209,16 +209,18 @@ def test_where_the_mesh_comes_from(fn, context, origin):
          " looks for a mesh of jax.set_mesh alone, so with_logical_constraint returns its argument"
          " as it is. Enter `with jax.set_mesh(mesh):` in its place, or give it mesh=."),
         (models.no_constraint, "abstract", RULES, "It has fallback NO_CONSTRAINT, and some names"
-         " match no rule, so no dimension is constrained. dim 1 “embad” is not split: no rule knows"
+         " match no rule, so no dimension is constrained. dimension 1 “embad” is not split: no"
+         " rule knows"
          " “embad”. Did you mean “embed”? Add a rule for it, such as ('embad', None)."),
         (models.nothing_matches, "abstract", RULES, "It is constrained to P(None, None): every"
-         " device holds all of it. dim 0 “a” is not split: no rule knows “a”. dim 1 “b” is not"
+         " device holds all of it. dimension 0 “a” is not split: no rule knows “a”. dimension 1"
+         " “b” is not"
          " split: no rule knows “b”."),
         (models.names_none, "abstract", RULES, "It has no names, so nothing is constrained."),
         (models.plain_spec, "abstract", RULES, "It is constrained to P('data', 'model')."),
-        (models.raise_error_taken, "abstract", (), "It has fallback RAISE_ERROR and raises one. dim"
-         " 1 “embed” is not split: rule 2 (embed → data) does not apply: rule 1 already uses 'data'"
-         " for dimension 0. Add a rule for it, such as ('embed', None)."),
+        (models.raise_error_taken, "abstract", (), "It has fallback RAISE_ERROR and raises one."
+         " dimension 1 “embed” is not split: rule 2 (embed → data) does not apply: rule 1 already"
+         " uses 'data' for dimension 0. Add a rule for it, such as ('embed', None)."),
         (models.missing_axis, "abstract", (), "It raises an error. Dimension 0: rule 1 (batch →"
          " dota) decides, but the mesh (data=4, model=2) has no axis 'dota'. Did you mean 'data'?"),
     ],
@@ -232,7 +234,8 @@ def test_the_error_names_the_call():
     line = models.raise_error.__code__.co_firstlineno + 2
     assert str(plan.error) == (
         f"trace: with_logical_constraint at constraint_models.py:{line} on (batch, embad): It has"
-        " fallback RAISE_ERROR and raises one. dim 1 “embad” is not split: no rule knows “embad”."
+        " fallback RAISE_ERROR and raises one. dimension 1 “embad” is not split: no rule knows"
+        " “embad”."
         " Did you mean “embed”? Add a rule for it, such as ('embad', None). jax could not trace the"
         " function. ValueError: Axis names ('batch', 'embad') did not match a rule"
         f" (constraint_models.py:{line})"

@@ -231,3 +231,32 @@ def low_rank_adaptation() -> Real:
         optimizer.update(model, gradients)
 
     return Real(step, (model, optimizer, split(mesh, numbers(16, 16), "data")), runs=False)
+
+
+@PROGRAMS
+def explicit_train_step() -> Real:
+    """Explicit sharding: types say how parameters and gradients are split; changed in place."""
+    mesh = grid(explicit=True, data=4, model=2)
+
+    class MLP(nnx.Module):
+        def __init__(self, rngs):
+            self.up = nnx.Param(split(mesh, rngs.params.normal((16, 64)), None, "model"))
+            self.down = nnx.Param(split(mesh, rngs.params.normal((64, 16)), "model", None))
+
+        def __call__(self, x):
+            h = nnx.relu(jnp.matmul(x, self.up[...], out_sharding=P("data", "model")))
+            return jnp.matmul(h, self.down[...], out_sharding=P("data", None))
+
+    with jax.set_mesh(mesh):
+        model = MLP(nnx.Rngs(0))
+        optimizer = nnx.Optimizer(model, optax.adam(1e-3), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        value, gradients = nnx.value_and_grad(lambda m: jnp.mean(m(x) ** 2))(model)
+        optimizer.update(model, gradients)
+        return value, gradients
+
+    x = split(mesh, numbers(8, 16), "data")
+    context = lambda: jax.set_mesh(mesh)  # noqa: E731
+    return Real(step, (model, optimizer, x), context=context, runs=False)

@@ -17,6 +17,8 @@ from jax.experimental import io_callback
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding
 
+import shardviz as sv
+from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import argument_structs
 from shardviz.core.backend.worker.child import _WorkerExecution
@@ -199,3 +201,49 @@ def test_what_is_partitioned_by_python_runs_here():
     report = run_program(program(doubled, SQUARE), cache=ExecutableCache())
     assert report.error is None, report.error
     assert report.ok
+
+
+def test_types_of_results_are_kept_beside_arguments_that_are_changed():
+    nnx = pytest.importorskip("flax.nnx")
+
+    class Scale(nnx.Module):
+        def __init__(self, w):
+            self.w, self.calls = nnx.Param(w), nnx.Variable(jnp.zeros(()))
+
+        def __call__(self, x):
+            self.calls[...] += 1
+            return x * self.w[...], x.T
+
+    def typed(axes, *dims):
+        sharding = NamedSharding(abstract_mesh(EXPLICIT), jax.P(*dims))
+        return jax.ShapeDtypeStruct(axes, "float32", sharding=sharding)
+
+    model = nnx.eval_shape(Scale, typed((16, 8), "a", "b"))
+    made = sv.program(nnx.jit(lambda m, x: m(x)), model, typed((16, 8), "a", None), mesh=EXPLICIT)
+    results = re.search(r"@main\(.*\) -> \((.*)\) {", in_worker(made))
+    assert results is not None
+    found = [
+        (part.split(">")[0], *re.findall(r"<@mesh, \[(.*?)\]>", part))
+        for part in results[1].split("tensor<")[1:]
+    ]
+    assert found == [
+        ("f32", ""),
+        ("16x8xf32", '{"a"}, {"b"}'),
+        ("16x8xf32", '{"a"}, {"b"}'),
+        ("8x16xf32", '{}, {"a"}'),
+    ]
+
+
+def test_an_abstract_array_beside_one_on_devices_is_on_their_mesh():
+    concrete = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("a",))
+    both = [
+        jax.ShapeDtypeStruct((8,), "float32", sharding=NamedSharding(mesh, jax.P("a")))
+        for mesh in (concrete.abstract_mesh, concrete)
+    ]
+    for arrays in (both, both[::-1]):
+        assert sv.program(jnp.add, *arrays).mesh.concrete
+    types = (jax.sharding.AxisType.Explicit,)
+    other = jax.sharding.Mesh(concrete.devices, ("a",), axis_types=types)
+    third = jax.ShapeDtypeStruct((8,), "float32", sharding=NamedSharding(other, jax.P("a")))
+    with pytest.raises(ProgramError, match=r"on \(a=1\), with other axis types\. A program"):
+        sv.program(jnp.add, both[1], third)

@@ -275,12 +275,22 @@ def _same_mesh(mesh: MeshSpec | None, leaf: Any, name: str) -> MeshSpec | None:
     if not isinstance(sharding, NamedSharding):
         return mesh
     found = adopt_mesh(sharding.mesh)
-    if mesh is not None and found != mesh:
-        raise ProgramError(
-            f"{name} is on the mesh ({found}), the arrays before it on ({mesh}). A program has"
-            " one mesh; put all of its arrays on it."
-        )
-    return found
+    if mesh is None or found == mesh:
+        return found
+    alike = found.shape == mesh.shape and found.axis_types == mesh.axis_types
+    if alike and not (found.concrete and mesh.concrete):
+        # An abstract array, as eval_shape makes it, beside one that names devices.
+        return found if found.concrete else mesh
+    also = "" if str(found) != str(mesh) else f", with {_differ(found, mesh)}"
+    raise ProgramError(
+        f"{name} is on the mesh ({found}), the arrays before it on ({mesh}){also}. A program has"
+        " one mesh; put all of its arrays on it."
+    )
+
+
+def _differ(one: MeshSpec, other: MeshSpec) -> str:
+    types = one.axis_types != other.axis_types
+    return "other axis types" if types else "other devices or in another order"
 
 
 def is_spec(value: Any) -> bool:

@@ -58,6 +58,14 @@ class Returned:
         return (result, changed) if changed else result
 
 
+class SpecsByName(dict[str, Spec | None]):
+    """In place of `out_specs`, one Spec per result, also for arguments that the function changed.
+
+    >>> SpecsByName({"model.w (changed)": Spec.parse("data")})["model.w (changed)"]
+    P('data')
+    """
+
+
 class Results:
     """What a trace finds out about the results: their tree and names, and whether specs fit.
 
@@ -119,9 +127,11 @@ class Results:
         Raises:
             ProgramError: for specs that are no prefix of the results, or do not fit one of them.
         """
-        full = self.tree.tree.unflatten(range(len(self._own)))
-        given = spread(self.program.out_specs, full, "out_specs", self._own)
-        by_name = dict(zip(self._own, given, strict=True))
+        by_name = self.program.out_specs
+        if not isinstance(by_name, SpecsByName):
+            full = self.tree.tree.unflatten(range(len(self._own)))
+            given = spread(by_name, full, "out_specs", self._own)
+            by_name = dict(zip(self._own, given, strict=True))
         specs = [as_spec(by_name.get(name)) for name in self.names]
         for name, spec, shape in zip(self.names, specs, self.shapes, strict=True):
             try:

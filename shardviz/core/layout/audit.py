@@ -33,6 +33,7 @@ from shardviz.core.layout.optimizer_state import (
     on_fullest_device,
     pair,
 )
+from shardviz.core.layout.path_remedies import PathArrays
 from shardviz.core.layout.path_rules import path_requests, read_path_as
 from shardviz.core.layout.remedy_edits import Arrays
 from shardviz.core.layout.resolution import Request, Requests, collector_paused, request
@@ -106,9 +107,9 @@ class Audit(Displayed):
             object.__setattr__(row, "audit", self)
 
     @cached_property
-    def arrays(self) -> Arrays:
-        """The arrays that the rules split, by their names; for remedies."""
-        return Arrays(self.rows)
+    def arrays(self) -> Arrays | PathArrays:
+        """The arrays that the rules split, by their names or paths; for remedies."""
+        return PathArrays(self.rows) if self.dialect.by_path else Arrays(self.rows)
 
     @cached_property
     def bytes_per_device(self) -> int:

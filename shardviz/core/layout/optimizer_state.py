@@ -476,7 +476,7 @@ def with_names_of_parameter(row: Request, want: Any) -> Remedies | None:
     P('data', None)
     """
     audit = row.audit
-    if audit is None or row.partner is None:
+    if audit is None or row.partner is None or row.by_path is not None:
         return None
     by_path = {r.path: r for r in audit.rows}
     mine = _unnamed_beside(row, by_path)

@@ -28,6 +28,8 @@ from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_PATH, check_path
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.path_remedies import PathArrays, PathSearch, tests, widened, words_of
+from shardviz.core.layout.remedies import Leaf, Remedies
 from shardviz.core.layout.resolution import Request
 from shardviz.core.layout.rules import Dialect, PathRule, PathRules
 from shardviz.core.layout.verdicts import PathOutcome, PathVerdict, path_deciding
@@ -308,22 +310,9 @@ def _code(letter: int) -> str:
 compiled = lru_cache(maxsize=1 << 14)(Pattern)
 
 
-def _fitting(path: str, rules: PathRules, entire: bool) -> Iterator[int]:
-    """The indices of the patterns that match a path, all of it or any part."""
-    for index, rule in enumerate(rules.entries):
-        pattern = compiled(rule.pattern)
-        if pattern.fullmatch(path) if entire else pattern.search(path):
-            yield index
-
-
 def fits(rule: PathRule, path: str, dialect: Dialect) -> bool:
-    """Whether a pattern matches a path as the dialect asks for.
-
-    Raises:
-        RuleError: for what is no regular expression, and where matching may take too long.
-    """
-    pattern = compiled(rule.pattern)
-    return pattern.search(path) if dialect is Dialect.REGEX else pattern.fullmatch(path)
+    """Whether a pattern matches a path as the dialect asks for; raises as `Pattern` does."""
+    return tests(rule.pattern, dialect, compiled)(path)
 
 
 class PathMatch(NamedTuple):
@@ -364,8 +353,12 @@ def match_path(path: str, rules: PathRules, dialect: Dialect) -> PathMatch:
     return found
 
 
+def _fitting(path: str, rules: PathRules, dialect: Dialect) -> Iterator[int]:
+    return (i for i, rule in enumerate(rules.entries) if fits(rule, path, dialect))
+
+
 def _regex(path: str, rules: PathRules) -> PathMatch:
-    winner = next(_fitting(path, rules, False), None)
+    winner = next(_fitting(path, rules, Dialect.REGEX), None)
     if winner is not None:
         return PathMatch(winner)
     close = nearest(path, (r.pattern for r in rules))
@@ -380,7 +373,7 @@ def _keras(path: str, rules: PathRules) -> PathMatch:
     exact = rules.patterns.get(path)
     if exact is not None:
         return PathMatch(exact)
-    found = tuple(_fitting(path, rules, True))
+    found = tuple(_fitting(path, rules, Dialect.KERAS))
     if len(found) < 2:
         return PathMatch(found[0] if found else None)
     patterns = listed([rules[i].pattern for i in found], limit=4)
@@ -515,7 +508,21 @@ class PathResolution(Displayed):
         rest = [v.rule + 1 for v in others if v not in few]
         if rest:
             lines.append(f"Patterns {ids_text(rest)} do not match.")
-        return "\n".join(lines)
+        remedy = self._search().first()
+        return "\n".join([*lines, remedy] if remedy else lines)
+
+    def remedies(self, want: Any, dtype: str = "float32", arrays: Any = None) -> Remedies:
+        """The smallest edits with which the array is split as wanted; see `shardviz.remedies`."""
+        return self._search(dtype, arrays).find(want)
+
+    def _search(self, dtype: str = "float32", arrays: Any = None) -> PathSearch:
+        ranks = [rule.spec.rank for rule in self.rules] if self.shape is None else []
+        rank = max(ranks, default=len(self.shape or ()))
+        leaf = Leaf(self.path, (None,) * rank, self.shape, dtype)
+        return PathSearch(
+            leaf, self.rules, self.mesh, self.dialect, lambda rules: replace(self, rules=rules),
+            compiled, arrays or PathArrays(),
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         return f"PathResolution({self.path} → {self.spec}, {self.dialect.value})"
@@ -523,17 +530,10 @@ class PathResolution(Displayed):
 
 def wider_pattern(rule: PathRule, path: str) -> str:
     """A pattern that matches all of a path, where one is found in a part of it; else `""`."""
-    for wider in (f".*{rule.pattern}", f"{rule.pattern}.*", f".*{rule.pattern}.*"):
+    for wider in widened(rule.pattern):
         if fits(PathRule(wider, rule.spec), path, Dialect.KERAS):
             return wider
     return ""
-
-
-@lru_cache(maxsize=4096)
-def words_of(pattern: str) -> tuple[str, ...]:
-    """The words in a pattern that stand there letter by letter."""
-    plain = re.sub(r"\\.|\[[^\]]*\]|\{[^}]*\}|\(\?[a-zA-Z]*[:)]?|\w[?*]", " ", pattern)
-    return tuple(dict.fromkeys(re.findall(r"[^\W\d]\w+", plain)))
 
 
 def resolve_path(

@@ -15,39 +15,24 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, overload
+from itertools import zip_longest
+from typing import Any, Generic, NamedTuple, TypeVar, overload
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, ShardvizError
 from shardviz.core.format import bytes_text, fold, joined, plural, shown
+from shardviz.core.layout import remedy_edits as edits
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.remedy_edits import (
-    Arrays,
-    Edit,
-    Group,
-    Kind,
-    Names,
-    Space,
-    State,
-    Wish,
-    edits_of,
-    main_edits,
-    rank,
-    resized,
-    same_but_place,
-    sentence,
-    single_edits,
-    subsets,
-    tier,
-)
-from shardviz.core.layout.rules import Dialect, Rule, Rules
+from shardviz.core.layout.remedy_edits import Arrays, Edit, Group, Kind, Names, Space, State, Wish
+from shardviz.core.layout.rules import Dialect, PathRules, Rule, Rules
 
 #: `(names, rules, mesh, dialect) -> Spec`, which raises a RuleError where there is none.
 Resolve = Callable[[Names, Rules, MeshSpec | None, Dialect], Spec]
 Shape = tuple[int, ...] | None
+Table = TypeVar("Table", Rules, PathRules)
 
 MOST = 8  # remedies
 MOST_WEIGHED = 48  # of which the effect on other arrays is found, where some are good already
@@ -77,7 +62,7 @@ class Remedy:
     """
 
     edit: str
-    rules: Rules
+    rules: Rules | PathRules
     names: Names
     shape: Shape
     spec: Spec
@@ -176,71 +161,42 @@ class Leaf(NamedTuple):
         return "the array" if self.path is None else self.path
 
 
-class _Effect(NamedTuple):
-    """What a new table does to the other arrays; `broken` is the sentence on one that it breaks."""
-
-    others: tuple[str, ...]
-    bytes_saved: int
-    broken: str | None = None
-
-
 @dataclass
-class Search:
-    """A search for remedies of one array, `leaf`, among all `arrays` under a table."""
+class LeafSearch(Generic[Table]):
+    """A search for edits of any kind of table with which one array, `leaf`, is split as wanted."""
 
     leaf: Leaf
-    rules: Rules
+    rules: Table
     mesh: MeshSpec | None
     dialect: Dialect
-    resolve: Resolve
-    arrays: Arrays
 
     def __post_init__(self) -> None:
-        self._specs: dict[Any, tuple[tuple[Rule, ...], Spec | None]] = {}
         self._layouts: dict[Any, Layout | str | None] = {}
-        self._breaks: list[tuple[list[tuple[Edit, int]], str]] = []
-        self._broken: Group | None = None  # the one that an edit broke last
+
+    @property
+    def now(self) -> Spec | None:
+        """How the table splits the array, or None where it cannot be resolved."""
+        raise NotImplementedError
 
     def find(self, want: Any, most: int = MOST, pairs: bool = True) -> Remedies:
         """The remedies, at most so many; those of two edits only where none of one exists."""
-        leaf = self.leaf
-        wish = Wish.of(want, leaf.names, self.mesh, self.dialect)
-        words, start = wish.words(leaf.title), self.start
-        spec = self.spec(start.own, start.names)
-        if spec is not None and self._good(start.shape, spec, wish):
-            return Remedies((), words, leaf.path, self._nothing(spec))
-        impossible = self._impossible(wish)
-        if impossible is not None:
-            return Remedies((), words, leaf.path, impossible)
-        found, all_pairs = self._singles(wish, most), True
-        small = None if found else self._too_small(wish)
-        if not found and pairs and small is None:
-            found, all_pairs = self._pairs(wish, most)
-        reason = None if found else small or self._reason(wish, all_pairs)
-        return Remedies(tuple(found), words, leaf.path, reason)
+        wish = Wish.of(want, self.leaf.names, self.mesh, self.dialect)
+        found: Sequence[Remedy] = ()
+        if self.now is not None and self._good(self.leaf.shape, self.now, wish):
+            reason = self._nothing(self.now)
+        elif (reason := self._impossible(wish)) is None:
+            found, reason = self._search(wish, most, pairs)
+        return Remedies(tuple(found), wish.words(self.leaf.title), self.leaf.path, reason)
+
+    def _search(self, wish: Wish, most: int, pairs: bool) -> tuple[list[Remedy], str | None]:
+        """What was found for a wish that is not met; or, where nothing was, why."""
+        raise NotImplementedError
 
     def _nothing(self, spec: Spec) -> str:
         layout = self.layout(self.leaf.shape, self.leaf.dtype, spec)
         known = isinstance(layout, Layout)
         size = f" and takes {bytes_text(layout.bytes_per_device)} per device" if known else ""
         return f"Nothing to change: {self.leaf.title} is split as {spec}{size}."
-
-    @cached_property
-    def start(self) -> State:
-        """The table and the array as they are."""
-        return State(self.rules.entries, self.leaf.names, self.leaf.shape)
-
-    def spec(self, own: tuple[Rule, ...], names: Names) -> Spec | None:
-        """How the array is split by its rules, or None where its names cannot be resolved."""
-        key = (*map(id, own), names)  # hashing rules takes as long as resolving; `own` keeps them
-        known = self._specs.get(key)
-        if known is None:
-            try:
-                spec = self.resolve(names, Rules(own), self.mesh, self.dialect)
-            except RuleError:
-                spec = None
-            known = self._specs[key] = (own, spec)
-        return known[1]
 
     def layout(self, shape: Shape, dtype: str, spec: Spec) -> Layout | str | None:
         """The Layout, the sentence on why there is none, or None where too little is known."""
@@ -271,6 +227,115 @@ class Search:
             return any(self.mesh.shape[a] > 1 for axes in dims for a in axes)
         return wish.met(spec, found)
 
+    def _saves(self, spec: Spec, shape: Shape) -> int | None:
+        """How many bytes per device the array takes less, split so and of that shape."""
+        sizes, dtype = self.leaf.shape, self.leaf.dtype
+        after = self.layout(shape, dtype, spec)
+        if sizes is None or not isinstance(after, Layout):
+            return None
+        before = None if self.now is None else self.layout(sizes, dtype, self.now)
+        whole = size_in_bytes(math.prod(sizes), dtype)
+        known = isinstance(before, Layout)
+        return (before.bytes_per_device if known else whole) - after.bytes_per_device
+
+    def _unsplit(self, spec: Spec) -> int:
+        """How many dimensions that were split no longer are."""
+        now = self.now
+        if now is None or isinstance(self.layout(self.leaf.shape, self.leaf.dtype, now), str):
+            return 0
+        return sum(bool(a) and not b for a, b in zip_longest(now.dims, spec.dims, fillvalue=()))
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        """The mesh axes that split something; those of the table where there is no mesh."""
+        if self.mesh is not None:
+            return tuple(a for a, size in self.mesh.shape.items() if size > 1)
+        return tuple(dict.fromkeys(a for r in self.rules.entries for a in r.axes))
+
+    def _impossible(self, wish: Wish) -> str | None:
+        """Why no table at all can give the wish, or None."""
+        title = self.leaf.title
+        if wish.spec is not None:
+            found = self.layout(None, self.leaf.dtype, wish.spec)
+            if (wish.spec.unreduced or wish.spec.reduced) and not self.dialect.by_path:
+                return "No rule can make a spec with unreduced or reduced axes."
+            return f"No table can split {title} so. {found}" if isinstance(found, str) else None
+        if wish.limit is not None and (self.mesh is None or self.leaf.shape is None):
+            return f"How many bytes {title} takes is not known: its shape or the mesh is missing."
+        if not self._axes:
+            what = "the mesh has" if self.mesh is not None else "the table names"
+            return f"No table can split {title}: {what} no axis of more than one device."
+        return None
+
+    def _too_small(self, wish: Wish) -> str | None:
+        """Why no table can give the bytes per device, while sizes stay as they are; or None."""
+        if wish.limit is None:
+            return None
+        least = min(bytes_ for bytes_, _ in self._splits())
+        if least <= wish.limit:
+            return None
+        return (
+            f"No table can do that: split as far as its sizes allow, {self.leaf.title} still takes"
+            f" {bytes_text(least)} per device."
+        )
+
+    def _splits(self) -> list[tuple[int, Spec]]:
+        """Ways to split the array, one per shape of a shard: its bytes, and few axes."""
+        sizes = self.leaf.shape
+        assert self.mesh is not None
+        assert sizes is not None
+        found: dict[tuple[int, ...], tuple[tuple[str, ...], ...]] = {sizes: ((),) * len(sizes)}
+        for axis in self._axes:
+            parts = self.mesh.shape[axis]
+            for shape, dims in list(found.items()):
+                for d, n in enumerate(shape):
+                    if n % parts == 0:
+                        more = (*dims[:d], (*dims[d], axis), *dims[d + 1 :])
+                        found.setdefault((*shape[:d], n // parts, *shape[d + 1 :]), more)
+        return [(size_in_bytes(math.prod(s), self.leaf.dtype), Spec(d)) for s, d in found.items()]
+
+
+@dataclass
+class Search(LeafSearch[Rules]):
+    """A search among all `arrays` under a table of logical names."""
+
+    resolve: Resolve
+    arrays: Arrays
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._specs: dict[Any, tuple[tuple[Rule, ...], Spec | None]] = {}
+        self._breaks: list[tuple[list[tuple[Edit, int]], str]] = []
+        self._broken: Group | None = None  # the one that an edit broke last
+
+    @property
+    def now(self) -> Spec | None:
+        return self.spec(self.start.own, self.leaf.names)
+
+    def _search(self, wish: Wish, most: int, pairs: bool) -> tuple[list[Remedy], str | None]:
+        found, all_pairs = self._singles(wish, most), True
+        small = None if found else self._too_small(wish)
+        if not found and pairs and small is None:
+            found, all_pairs = self._pairs(wish, most)
+        return found, None if found else small or self._reason(wish, all_pairs)
+
+    @cached_property
+    def start(self) -> State:
+        """The table and the array as they are."""
+        return State(self.rules.entries, self.leaf.names, self.leaf.shape)
+
+    def spec(self, own: tuple[Rule, ...], names: Names) -> Spec | None:
+        """How the array is split by its rules, or None where its names cannot be resolved."""
+        key = (*map(id, own), names)  # hashing rules takes as long as resolving; `own` keeps them
+        known = self._specs.get(key)
+        if known is None:
+            try:
+                spec = self.resolve(names, Rules(own), self.mesh, self.dialect)
+            except RuleError:
+                spec = None
+            known = self._specs[key] = (own, spec)
+        return known[1]
+
     def space(self, wish: Wish) -> Space:
         """The edits that can give the wish."""
         # Of one array alone nobody knows which rules are for others and which are misspelt.
@@ -283,7 +348,7 @@ class Search:
 
     def _any_axes(self) -> tuple[Rule, ...]:
         """What a rule may lead to: axes that split, few before many, and what rules have now."""
-        sets = [*subsets(self._axes, MOST_AXES), (), *subsets(self._ones, 1)]
+        sets = [*edits.subsets(self._axes, MOST_AXES), (), *edits.subsets(self._ones, 1)]
         known = set(self._axes) | set(self.mesh.shape if self.mesh is not None else ())
         own = [r.axes for r in self.rules.entries if set(r.axes) <= known]
         return tuple(Rule("", axes) for axes in dict.fromkeys([*sets, *own]))
@@ -293,16 +358,9 @@ class Search:
         if wish.spec is not None:
             free = dim in wish.spec.unconstrained
             axes = wish.spec.dims[dim]
-            more = ((),) if free else ((), *subsets(self._ones, 2))
+            more = ((),) if free else ((), *edits.subsets(self._ones, 2))
             return tuple(Rule("", axes + extra, False, free) for extra in more)
         return self._any_axes()
-
-    @property
-    def _axes(self) -> tuple[str, ...]:
-        """The mesh axes that split something; those of the table where there is no mesh."""
-        if self.mesh is not None:
-            return tuple(a for a, size in self.mesh.shape.items() if size > 1)
-        return tuple(dict.fromkeys(a for r in self.rules.entries for a in r.axes))
 
     @property
     def _ones(self) -> tuple[str, ...]:
@@ -313,17 +371,17 @@ class Search:
     def _singles(self, wish: Wish, most: int) -> list[Remedy]:
         found: list[tuple[Any, Remedy]] = []
         for number, members in enumerate(self._classes(wish)):
-            enough = number >= MOST_WEIGHED or (tier(members[0][0]) > 1 and len(found) >= most)
-            if found and enough:
+            last = edits.tier(members[0][0]) > 1 and len(found) >= most
+            if found and (last or number >= MOST_WEIGHED):
                 break
             best = self._first_good(members)
             if best is not None:
                 edit, remedy = best
                 # A smaller size saves bytes, which nobody asked for.
                 saved = 0 if edit.kind is Kind.SIZE else remedy.bytes_saved or 0
-                others = len(remedy.others) if tier(edit) else 0
+                others = len(remedy.others) if edits.tier(edit) else 0
                 lost = self._unsplit(remedy.spec)
-                key = (*rank(edit)[:2], lost, others, edit.kind, -saved, number)
+                key = (*edits.rank(edit)[:2], lost, others, edit.kind, -saved, number)
                 found.append((key, remedy))
         return [remedy for _, remedy in sorted(found, key=lambda f: f[0])[:most]]
 
@@ -332,30 +390,23 @@ class Search:
         classes: dict[Any, list[tuple[Edit, Spec]]] = {}
         moved: dict[Any, Any] = {}
         start = self.start
-        every = itertools.chain(self._fitted(start), single_edits(start, self.space(wish)))
+        every = itertools.chain(self._fitted(start), edits.single_edits(start, self.space(wish)))
         for edit in every:
             spec = self.spec(edit.own, edit.names)
             size = edit.kind is Kind.SIZE
             shape = edit.apply(start, 0).shape if size else start.shape
             if spec is not None and self._good(shape, spec, wish):
-                key = same_but_place(edit, spec)
+                key = edits.same_but_place(edit, spec)
                 if edit.kind in (Kind.MOVE, Kind.SWAP):
                     key = moved.setdefault(edit.own, key)
                 classes.setdefault(key, []).append((edit, spec))
-        return sorted(classes.values(), key=lambda c: rank(c[0][0]))
-
-    def _unsplit(self, spec: Spec) -> int:
-        """How many dimensions that were split no longer are."""
-        now = self.spec(self.start.own, self.leaf.names)
-        if now is None or isinstance(self.layout(self.leaf.shape, self.leaf.dtype, now), str):
-            return 0
-        return sum(bool(a) and not b for a, b in zip(now.dims, spec.dims, strict=True))
+        return sorted(classes.values(), key=lambda c: edits.rank(c[0][0]))
 
     def _fitted(self, state: State) -> Iterator[Edit]:
         """The sizes that divide in place of one that does not."""
         spec = self.spec(state.own, state.names)
         if spec is not None and self.mesh is not None and state.shape is not None:
-            yield from resized(state.own, state.names, state.shape, spec, self.mesh)
+            yield from edits.resized(state.own, state.names, state.shape, spec, self.mesh)
 
     def _first_good(self, members: list[tuple[Edit, Spec]]) -> tuple[Edit, Remedy] | None:
         """The first of edits with one effect on the array that breaks no other array."""
@@ -370,7 +421,7 @@ class Search:
 
     def _remedy(self, steps: list[tuple[Edit, int]], spec: Spec) -> Remedy | None:
         """The remedy of edits one after the other, or None where they break an array."""
-        leaf, states = self.leaf, [self.start]
+        states = [self.start]
         for edit, place in steps:
             states.append(edit.apply(states[-1], place))
         state = states[-1]
@@ -378,18 +429,16 @@ class Search:
             n for (edit, at), s in zip(steps, states, strict=False) for n in edit.touched(s, at)
         }
         effect = self._effect(state, touched)
-        if effect.broken is not None:
-            self._breaks.append((steps, effect.broken))
+        if isinstance(effect, str):
+            self._breaks.append((steps, effect))
             return None
+        others, saved = effect
         alike = self._alike([edit for edit, _ in steps])
         text = self._text(steps, spec, len(alike))
-        here, everywhere = None, None
-        layout = self.layout(state.shape, leaf.dtype, spec)
-        if isinstance(layout, Layout):
-            here = self._bytes_now - layout.bytes_per_device
-            everywhere = here * (1 + len(alike)) + effect.bytes_saved
+        here = self._saves(spec, state.shape)
+        everywhere = None if here is None else here * (1 + len(alike)) + saved
         rules = self.rules if not touched else Rules(state.entries)
-        paths = tuple(dict.fromkeys([*alike, *effect.others]))
+        paths = tuple(dict.fromkeys([*alike, *others]))
         return Remedy(
             text, rules, state.names, state.shape, spec, here, everywhere, paths, len(steps)
         )
@@ -401,19 +450,9 @@ class Search:
             if edit.kind is Kind.SIZE and spec is not None and self.mesh is not None:
                 assert edit.subject is not None
                 parts = math.prod(self.mesh.shape[a] for a in spec.dims[edit.subject])
-            texts.append(sentence(state, edit, place, self.leaf.path, alike, parts))
+            texts.append(edits.sentence(state, edit, place, self.leaf.path, alike, parts))
             state = edit.apply(state, place)
         return ", then ".join([texts[0], *(t[0].lower() + t[1:] for t in texts[1:])])
-
-    @property
-    def _bytes_now(self) -> int:
-        shape, dtype = self.leaf.shape, self.leaf.dtype
-        spec = self.spec(self.start.own, self.leaf.names)
-        assert shape is not None
-        layout = None if spec is None else self.layout(shape, dtype, spec)
-        if isinstance(layout, Layout):
-            return layout.bytes_per_device
-        return size_in_bytes(math.prod(shape), dtype)
 
     def _alike(self, edits: list[Edit]) -> tuple[str, ...]:
         """Arrays that a renamed dimension renames, too: of other layers, and their moments."""
@@ -427,9 +466,8 @@ class Search:
     def _kind(self, path: str) -> str:
         return re.sub(r"[0-9]+", "0", self.arrays.parameters.get(path, path))
 
-    def _effect(self, after: State, touched: set[str]) -> _Effect:
-        if not touched:
-            return _Effect((), 0)
+    def _effect(self, after: State, touched: set[str]) -> tuple[list[str], int] | str:
+        """The other arrays that change and the bytes per device saved; or what is broken."""
         rules, others, saved = Rules(after.entries), [], 0
         groups = self.arrays.of(touched)
         if self._broken in groups:  # which most likely breaks again
@@ -442,17 +480,17 @@ class Search:
                 spec = self.resolve(group.names, rules, self.mesh, self.dialect)
             except RuleError as error:
                 self._broken = group
-                return _Effect((), 0, f"{paths[0]}: {error}")
+                return f"{paths[0]}: {error}"
             if spec == group.spec:
                 continue
             layout = self.layout(group.shape, group.dtype, spec)
             if isinstance(layout, str) and not group.broken:
                 self._broken = group
-                return _Effect((), 0, f"{paths[0]}: {layout}")
+                return f"{paths[0]}: {layout}"
             now = layout.bytes_per_device if isinstance(layout, Layout) else group.bytes
             saved += (group.bytes - now) * len(paths)
             others += paths
-        return _Effect(tuple(others), saved)
+        return others, saved
 
     def _pairs(self, wish: Wish, most: int) -> tuple[list[Remedy], bool]:
         """Pairs of edits, and whether all were tried.
@@ -488,7 +526,7 @@ class Search:
         """The rules for the array's names, and for those that it may be given."""
         start = self.start
         kept, names = set(start.mine), []
-        for edit in main_edits(start, space):
+        for edit in edits.main_edits(start, space):
             if edit.kind is Kind.RULE_NAME and edit.subject is not None:
                 kept.add(edit.subject)
             elif edit.kind is Kind.ARRAY_NAME:
@@ -499,7 +537,7 @@ class Search:
     def _each_pair(self, state: State, space: Space, wish: Wish) -> Iterator[tuple[Edit, Edit]]:
         """Pairs of edits that may give the wish: after the first, one must be able to."""
         seen = set()
-        firsts = [*main_edits(state, space), *self._fitted(state)]
+        firsts = [*edits.main_edits(state, space), *self._fitted(state)]
         for first in firsts:
             missing = wish.missing(first.own, first.names, self.dialect, self._dropped)
             after = first.apply(state, first.places[0])
@@ -508,7 +546,7 @@ class Search:
                 continue
             seen.add(key)
             yield from ((first, second) for second in self._fitted(after))
-            for second in main_edits(after, space, *missing):
+            for second in edits.main_edits(after, space, *missing):
                 yield first, second
 
     @cached_property
@@ -523,51 +561,11 @@ class Search:
         state, steps = self.start, []
         for edit in (first, second):
             if edit.kind is not Kind.SIZE:
-                every = edits_of(edit.kind, state, space)
+                every = edits.edits_of(edit.kind, state, space)
                 edit = next(e for e in every if (e.own, e.names) == (edit.own, edit.names))
             steps.append((edit, edit.places[0]))
             state = edit.apply(state, edit.places[0])
         return steps
-
-    def _impossible(self, wish: Wish) -> str | None:
-        """Why no table at all can give the wish, or None."""
-        title = self.leaf.title
-        if wish.spec is not None:
-            found = self.layout(None, self.leaf.dtype, wish.spec)
-            if wish.spec.unreduced or wish.spec.reduced:
-                return "No rule can make a spec with unreduced or reduced axes."
-            return f"No table can split {title} so. {found}" if isinstance(found, str) else None
-        if wish.limit is not None and (self.mesh is None or self.leaf.shape is None):
-            return f"How many bytes {title} takes is not known: its shape or the mesh is missing."
-        if not self._axes:
-            what = "the mesh has" if self.mesh is not None else "the table names"
-            return f"No table can split {title}: {what} no axis of more than one device."
-        return None
-
-    def _too_small(self, wish: Wish) -> str | None:
-        """Why no table can give the bytes per device, while sizes stay as they are; or None."""
-        least = None if wish.limit is None else self._least_bytes()
-        if least is None or wish.limit is None or least <= wish.limit:
-            return None
-        return (
-            f"No table can do that: split as far as its sizes allow, {self.leaf.title} still takes"
-            f" {bytes_text(least)} per device."
-        )
-
-    def _least_bytes(self) -> int:
-        """What the array takes per device, split over as many devices as its sizes allow."""
-        assert self.mesh is not None
-        assert self.leaf.shape is not None
-        shapes = {self.leaf.shape}
-        for axis in self._axes:
-            parts = self.mesh.shape[axis]
-            shapes |= {
-                (*s[:d], n // parts, *s[d + 1 :])
-                for s in shapes
-                for d, n in enumerate(s)
-                if n % parts == 0
-            }
-        return size_in_bytes(min(math.prod(s) for s in shapes), self.leaf.dtype)
 
     def _reason(self, wish: Wish, all_pairs: bool) -> str:
         what = wish.words(self.leaf.title)

@@ -378,7 +378,7 @@ def other_axes(state: State, space: Space) -> Iterator[Edit]:
             new = _rule(old.logical, target)
             if new != old:
                 after = (*own[:a], new, *own[a + 1 :])
-                typo = _misspelt(old.axes, new.axes, space.axes)
+                typo = misspelt(old.axes, new.axes, space.axes)
                 idle = target not in wanted
                 yield Edit(Kind.AXES, i, new, after, state.names, typo=typo, idle=idle)
 
@@ -388,19 +388,19 @@ def _rule(name: str, target: Rule) -> Rule:
     return Rule(name, target.axes, False, target.free)
 
 
-def _misspelt(old: tuple[str, ...], new: tuple[str, ...], axes: tuple[str, ...]) -> bool:
+def misspelt(old: tuple[str, ...], new: tuple[str, ...], axes: tuple[str, ...]) -> bool:
     """Whether axes that the mesh lacks are replaced by the ones nearest to them, nothing else."""
     pairs = [(o, n) for o, n in zip(old, new, strict=False) if o != n]
     return (
         len(old) == len(new)
         and bool(axes)
         and bool(pairs)
-        and all(o not in axes and _near(o, axes) == n for o, n in pairs)
+        and all(o not in axes and near(o, axes) == n for o, n in pairs)
     )
 
 
 @lru_cache(maxsize=1024)
-def _near(name: str, known: tuple[str, ...]) -> str | None:
+def near(name: str, known: tuple[str, ...]) -> str | None:
     return nearest(name, known)
 
 
@@ -422,7 +422,7 @@ def renamed_rules(state: State, space: Space) -> Iterator[Edit]:
     names = list(dict.fromkeys(n for n in state.names if isinstance(n, str)))
     unknown = tuple(n for n in names if n not in state.by_name)
     for i, old in enumerate(state.entries):
-        close = _near(old.logical, unknown) if old.logical not in space.known else None
+        close = near(old.logical, unknown) if old.logical not in space.known else None
         slot = bisect_left(mine, i)
         rest = own[slot + 1 :] if old.logical in names else own[slot:]
         for name in names:
@@ -438,7 +438,7 @@ def renamed_arrays(state: State, space: Space) -> Iterator[Edit]:
     nnx = space.dialect is Dialect.NNX
     pool: list[str | None] = [*dict.fromkeys([*table, *(space.axes if nnx else ())]), None]
     for d, old in enumerate(state.names):
-        close = _near(old, table) if isinstance(old, str) and old not in state.by_name else None
+        close = near(old, table) if isinstance(old, str) and old not in state.by_name else None
         for name in pool:
             if name != old and (nnx or name is None or name not in state.names):
                 names = (*state.names[:d], name, *state.names[d + 1 :])
@@ -489,10 +489,7 @@ def sentence(
         return _array_name(before.names[at], edit, path, alike)
     if edit.kind is Kind.SIZE:
         assert before.shape is not None
-        return (
-            f"Make dimension {at} a multiple of {parts:,}: {edit.target:,} instead of"
-            f" {before.shape[at]:,}"
-        )
+        return size_words(edit, before.shape, parts)
     rule = f"rule {at + 1} ({rules[at]})"
     if edit.kind is Kind.REMOVE:
         return f"Remove {rule}"
@@ -503,6 +500,11 @@ def sentence(
     if edit.kind is Kind.SWAP:
         return f"Exchange {rule} and rule {place + 1} ({rules[place]})"
     return f"Move {rule} {'before' if place < at else 'after'} rule {place + 1}"
+
+
+def size_words(edit: Edit, shape: tuple[int, ...], parts: int) -> str:
+    dim, new = edit.subject or 0, edit.target
+    return f"Make dimension {dim} a multiple of {parts:,}: {new:,} instead of {shape[dim]:,}"
 
 
 def _right_side(rule: Rule, with_noun: bool = True) -> str:

@@ -473,6 +473,9 @@ class Request(Displayed):
                 f"{self.path} has a PartitionSpec of its own, {self.spec}, which no rule changes."
             )
             return Remedies((), str(want), self.path, f"{reason} Change that.")
+        if self.by_path is not None and (self.spec is not None or self.by_path.spec is None):
+            arrays = None if self.audit is None else self.audit.arrays
+            return self.by_path.remedies(want, array.dtype, arrays)
         if array.logical is None or source is None:
             reason = (
                 self.problem if array.logical else "It has no logical names that rules are for."

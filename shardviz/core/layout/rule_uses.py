@@ -19,7 +19,8 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError
 from shardviz.core.format import ids_text, joined, listed, nearest, plural, shown
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.path_rules import compiled, fits, wider_pattern, words_of
+from shardviz.core.layout.path_remedies import words_of
+from shardviz.core.layout.path_rules import compiled, fits, wider_pattern
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Dialect, PathRule, PathRules, Rule, Rules
 from shardviz.core.layout.verdicts import BROKEN, Outcome

@@ -107,13 +107,23 @@ class Rule:
             return "UNCONSTRAINED" if self.free else "None"
         return self.axes[0] if len(self.axes) == 1 else f"({', '.join(self.axes)})"
 
+    def __iter__(self) -> Iterator[Any]:
+        """The pair that flax takes: the name, and `None`, an axis or a tuple of axes."""
+        yield self.logical
+        if self.free:  # the jax form of such a spec holds UNCONSTRAINED
+            yield next(iter(Spec.trusted(((),), frozenset({0})).to_jax()))
+        else:
+            yield None if not self.axes else self.axes[0] if len(self.axes) == 1 else self.axes
+
     def __str__(self) -> str:
         return f"{self.logical} → {self.target}"
 
 
 @dataclass(frozen=True, repr=False)
-class Rules(Displayed):
+class Rules(Displayed, tuple[Rule, ...]):
     """An ordered table of rules, repeats allowed; build one with `shardviz.rules`.
+
+    A tuple, since flax takes no other table: `nn.logical_axis_rules(rules)`.
 
     >>> table = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
     >>> len(table), str(table[1]), table.logical_names
@@ -123,6 +133,9 @@ class Rules(Displayed):
     entries: tuple[Rule, ...] = ()
     # What was resolved before, by (names, dialect); see `resolution.match_rules`.
     memo: dict = field(default_factory=dict, compare=False)
+
+    def __new__(cls, entries: tuple[Rule, ...] = (), memo: dict | None = None) -> Rules:
+        return super().__new__(cls, entries)
 
     @staticmethod
     def of(*pairs: Any) -> Rules:
@@ -182,29 +195,14 @@ class Rules(Displayed):
         return {}
 
     def pairs(self) -> tuple[tuple[str, Any], ...]:
-        """The table as flax takes it: `(name, None | axis | tuple of axes)`."""
-        free = Spec.trusted(((),), frozenset({0}))  # its jax form holds UNCONSTRAINED
-        return tuple(
-            (r.logical, next(iter(free.to_jax())))
-            if r.free
-            else (r.logical, None if not r.axes else r.axes[0] if len(r.axes) == 1 else r.axes)
-            for r in self.entries
-        )
+        """The table as pairs, `(name, None | axis | tuple of axes)`."""
+        return tuple((name, target) for name, target in self)
 
     def text(self) -> str:
         """The table as people type it, one rule per line: the inverse of `Rules.parse`."""
         return "\n".join(
             f"{format_names((r.logical,))} -> {_typed_target(r)}" for r in self.entries
         )
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def __iter__(self) -> Iterator[Rule]:
-        return iter(self.entries)
-
-    def __getitem__(self, index: int) -> Rule:
-        return self.entries[index]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.entries)) or "no rules"
@@ -228,6 +226,11 @@ class PathRule:
 
     pattern: str
     spec: Spec
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every mesh axis of the spec, in order."""
+        return self.spec.axes
 
     def __str__(self) -> str:
         return f"{self.pattern} → {self.spec}"

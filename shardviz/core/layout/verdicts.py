@@ -300,9 +300,9 @@ def explain_decision(decision: Decision, near: Mapping[int, str | None]) -> str:
         near: the dimensions whose name no rule is for, with the nearest name that one is for.
     """
     name = decision.logical
-    head = f"dim {decision.dimension} {'(no name)' if name is None else f'“{name}”'}"
+    head = f"dimension {decision.dimension} {'(no name)' if name is None else f'“{name}”'}"
     if is_unconstrained(name):
-        return f"dim {decision.dimension} is left to the compiler."
+        return f"dimension {decision.dimension} is left to the compiler."
     if name is None:
         return f"{head} is not split: no rule can match a dimension without a name."
     if decision.passed_through:

@@ -48,13 +48,14 @@ export class ArraySteps {
       this.next[i] = now === null ? 0 : (now + by + count) % count;
       this.edit("at", this.next);
     };
-    const text = at === null ? `dim ${dim}: all ${count}` : `dim ${dim}: ${at + 1} of ${count}`;
+    const text =
+      at === null ? `dimension ${dim}: all ${count}` : `dimension ${dim}: ${at + 1} of ${count}`;
     return h(
       "span",
       { class: "sv-step" },
-      button("‹", () => go(-1), { "aria-label": `Previous block of dim ${dim}` }),
+      button("‹", () => go(-1), { "aria-label": `Previous block of dimension ${dim}` }),
       h("span", { text }),
-      button("›", () => go(1), { "aria-label": `Next block of dim ${dim}` }),
+      button("›", () => go(1), { "aria-label": `Next block of dimension ${dim}` }),
     );
   }
 }

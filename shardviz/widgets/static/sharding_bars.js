@@ -63,12 +63,12 @@ function partRects({ parts, pending }, { x, y, width, height }, colour) {
   );
 }
 
-/** The same in words: `dim 0 over data; dim 1 not split`. @param {PlanSplit[][]} dims */
+/** The same in words: `dimension 0 over data; dimension 1 not split`. @param {PlanSplit[][]} dims */
 export function shardingWords(dims) {
   if (!dims.length) return "a scalar";
   const words = dims.map((splits, dim) => {
     const axes = splits.filter((split) => !split.pending).map((split) => split.text);
-    return `dim ${dim} ${axes.length ? `over ${axes.join(", ")}` : "not split"}`;
+    return `dimension ${dim} ${axes.length ? `over ${axes.join(", ")}` : "not split"}`;
   });
   return words.join("; ");
 }

@@ -174,7 +174,7 @@ function dimLine(plan, at, dim, splits) {
     "div",
     { class: "sv-dimline" },
     shardingBars(plan, [splits], 42, 12),
-    h("span", { class: "sv-muted", text: `dim ${dim}` }),
+    h("span", { class: "sv-muted", text: `dimension ${dim}` }),
     h("span", { text: size.toLocaleString("en") + words }),
   );
 }

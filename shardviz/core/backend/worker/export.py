@@ -33,6 +33,7 @@ from shardviz.core.backend.compile import Lowered, compiler_options, lower, plai
 from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
+from shardviz.core.backend.results import SpecsByName
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import Traced, donated_leaves, left_to_compiler, trace
 from shardviz.core.backend.worker.callbacks import (
@@ -209,13 +210,12 @@ def trace_for_export(program: Program) -> Traced:
         return trace(program, mesh_to_lower_on(program.mesh))
     if partly or not any(typed):
         return traced
-    specs = [
-        own or (adopt_spec(aval.sharding.spec) if is_typed else None)
-        for own, aval, is_typed in zip(
-            traced.out_specs, traced.stage.jaxpr.out_avals, typed, strict=True
-        )
-    ]
-    with_specs = trace(program.replace(out_specs=traced.out_tree.unflatten(specs)), traced.mesh)
+    every = zip(traced.outputs, traced.out_specs, traced.stage.jaxpr.out_avals, typed, strict=True)
+    specs = {
+        output.name: own or (adopt_spec(aval.sharding.spec) if is_typed else None)
+        for output, own, aval, is_typed in every
+    }
+    with_specs = trace(program.replace(out_specs=SpecsByName(specs)), traced.mesh)
     return replace(with_specs, program=program, out_specs=traced.out_specs)
 
 

@@ -1,0 +1,382 @@
+"""Remedies of tables of paths against the definitions of EasyLM and Keras, in a few words here."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import re
+from collections import Counter
+
+import pytest
+
+import shardviz as sv
+from shardviz.core.layout.mesh import make_mesh
+from tests.layout.test_remedies import JAX_MESH, SIZES, jax_lays_out, met, parts, wish
+
+MESH = make_mesh(**SIZES)
+DIALECTS = ("regex", "keras")
+WORDS = ("decoder", "encoder", "attention", "mlp", "query", "value", "kernel", "bias", "embedding")
+SPECS = [(("data",), ("model",)), (("model",), ("data",)), ((), ("model",)), (("data",), ()), ()]
+AXES = [("data",), ("model",), ("data", "model"), ("model", "data")]
+
+
+def spec_by_definition(path, shape, pairs, dialect) -> tuple | None:
+    """Per dimension the axes that split it; None where the library raises an error."""
+    if dialect == "regex":
+        if math.prod(shape) == 1:
+            return ((),) * len(shape)
+        dims = next((spec for pattern, spec in pairs if re.search(pattern, path)), None)
+    else:
+        found = [spec for pattern, spec in pairs if re.fullmatch(pattern, path)]
+        exact = [spec for pattern, spec in pairs if pattern == path]
+        dims = (exact or found or [()])[0] if len(exact or found) < 2 else None
+    return dims if dims is None else dims + ((),) * (len(shape) - len(dims))
+
+
+def lays_out(dims, shape) -> bool:
+    return dims is not None and len(dims) == len(shape) and jax_lays_out(dims, shape)
+
+
+def path_lines(remedy) -> sv.PathRules:
+    assert isinstance(remedy.rules, sv.PathRules)
+    return remedy.rules
+
+
+def audit_of(rows, pairs, dialect) -> sv.Audit:
+    """The audit; where Keras would raise an error for an array, its row says so."""
+    arrays = [sv.array(path, shape) for path, shape in rows]
+    table = [(pattern, sv.Spec(dims)) for pattern, dims in pairs]
+    return sv.audit(arrays, table, MESH, dialect="regex").under(dialect)
+
+
+def good(path, shape, pairs, want, dialect) -> bool:
+    dims = spec_by_definition(path, shape, pairs, dialect)
+    return lays_out(dims, shape) and met(want, dims, shape)
+
+
+def check(remedy, row, rows, pairs, want, dialect) -> None:
+    """What a remedy claims, by the definitions and jax."""
+    path, _ = row
+    after = [(rule.pattern, rule.spec.dims) for rule in path_lines(remedy)]
+    dims = spec_by_definition(path, remedy.shape, after, dialect)
+    assert remedy.spec.dims == dims, remedy
+    assert lays_out(dims, remedy.shape), remedy
+    assert met(want, dims, remedy.shape), remedy
+    assert abs(len(after) - len(pairs)) <= 1, remedy
+    kept = Counter(pairs) & Counter(after)  # all but one line are as they were
+    assert sum(kept.values()) >= min(len(pairs), len(after)) - 1, remedy
+    changed, saved = [], 0
+    for other, sizes in rows:
+        before = spec_by_definition(other, sizes, pairs, dialect)
+        now = spec_by_definition(other, sizes if other != path else remedy.shape, after, dialect)
+        saved += held(before, sizes) - held(now, sizes if other != path else remedy.shape)
+        if other == path:
+            continue
+        assert lays_out(now, sizes) or not lays_out(before, sizes), (remedy, other)
+        if before != now:
+            changed.append(other)
+    assert remedy.others == tuple(changed), remedy
+    assert remedy.bytes_saved == saved, remedy
+
+
+def held(dims, shape) -> int:
+    """Bytes per device; what cannot be laid out counts as not split."""
+    split = math.prod(parts(d) for d in dims) if lays_out(dims, shape) else 1
+    return 4 * math.prod(shape) // split
+
+
+def random_path(rng) -> str:
+    block = rng.choice(("attention", "mlp"))
+    kind = rng.choice(("query", "value") if block == "attention" else ("wi", "wo"))
+    return f"{rng.choice(('decoder', 'encoder'))}/layers_{rng.randint(0, 2)}/{block}/{kind}/kernel"
+
+
+def random_pattern(rng, path, dialect) -> str:
+    """A pattern for a path and some like it, as people write them."""
+    top, layer, block, kind, leaf = path.split("/")
+    entire = dialect == "keras"
+    layer = rng.choice((layer, r"layers_\d+"))
+    forms = [
+        f"{top}/{layer}/{block}/{kind}/{leaf}",
+        f"{layer}/{block}/{kind}/{leaf}",
+        f"{block}/{kind}/{leaf}",
+        f"{top}/.*/{kind}/{leaf}",
+    ]
+    found = rng.choice(forms)
+    if entire:
+        return found if found.startswith(top) else f".*{found}"
+    return rng.choice((found, f"{found}$"))
+
+
+def fitting_case(rng, dialect):
+    """A table under which the first row lays out and is split, and its winning line."""
+    while True:
+        count = rng.randint(2, 8)
+        paths = list({random_path(rng): None for _ in range(count)})
+        rows = [(p, (rng.choice((16, 24, 32)), rng.choice((16, 24, 32)))) for p in paths]
+        used = rng.sample(paths, min(len(paths), 4))
+        pairs = [(random_pattern(rng, p, dialect), rng.choice(SPECS)) for p in used]
+        pairs = list(dict(pairs).items())
+        if dialect == "regex" and rng.random() < 0.7:
+            pairs.append((".*", ()))
+        dims = spec_by_definition(*rows[0], pairs, dialect)
+        if dims is not None and lays_out(dims, rows[0][1]) and any(dims):
+            return pairs, rows, dims, winning(rows[0][0], pairs, dialect)
+
+
+def winning(path, pairs, dialect) -> int:
+    find = re.search if dialect == "regex" else re.fullmatch
+    exact = [i for i, (p, _) in enumerate(pairs) if p == path and dialect == "keras"]
+    return (exact or [i for i, (p, _) in enumerate(pairs) if find(p, path)])[0]
+
+
+def misspelt(rng, text) -> str | None:
+    """With one letter of a word left out, doubled, changed or exchanged with the next."""
+    words = list(re.finditer(r"[a-z]{4,}", text))
+    if not words:
+        return None
+    word = rng.choice(words)
+    at = rng.randrange(word.start() + 1, word.end() - 1)
+    kind = rng.randrange(4)
+    middle = ("", text[at] * 2, "x", text[at + 1] + text[at])[kind]
+    return text[:at] + middle + text[at + 1 + (kind == 3) :]
+
+
+MUTATIONS = (
+    "move", "remove", "add", "typo", "segment less", "segment more", "spec", "rank", "size",
+)  # fmt: skip
+
+
+def mutated(rng, kind, pairs, rows, at, dialect):
+    """The table and the first row with one edit made, whose opposite is the planted answer."""
+    table, (path, shape) = list(pairs), rows[0]
+    pattern, dims = table[at]
+    segments = pattern.split("/")
+    inner = rng.randrange(1, len(segments) - 1) if len(segments) > 2 else 0
+    if kind == "move":
+        table.append(table.pop(at))
+    elif kind == "remove":
+        del table[at]
+    elif kind == "add":
+        table.insert(rng.randint(0, at), (random_pattern(rng, path, dialect), rng.choice(SPECS)))
+    elif kind == "typo":
+        table[at] = (misspelt(rng, pattern) or pattern, dims)
+    elif kind == "segment less" and inner:
+        table[at] = ("/".join([*segments[:inner], *segments[inner + 1 :]]), dims)
+    elif kind == "segment more" and inner:
+        more = [*segments[:inner], rng.choice(WORDS), *segments[inner:]]
+        table[at] = ("/".join(more), dims)
+    elif kind == "spec":
+        table[at] = (pattern, rng.choice([*SPECS, (("modle",), ()), ((), ("dta",))]))
+    elif kind == "rank":
+        table[at] = (pattern, rng.choice([((), *dims), (*dims, ()), dims[1:]]))
+    elif kind == "size":
+        d = rng.randrange(2)
+        shape = (*shape[:d], shape[d] + rng.choice((-1, 1)), *shape[d + 1 :])
+    return table, (path, shape)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_planted_answer_is_found(dialect):
+    rng = random.Random(f"{dialect} paths")
+    seen, restored = Counter(), Counter()
+    while sum(seen.values()) < 155:
+        pairs, rows, dims, at = fitting_case(rng, dialect)
+        kind = rng.choice(MUTATIONS)
+        table, row = mutated(rng, kind, pairs, rows, at, dialect)
+        wants = (dims, "split", f"{held(dims, rows[0][1])} B")
+        want = rng.choice(wants[:2] if kind == "size" else wants)
+        if len(dict(table)) < len(table) or good(*row, table, want, dialect):
+            continue
+        if not good(*rows[0], pairs, want, dialect):
+            continue
+        rows = [row, *rows[1:]]
+        found = sv.remedies(audit_of(rows, table, dialect).rows[0], wish(want))
+        case = f"{kind}: {rows} by {table}, want {want}, was {pairs}: {found}"
+        assert found, case
+        for remedy in found:
+            check(remedy, row, rows, table, want, dialect)
+        if kind == "typo" and want == dims:
+            tables = [[(r.pattern, r.spec.dims) for r in path_lines(remedy)] for remedy in found]
+            breaks = any(
+                lays_out(spec_by_definition(path, shape, table, dialect), shape)
+                and not lays_out(spec_by_definition(path, shape, pairs, dialect), shape)
+                for path, shape in rows
+            )
+            restored[pairs in tables or breaks] += 1
+        seen[kind] += 1
+    kinds = set(MUTATIONS) - ({"move"} if dialect == "keras" else set())  # no order in a dict
+    assert set(seen) == kinds, seen
+    assert restored[True] > 9 * restored[False], restored
+
+
+def every_spec(rank):
+    """All ways to split so many dimensions over the axes."""
+    for count in range(len(SIZES) + 1):
+        for axes in itertools.permutations(SIZES, count):
+            for places in itertools.product(range(rank), repeat=count):
+                dims = [()] * rank
+                for axis, d in zip(axes, places, strict=True):
+                    dims[d] = (*dims[d], axis)
+                yield tuple(dims)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_where_no_table_can_there_is_a_reason_and_else_a_remedy(dialect):
+    rng = random.Random(f"{dialect} brute")
+    seen = Counter()
+    for number in range(120):
+        rank = rng.randint(1, 3)
+        shape = tuple(rng.choice((1, 2, 3, 4, 7, 8)) for _ in range(rank))
+        pairs = [(rng.choice(("w", "^w$", ".*", "v", "(w|v)")), rng.choice(SPECS))]
+        if dialect == "regex":
+            pairs.append((".*", ()))
+        want = rng.choice(
+            ("split", f"split {rng.randrange(rank)}", f"{rng.randint(1, 4 * math.prod(shape))} B",
+             rng.choice(list(every_spec(rank))))
+        )  # fmt: skip
+        rows = [("w", shape), ("v", (8, 8))]
+        found = sv.remedies(audit_of(rows, pairs, dialect).rows[0], wish(want))
+        case = f"case {number}: {rows} by {pairs}, want {want}: {found}"
+        dims = spec_by_definition("w", shape, pairs, dialect)
+        one = dialect == "regex" and math.prod(shape) == 1
+        possible = [
+            d for d in every_spec(rank)
+            if not one and lays_out(d, shape) and met(want, d, shape)
+        ]  # fmt: skip
+        if good("w", shape, pairs, want, dialect):
+            assert (found.reason or "").startswith("Nothing to change"), case
+            seen["as wanted"] += 1
+        elif possible:
+            assert found, case
+            seen["found"] += 1
+        else:
+            # Only another size of the array itself can help.
+            assert all(r.shape != shape for r in found), case
+            assert found or found.reason, case
+            seen["size" if found else "none"] += 1
+        for remedy in found:
+            check(remedy, rows[0], rows, pairs, want, dialect)
+        assert dims is not None
+    assert min(seen.values()) >= 3, seen
+    assert set(seen) == {"as wanted", "found", "size", "none"}, seen
+
+
+TABLE = [
+    ("(^|/)bias", ("model", None)),
+    ("mpl/.*/kernel", (None, "model")),
+    ("embed", ("modle", None)),
+    ("scale", (None,)),
+    (".*", ()),
+    ("attn/kernel", (None, "model")),
+]
+
+
+@pytest.mark.parametrize(
+    ("path", "shape", "want", "words"),
+    [
+        ("mlp/wi/kernel", (8, 8), "split", "Change pattern 2 ('mpl/.*/kernel' → P(None, 'model'))"
+         " to 'mlp/.*/kernel'"),
+        ("attn/kernel", (8, 8), "split 1", "Move pattern 6 ('attn/kernel' → P(None, 'model'))"
+         " before pattern 5 ('.*' → P())"),
+        ("bias", (8,), "P('model')", "Give pattern 1 ('(^|/)bias' → P('model', None)) the spec"
+         " P('model')"),
+        ("embed", (8, 8), "split", "Give pattern 3 ('embed' → P('modle', None)) the spec P('model',"
+         " None)"),
+        ("norm/0/scale", (8,), "split", r"Add the pattern 'norm/\\d+/scale$' → P('data') before"
+         " pattern 4 ('scale' → P(None))"),
+        ("head", (8, 8), "P('data')", "Add the pattern 'head$' → P('data', None) before pattern 5"
+         " ('.*' → P())"),
+        ("head", (7, 7), "split", "No table can split head: no axis of the mesh (data=4, model=2,"
+         " expert=1) divides 7 or 7."),
+        ("head", (1, 1), "split", "head has one element, and EasyLM never splits such an array."),
+        ("head", (8, 8), "1 B", "No table can do that: split as far as its sizes allow, head still"
+         " takes 32 B per device."),
+        ("head", (7, 8), "P('data')", "No table can split head as P('data', None). Dimension 0: 7"
+         " does not divide by 4 (data): 3 left over. Sizes that do: 4 and 8; or pad by 1."),
+        ("scale", (8,), "P()", "Nothing to change: scale is split as P(None) and takes 32 B per"
+         " device."),
+    ],
+)  # fmt: skip
+def test_words(path, shape, want, words):
+    found = sv.remedies(sv.resolve(path, TABLE, mesh=MESH, shape=shape, dialect="regex"), want)
+    assert (found[0].edit if found else found.reason) == words
+
+
+@pytest.mark.parametrize(
+    ("dialect", "path", "shape", "table", "words"),
+    [
+        ("regex", "mlp/0/kernel", (8, 8), [("mpl/.*/kernel", ("data",)), (".*", ())], None),
+        ("regex", "mlp/0/kernel", (8, 8), [(".*", ()), ("kernel", ("data",))], "To split"
+         " mlp/0/kernel as P('data', None): move pattern 2 ('kernel' → P('data')) before pattern 1"
+         " ('.*' → P())."),
+        ("regex", "mlp/0/kernel", (8, 8), [("mpl/.*kernel", ("data",))], "To split mlp/0/kernel as"
+         " P('data', None): change pattern 1 ('mpl/.*kernel' → P('data')) to 'mlp/.*kernel'."),
+        ("regex", "bias", (8,), [("bias", (None, "model"))], "To split bias as P('model'): give"
+         " pattern 1 ('bias' → P(None, 'model')) the spec P('model')."),
+        ("regex", "bias", (7,), [("bias", ("model",))], "To split bias: make dimension 0 a multiple"
+         " of 2: 8 instead of 7."),
+        ("regex", "bias", (8,), [("kernel", ("model",))], None),
+        ("keras", "mlp/kernel", (8, 8), [("kernel", ("model",))], "To split mlp/kernel as"
+         " P('model', None): change pattern 1 ('kernel' → P('model')) to '.*kernel'."),
+        ("keras", "mlp/0/kernel", (8, 8), [("mlp/kernel", ("model",))], "To split mlp/0/kernel as"
+         r" P('model', None): change pattern 1 ('mlp/kernel' → P('model')) to"
+         r" 'mlp/\\d+/kernel'."),
+        ("keras", "mlp/bias", (8,), [("mlp/kernel", ("model",))], None),
+    ],
+)  # fmt: skip
+def test_an_explanation_ends_with_the_first_remedy(dialect, path, shape, table, words):
+    found = sv.resolve(path, table, mesh=MESH, shape=shape, dialect=dialect)
+    last = found.explain().splitlines()[-1]
+    assert last == words if words else not last.startswith("To split")
+
+
+def test_one_of_two_keys_that_keras_refuses_is_taken_away():
+    pairs = [(".*kernel", ((), ("model",))), ("mlp/.*", ((), ()))]
+    rows = audit_of([("mlp/kernel", (8, 8)), ("attn/kernel", (8, 8))], pairs, "keras").rows
+    assert rows[0].spec is None
+    assert rows[0].by_path is not None
+    assert rows[0].by_path.explain().splitlines()[-1] == (
+        "To split mlp/kernel as P(None, 'model'): add the pattern 'mlp/kernel' → P(None, 'model')"
+        " at the end."
+    )
+    edits = [remedy.edit for remedy in sv.remedies(rows[0], "P(None, 'model')")]
+    assert "Remove pattern 2 ('mlp/.*' → P(None, None))" in edits
+
+
+LAYERS = [(f"layers/{i}/{name}/kernel", (512, 2048)) for i in range(3) for name in ("wi", "wo")]
+
+
+def test_an_edit_is_for_every_layer_and_its_moments():
+    params = {path: (shape, None) for path, shape in LAYERS}
+    tree = {"params": params, "opt_state": {"mu": params}}
+    found = sv.audit(tree, [(".*", ())], MESH, dialect="regex")
+    remedy = sv.remedies(found.rows[0], "P(None, 'model')")[0]
+    assert remedy.edit == (
+        r"Add the pattern '(^|/)layers/\\d+/wi/kernel$' → P(None, 'model') before pattern 1"
+        r" ('.*' → P())"
+    )
+    assert len(remedy.others) == 5
+
+
+def test_no_edit_breaks_another_array():
+    rows = [*LAYERS, ("odd/kernel", (512, 2047))]
+    found = sv.remedies(audit_of(rows, [("kernel", ())], "regex").rows[0], "P(None, 'model')")
+    assert all("odd/kernel" not in remedy.others for remedy in found)
+    assert not any(remedy.edit.startswith("Give") for remedy in found)
+    even = sv.remedies(audit_of(LAYERS, [("kernel", ())], "regex").rows[0], "P(None, 'model')")
+    assert any(remedy.edit.startswith("Give") for remedy in even)
+
+
+def test_a_spec_of_its_own_and_names_are_no_affair_of_the_table():
+    rows = sv.audit(
+        [sv.array("w", (8, 8), "embed mlp", spec="data"), sv.array("v", (8, 8), "embed mlp")],
+        [(".*", ())], MESH, dialect="regex",
+    ).rows  # fmt: skip
+    assert "a PartitionSpec of its own" in (sv.remedies(rows[0], "split").reason or "")
+    assert sv.remedies(rows[1], "P('model')")[0].spec == sv.Spec.of("model", None)
+
+
+def test_jax_holds_the_same_mesh():
+    assert dict(JAX_MESH.shape) == dict(MESH.shape)
