@@ -16,6 +16,7 @@ import itertools
 import os
 import pickle
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -367,8 +368,11 @@ def _exit_with(kernel: int, folder: str) -> None:
 
 
 def _exit(folder: str) -> None:
-    for _ in range(100):  # a compile in another thread may still write its dump there
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder):
-            break
-    os._exit(0)  # nobody is left to wait for what libraries do at exit
+    """Ends the process and removes its folder; nobody is left to wait for what libraries do."""
+    # A compile in another thread writes its dump there, and makes the folder again where it is
+    # gone. Another program in this process ends all threads before it begins.
+    remove = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    with contextlib.suppress(OSError):
+        os.execv(sys.executable, [sys.executable, "-IS", "-c", remove, folder])
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)
