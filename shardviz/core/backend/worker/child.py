@@ -8,7 +8,6 @@ numbers only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import functools
 import gc
@@ -30,6 +29,7 @@ from jax.sharding import Mesh
 
 from shardviz.core.backend.checks import partial_sums
 from shardviz.core.backend.compile import Executable, Lowered, lower
+from shardviz.core.backend.devices import give_back_freed
 from shardviz.core.backend.execute import Execution
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.targets import compile_only_mesh, device_mesh
@@ -136,8 +136,7 @@ def _forget() -> None:
     """
     jax.clear_caches()
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # not the C library of GNU
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    give_back_freed()
 
 
 def _answer(message: bytes) -> bytes:
