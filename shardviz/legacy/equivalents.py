@@ -21,7 +21,7 @@ from shardviz.core.errors import LayoutError, ShardvizError, SpecError
 from shardviz.core.format import joined, listed, plural
 from shardviz.core.layout.array_spec import dtype_name
 from shardviz.core.layout.layout import Layout, block_numbers
-from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh import MeshSpec, ascending
 from shardviz.core.layout.partition_spec import Spec, rank_problem
 from shardviz.legacy.partitions import Parts
 from shardviz.legacy.sharding_spec import (
@@ -315,7 +315,7 @@ def _order(layout: Layout) -> str:
     if layout.mesh.ids_are_positions:
         return ""
     ids = layout.device_ids
-    if bool((ids[1:] > ids[:-1]).all()):
+    if ascending(ids):
         return ""
     shown = ", ".join(map(str, ids[:16].tolist()))
     return f"  # devices in the order {shown}{', …' if ids.size > 16 else ''}"

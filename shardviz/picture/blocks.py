@@ -279,11 +279,11 @@ class DeviceRuns:
     @property
     def hosts(self) -> tuple[np.ndarray, np.ndarray]:
         """int64 [tiles] each: the lowest and the highest process in every tile."""
-        if len(self.mesh.processes) == 1:
-            own = np.broadcast_to(np.int64(self.mesh.processes[0]), math.prod(self.counts))
-            return own, own
-        hosts = self.mesh.process_indices.reshape(-1, self.length)
-        return hosts.min(1), hosts.max(1)
+        if hosts := self.mesh.even_hosts:
+            each, first = self.mesh.size // hosts, self.first
+            return first // each, (first + self.length - 1) // each
+        found = self.mesh.process_indices.reshape(-1, self.length)
+        return found.min(1), found.max(1)
 
     def blocks(self, layout: Layout) -> tuple[np.ndarray, int]:
         """int64 [tiles]: the block of the first device; and how many blocks a tile has."""

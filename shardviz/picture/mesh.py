@@ -441,18 +441,29 @@ def _mesh_rows(mesh: MeshSpec, width: int) -> list[str]:
 def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
     if len(mesh.processes) < 2:
         return []
-    hosts, count = mesh.process_indices.reshape(-1), len(mesh.processes)
-    even, left = divmod(mesh.size, count)
-    if not left:
-        runs = hosts.reshape(count, even)
-        own = runs[:, 0]
-        if (runs == own[:, None]).all() and (own[1:] != own[:-1]).all():
-            text = f"hosts in mesh order: {ids_text(own)}; {plural(even, 'device')} each"
-            return wrapped(text, width, "  ")
-    lines = []
+    count = len(mesh.processes)
+    own = range(count) if mesh.even_hosts else _hosts_of_runs(mesh)
+    if own is not None:
+        each = plural(mesh.size // count, "device")
+        text = f"hosts in mesh order: {ids_text(own)}; {each} each"
+        return wrapped(text, width, "  ")
+    lines, hosts = [], mesh.process_indices.reshape(-1)
     most = MOST_LINES if mesh.size <= MOST_TILES else 8
     for process in mesh.processes[:most]:
         mine = np.flatnonzero(hosts == process)
         ids = mine if mesh.ids_are_positions else mesh.device_ids.reshape(-1)[mine]
         lines += wrapped(f"host {process}: {ids_text(ids)}", width, "  ")
     return lines + and_more(count - most, "host")
+
+
+def _hosts_of_runs(mesh: MeshSpec) -> np.ndarray | None:
+    """The host of each run, where hosts share the devices evenly in any order; else None."""
+    each, left = divmod(mesh.size, len(mesh.processes))
+    if left:
+        return None
+    runs = mesh.process_indices.reshape(-1, each)
+    own = runs[:, 0]
+    few = runs[: MOST_TILES // each + 1]  # most of those that are not even differ at the start
+    if not all((some == some[:, :1]).all() for some in (few, runs)):
+        return None
+    return own if (own[1:] != own[:-1]).all() else None

@@ -533,11 +533,14 @@ def compiled(
     preview: Callable[[Report], None],
 ) -> Report:
     """The report of partitioner and compiler on a program."""
+    from shardviz.core.backend.devices import give_back_freed
     from shardviz.core.backend.worker import run
 
-    return run.compile_program(
+    report = run.compile_program(
         program, target=target or None, cache=cache, cancelled=cancelled, preview=preview
     )
+    give_back_freed()  # of the plan, too
+    return report
 
 
 def why_not_automatic(program: Program, target: str) -> str:

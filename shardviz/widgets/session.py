@@ -349,7 +349,8 @@ class Session:
         self._change_mesh(self.mesh.axis_types, hosts)
 
     def _edit_types(self, value: Any) -> None:
-        self._change_mesh(value, self.mesh.process_indices)
+        mesh = self.mesh
+        self._change_mesh(value, mesh.even_hosts or mesh.process_indices)
 
     def _change_mesh(self, types: Any, processes: Any) -> None:
         """Changes axis types or hosts; axes and devices stay."""

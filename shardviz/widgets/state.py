@@ -65,11 +65,7 @@ def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
     if not mesh.ids_are_positions:
         state["device_ids"] = mesh.device_ids.ravel().tolist()
     if len(mesh.processes) > 1:
-        state["processes"] = mesh.process_indices.ravel().tolist()
-        hosts = len(mesh.processes)
-        even = make_mesh(mesh.shape, processes=hosts) if mesh.size % hosts == 0 else None
-        if even is not None and (even.process_indices == mesh.process_indices).all():
-            state["processes"] = hosts
+        state["processes"] = mesh.even_hosts or mesh.process_indices.ravel().tolist()
     return state
 
 

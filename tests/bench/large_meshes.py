@@ -39,6 +39,12 @@ MESHES: dict[str, tuple[dict[str, int], dict[str, Callable[[], Any]], str]] = {
     "5-D": ({"a": 64, "b": 32, "c": 32, "d": 16, "e": 16}, {}, "(e, c), (a, b)"),
     "a prime": ({"a": 16_777_213}, {}, "a"),
     "hosts of 8": ({"a": N // 8, "b": 8}, {"processes": lambda: N // 8}, "b"),
+    "hosts of 8, given": ({"a": N // 8, "b": 8}, {"processes": lambda: np.arange(N) // 8}, "b"),
+    "hosts alternating": (
+        {"a": N // 8, "b": 8},
+        {"processes": lambda: np.arange(N) % (N // 8)},
+        "b",
+    ),
     "ids reversed": ({"a": N}, {"device_ids": lambda: np.arange(N)[::-1]}, "a"),
     "ids shuffled": (
         {"a": N // 2, "b": 2},

@@ -4,16 +4,25 @@ The same 500 edits are made 20 times over, so that each edit at the end has its 
 Every fifth edit is left to settle: it is planned and compiled for its simulated devices. The first
 round, in which modules are imported and the worker starts, counts as warm-up.
 
+Compared are seconds of processor time, of the kernel's thread for an edit and of the kernel and its
+worker for what they do in the background, so that other programs make no difference. Those of the
+clock stand beside them. The last column are the objects that Python's collector tracks.
+
 `python -m tests.bench.soak ROUNDS` makes fewer or more rounds.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import random
 import statistics
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -59,15 +68,18 @@ class Round:
     """What one round took.
 
     Attributes:
-        edits, settled, runs: seconds of each edit, of each plan with its compile, of each run.
+        edits, settled, runs: seconds of processor time and of the clock, of each edit, of each plan
+            with its compile, of each run.
         kernel, worker: resident bytes afterwards.
+        objects: how many objects Python's collector tracks afterwards.
     """
 
-    edits: list[float] = field(default_factory=list)
-    settled: list[float] = field(default_factory=list)
-    runs: list[float] = field(default_factory=list)
+    edits: list[tuple[float, float]] = field(default_factory=list)
+    settled: list[tuple[float, float]] = field(default_factory=list)
+    runs: list[tuple[float, float]] = field(default_factory=list)
     kernel: int = 0
     worker: int = 0
+    objects: int = 0
 
 
 def edits_of_a_round() -> list[dict[str, Any]]:
@@ -99,23 +111,33 @@ def one_round(explorer: Any, edits: list[dict[str, Any]], first: int) -> Round:
     found = Round()
     for number, edit in enumerate(edits):
         message = {"seq": first + number, "client": "soak", "intents": [edit]}
-        begun = time.perf_counter()
-        explorer._receive(explorer, message, [])
-        found.edits.append(time.perf_counter() - begun)
+        edited = partial(explorer._receive, explorer, message, [])
+        found.edits.append(_seconds(edited, time.thread_time))
         if number % SETTLES == SETTLES - 1:
-            found.settled.append(_seconds(explorer.wait))
+            found.settled.append(_seconds(partial(explorer.wait, 120), processor_time))
         if number % (EDITS // RUNS) == 0:
             explorer.wait()
             explorer.run()
-            found.runs.append(_seconds(explorer.wait))
+            found.runs.append(_seconds(partial(explorer.wait, 120), processor_time))
     found.kernel, found.worker = resident(), sum(map(resident, workers.pids))
+    found.objects = len(gc.get_objects())
     return found
 
 
-def _seconds(call: Any) -> float:
-    begun = time.perf_counter()
-    call(120)
-    return time.perf_counter() - begun
+def _seconds(call: Callable[[], Any], clock: Callable[[], float]) -> tuple[float, float]:
+    begun, time_begun = clock(), time.perf_counter()
+    call()
+    return clock() - begun, time.perf_counter() - time_begun
+
+
+def processor_time() -> float:
+    """Seconds of processor time that the kernel and its workers have taken."""
+    ticks = 0
+    for pid in workers.pids:
+        with contextlib.suppress(OSError):  # it ended
+            fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")")[-1].split()
+            ticks += int(fields[11]) + int(fields[12])
+    return time.process_time() + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def main(rounds: int = ROUNDS) -> int:
@@ -128,7 +150,7 @@ def main(rounds: int = ROUNDS) -> int:
     explorer.close()
     table, first, last = Table(), made[1], made[-1]
     for what in ("edits", "settled", "runs"):
-        ours, theirs = (statistics.median(getattr(r, what)) for r in (last, first))
+        ours, theirs = (_middle(getattr(r, what), 0) for r in (last, first))
         table.at_most(f"{what}: the last round against the second", SLOWER, ours, theirs)
     for what in ("kernel", "worker"):
         ours, theirs = getattr(last, what), getattr(first, what)
@@ -140,11 +162,18 @@ def main(rounds: int = ROUNDS) -> int:
 
 
 def _line(found: Round) -> str:
-    times = (
-        f"{what} {text(statistics.median(getattr(found, what)))} ({len(getattr(found, what))})"
-        for what in ("edits", "settled", "runs")
+    times = []
+    for what in ("edits", "settled", "runs"):
+        some = getattr(found, what)
+        times.append(f"{what} {text(_middle(some, 0))} [{text(_middle(some, 1))}] ({len(some)})")
+    return (
+        f"{', '.join(times)}; {found.kernel >> 20} MiB, worker {found.worker >> 20} MiB,"
+        f" {found.objects:,} objects"
     )
-    return f"{', '.join(times)}; {found.kernel >> 20} MiB, worker {found.worker >> 20} MiB"
+
+
+def _middle(times: list[tuple[float, float]], clock: int) -> float:
+    return statistics.median(pair[clock] for pair in times)
 
 
 if __name__ == "__main__":

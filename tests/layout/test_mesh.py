@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from shardviz.core.errors import MeshError
-from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.mesh import MeshSpec, ascending, make_mesh
 from shardviz.core.layout.parse import check_size
 from tests.layout.cases import random_mesh
 from tests.layout.fakes import jax_mesh
@@ -232,6 +232,55 @@ def test_hosts_share_devices_evenly_and_in_order():
     given = make_mesh(data=4, model=2, processes=[[5, 9]] * 4)
     assert given.processes == (5, 9)
     assert dict(given.local(9).shape) == {"data": 4, "model": 1}
+
+
+@pytest.mark.parametrize(
+    ("indices", "even"),
+    [
+        ([0, 0, 0, 0], 1),
+        ([0, 0, 1, 1], 2),
+        ([0, 1, 2, 3], 4),
+        ([0, 1, 0, 1], None),
+        ([1, 1, 0, 0], None),
+        ([0, 0, 0, 1], None),
+        ([0, 1, 1, 1], None),
+        ([0, 0, 2, 2], None),
+        ([0, 1, 1, 2], None),
+        ([5, 5, 5, 5], None),
+        ([1, 1, 1, 1], None),
+    ],
+)
+def test_hosts_that_share_evenly_are_kept_as_their_number(indices, even):
+    mesh = make_mesh(a=2, b=2, processes=indices)
+    assert mesh.even_hosts == even
+    assert mesh.process_indices.ravel().tolist() == indices
+    assert tuple(mesh.processes) == tuple(sorted(set(indices)))
+    for process in range(-1, 7):
+        assert mesh._positions_of(process).tolist() == [
+            i for i, p in enumerate(indices) if p == process
+        ]
+    assert mesh == make_mesh(a=2, b=2, processes=np.array(indices))
+    assert (mesh == make_mesh(a=2, b=2, processes=2)) is (even == 2)
+    assert not mesh.process_indices.flags.writeable
+
+
+def test_numbers_are_compared_across_chunks():
+    values = np.arange(200_000)
+    assert ascending(values)
+    for i in (1, 65_535, 65_536, 65_537, 131_072, 199_999):
+        values[i] -= 1
+        assert not ascending(values)
+        assert ascending(values, equal=True)
+        values[i] -= 1
+        assert not ascending(values, equal=True)
+        values[i] += 2
+
+
+def test_a_range_of_ids_is_read_and_one_too_large_refused():
+    assert make_mesh(a=4, device_ids=range(8, 0, -2)).device_ids.tolist() == [8, 6, 4, 2]
+    for ids in (range(10**9), range(10**30, 10**30 + 4), range(3), range(-4, 0)):
+        with pytest.raises(MeshError):
+            make_mesh(a=4, device_ids=ids)
 
 
 def test_values_are_frozen_and_the_callers_array_stays_theirs():

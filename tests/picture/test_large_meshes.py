@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from shardviz.core.errors import MeshError
 from shardviz.core.format import MOST_IRREGULAR, ids_text, nested_ids_text
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
@@ -44,6 +45,35 @@ def test_nothing_is_made_for_each_device(axes):
     finally:
         tracemalloc.stop()
     assert "device_ids" not in vars(mesh)
+
+
+HOSTS = {"number": lambda: N // 8, "indices": lambda: np.arange(N) // 8}
+
+
+@pytest.mark.parametrize("hosts", HOSTS.values(), ids=HOSTS)
+def test_hosts_that_share_evenly_have_no_number_for_each_device(hosts):
+    given = hosts()
+    mesh = make_mesh({"a": N // 8, "b": 8}, processes=given)
+    del given
+    tracemalloc.start()
+    try:
+        picture, text = draw(mesh), to_text(mesh)
+        assert draw(mesh, by="host").tiles.tooltip(1) == picture.tiles.tooltip(1)
+        assert mesh.local(2_000_000).device_ids.tolist() == [list(range(16_000_000, 16_000_008))]
+        assert tracemalloc.get_traced_memory()[1] < 64 << 20
+    finally:
+        tracemalloc.stop()
+    assert picture.tiles.tooltip(1).endswith("hosts 32–63")
+    assert "hosts in mesh order: 0–2097151; 8 devices each" in " ".join(text.split())
+    assert not {"device_ids", "process_indices"} & set(vars(mesh))
+
+
+def test_a_device_is_found_among_millions_with_given_ids():
+    ids = np.random.default_rng(0).permutation(1 << 18) + 5
+    mesh = make_mesh({"a": 1 << 17, "b": 2}, device_ids=ids)
+    assert mesh.coordinates(int(ids[77_777])) == (38_888, 1)
+    with pytest.raises(MeshError, match="No device 4 in this mesh"):
+        mesh.position(4)
 
 
 def test_a_tile_says_how_many_devices_it_is_and_which():

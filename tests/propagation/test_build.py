@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -157,7 +160,7 @@ def summary(found):
     ]
 
 
-@pytest.mark.parametrize("devices", [512, 65_536, 1_048_576])
+@pytest.mark.parametrize("devices", [512, 65_536, 1_048_576, 1 << 24])
 def test_a_plan_is_the_same_from_8_devices_to_a_million(eight_devices, devices):
     def on(size):
         mesh = make_mesh(data=size // 2, model=2)
@@ -166,6 +169,21 @@ def test_a_plan_is_the_same_from_8_devices_to_a_million(eight_devices, devices):
     small, large = on(8), on(devices)
     assert summary(small) == summary(large)
     assert all(not c.groups for c in large.collectives)
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="reads /proc")
+def test_plans_for_16_million_devices_take_no_memory_for_each():
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    mesh, size = make_mesh(a=1 << 12, b=1 << 12), 1 << 24
+    plan(jnp.dot, MESH, x=X, y=W)
+    before = resident()
+    # jax would keep 128 MiB for each of these.
+    for spec in ("a", "b", "(a, b)", "(b, a)", "None, a"):
+        found = plan(jnp.sin, mesh, x=((size, size), spec))
+        assert str(found.op("output").spec) == str(found.op("x").spec)
+    assert resident() - before < 64 << 20
 
 
 def test_a_mesh_that_names_its_devices_plans_the_same(eight_devices):

@@ -191,16 +191,15 @@ def interrupt_worker() -> None:
     assert report.ok, report.error
 
 
-def stop_worker_and_interrupt() -> None:
+def stop_worker() -> None:
     (pid,) = workers.pids
     os.kill(pid, signal.SIGSTOP)
-    timer = threading.Timer(_CHANCE.uniform(0.1, 0.4), signal.raise_signal, (signal.SIGINT,))
-    timer.start()
-    try:
-        compiled(SHORT)
-    except KeyboardInterrupt:
-        return
-    raise AssertionError("a stopped worker answered")
+    os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOWAIT)
+
+
+def stop_worker_in_a_call() -> None:
+    report = _at_a_random_moment(stop_worker, "compile")
+    assert report.ok, report.error
 
 
 #: Each kind, and whether the worker is the same afterwards.
@@ -218,7 +217,8 @@ FORKS: dict[str, tuple[Callable[[], None], bool]] = {
 INTERRUPTS: dict[str, tuple[Callable[[], None], bool]] = {
     "interrupt in the kernel": (interrupt_kernel, False),
     "interrupt in the worker": (interrupt_worker, True),
-    "interrupt, the worker is stopped": (stop_worker_and_interrupt, False),
+    "the worker is stopped": (stop_worker, True),
+    "the worker is stopped in a call": (stop_worker_in_a_call, True),
     "its folder is removed": (remove_folder, False),
 }
 KINDS = FORKS | INTERRUPTS

@@ -85,6 +85,27 @@ def test_a_worker_removes_its_folder_and_ends_when_its_kernel_is_gone(more, end)
     assert left == []
 
 
+LEAVES = """
+import os, pathlib, sys, threading
+from shardviz.core.backend.worker import child
+def write():
+    while True:
+        os.makedirs(sys.argv[1] + "/dump", exist_ok=True)
+        pathlib.Path(sys.argv[1], "dump", "module.txt").write_text("text")
+threading.Thread(target=write, daemon=True).start()
+print("ready", flush=True)
+child._exit(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("program", [sys.executable, "/nowhere/python"])
+def test_a_worker_that_ends_leaves_nothing_where_a_compile_still_writes(tmp_path, program):
+    folder, code = tmp_path / "folder", LEAVES.replace("print", f"sys.executable={program!r};print")
+    ran = subprocess.run([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE)
+    assert (ran.returncode, ran.stdout) == (0, b"ready\n")
+    assert program != sys.executable or not folder.exists()
+
+
 def test_a_kernel_and_its_worker_that_were_killed_at_once_leave_nothing_at_the_next_start():
     end = "[os.kill(pid, 9) for pid in (*workers.pids, os.getpid())]"
     more = "from shardviz.core.backend.worker.process import workers"

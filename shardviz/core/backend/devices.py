@@ -6,6 +6,8 @@ is fixed at that moment.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib.util
 import os
 import re
@@ -262,6 +264,15 @@ def host_total() -> int | None:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError, OSError):
         return None
+
+
+def give_back_freed() -> None:
+    """Gives freed memory back to the system, which C++ keeps for later; some milliseconds.
+
+    A compiler frees what it made in small parts, and tens of MB stay with the process.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # not the C library of GNU
+        ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
 def _device_free(device: Any) -> int | None:

@@ -27,10 +27,10 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import AbstractMesh, Mesh, NamedSharding
+from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.arguments import unique
-from shardviz.core.backend.bridge import jax_dtype
+from shardviz.core.backend.bridge import jax_dtype, named_sharding
 from shardviz.core.backend.calls import BoundCall
 from shardviz.core.backend.constraint_calls import traced_with_calls
 from shardviz.core.backend.failures import in_words, source_of
@@ -436,7 +436,7 @@ def _traced(
         specs = results.specs()
         if any(spec is not None for spec in specs):
             # How many outputs there are is known only now. jax keeps what it traced of `flat`.
-            outs = tuple(s if s is None else NamedSharding(mesh, s.to_jax()) for s in specs)
+            outs = tuple(s if s is None else named_sharding(mesh, s) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
             stage = jitted.trace(*arguments)
         return stage, specs
@@ -475,7 +475,7 @@ def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.Sh
             raise ProgramError(f"{array.name}: {error}") from None
         sharding = None
         if position not in free:
-            sharding = NamedSharding(mesh, spec.to_jax(), memory_kind=array.memory_kind)
+            sharding = named_sharding(mesh, spec, array.memory_kind)
         weak = array.weak_type
         structs.append(jax.ShapeDtypeStruct(array.shape, dtype, sharding=sharding, weak_type=weak))
     return structs

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from shardviz.core.layout.parse import check_name, check_size, flat_numbers, lim
 
 AXIS_TYPES = ("Auto", "Explicit", "Manual")
 MAX_AXES = 32
-_MANY_HOSTS = 1 << 16
+_MANY = 1 << 16
 MAX_DEVICES = 1 << 24  # 16.8 million: arrays of ids stay under 128 MiB
 
 
@@ -111,7 +110,10 @@ def reshaped(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray | Non
     if values is None:
         return None
     wanted = math.prod(sizes)
-    array = np.asarray(flat_numbers(values, wanted, f"The {what}", MeshError))
+    flat = flat_numbers(values, wanted, f"The {what}", MeshError)
+    array = np.asarray(flat)
+    if isinstance(flat, (list, range)):
+        array.flags.writeable = False  # made here: it needs no copy
     if array.size != wanted:
         given = f"{array.size:,}" if array.size <= wanted else f"more than {wanted:,}"
         raise MeshError(
@@ -121,24 +123,20 @@ def reshaped(values: Any, sizes: tuple[int, ...], what: str) -> np.ndarray | Non
     return array.reshape(sizes)
 
 
-def spread_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | None:
-    """The process of each device, from how many hosts share them evenly or from the indices.
+def checked_hosts(hosts: Any, sizes: tuple[int, ...]) -> int:
+    """How many hosts share the devices evenly.
 
     Raises:
-        MeshError: otherwise.
+        MeshError: where they cannot.
     """
-    if processes is None or not np.isscalar(processes):
-        return reshaped(processes, sizes, "process indices")
-    count, total = check_size(processes, "The number of hosts"), math.prod(sizes)
+    count, total = check_size(hosts, "The number of hosts"), math.prod(sizes)
     if count < 1 or total % count:
         fits = [n for n in range(1, min(total, 512) + 1) if total % n == 0]
         raise MeshError(
             f"{plural(total, 'device')} cannot be shared evenly by {shown(count, 30)} hosts."
             f" Numbers that work: {listed(fits)}."
         )
-    spread = np.repeat(np.arange(count), total // count).reshape(sizes)
-    spread.flags.writeable = False
-    return spread
+    return count
 
 
 def _whole_number(array: np.ndarray, sizes: tuple[int, ...], what: str) -> np.ndarray:
@@ -171,7 +169,7 @@ def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
 
 def _each_once(ids: np.ndarray) -> bool:
     """Whether no id, each 0 or more, occurs twice. Sorting 16 million takes more than a second."""
-    if not ids.size or (ids[1:] > ids[:-1]).all():
+    if ascending(ids):
         return True
     largest = int(ids.max())
     if largest > 8 * ids.size:
@@ -181,24 +179,51 @@ def _each_once(ids: np.ndarray) -> bool:
     return int(np.count_nonzero(seen)) == len(ids)
 
 
+def ascending(values: np.ndarray, equal: bool = False) -> bool:
+    """Whether each value is larger than the one before; of millions in chunks, up to the first.
+
+    Args:
+        values: [n].
+        equal: whether a value may equal the one before.
+
+    >>> ascending(np.array([1, 4, 9])), ascending(np.array([1, 4, 4]))
+    (True, False)
+    """
+    compare = np.greater_equal if equal else np.greater
+    chunks = (values[i : i + _MANY + 1] for i in range(0, len(values), _MANY))
+    return all(bool(compare(some[1:], some[:-1]).all()) for some in chunks)
+
+
 def _not_given() -> Any:
     """A default that leaves no attribute on the class, so that `__getattr__` is asked."""
     return None
 
 
-def checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray:
-    """The process of each device, read-only; all of process 0 by default.
+def checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | int:
+    """The process of each device, read-only, or how many hosts share them evenly and in order.
 
     Raises:
         MeshError: otherwise.
     """
     if processes is None:
-        return np.broadcast_to(np.int64(0), sizes)  # one number, however many devices
+        return 1
+    if np.isscalar(processes):
+        return checked_hosts(processes, sizes)
     array = _whole_number(processes, sizes, "process indices")
     if array.size and array.min() < 0:
         raise MeshError(f"A process index is 0 or more; got {int(array.min())}.")
     array.flags.writeable = False
-    return array
+    return _even_hosts(array.reshape(-1)) or array
+
+
+def _even_hosts(processes: np.ndarray) -> int | None:
+    """How many hosts share devices evenly and in order, counted from 0; None where they do not."""
+    hosts = int(processes[-1]) + 1
+    each, left = divmod(len(processes), hosts)
+    if left or not ascending(processes, equal=True):
+        return None
+    ends = processes.reshape(hosts, each)[:, [0, -1]]
+    return hosts if (ends == np.arange(hosts)[:, None]).all() else None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -210,7 +235,8 @@ class MeshSpec(Displayed):
         axis_sizes: one size an axis.
         axis_types: `"Auto"`, `"Explicit"` or `"Manual"` an axis.
         device_ids: int64, in mesh shape; the device at each position.
-        process_indices: int64, in mesh shape; the process (host) of each device.
+        process_indices: int64, in mesh shape; the process (host) of each device. Given as a number,
+            it is how many hosts share the devices evenly and in order.
         concrete: whether the ids name devices that a real `Mesh` held.
 
     Raises:
@@ -236,21 +262,32 @@ class MeshSpec(Displayed):
         put("_typed", bool(self.axis_types))
         put("axis_types", checked_types(self.axis_types, names))
         put("_plain", self.device_ids is None)
-        put("_one_host", self.process_indices is None)
         if self.device_ids is None:
             object.__delattr__(self, "device_ids")
         else:
             put("device_ids", checked_ids(self.device_ids, sizes))
-        put("process_indices", checked_processes(self.process_indices, sizes))
+        processes = checked_processes(self.process_indices, sizes)
+        if isinstance(processes, int):
+            put("_hosts", processes)
+            object.__delattr__(self, "process_indices")
+        else:
+            put("_hosts", None)
+            put("process_indices", processes)
 
     def __getattr__(self, name: str) -> Any:
-        # The ids 0, 1, 2, … of a mesh of 16 million devices take 128 MiB, and are seldom needed.
-        if name != "device_ids" or "_plain" not in self.__dict__:
+        # A number for each of 16 million devices takes 128 MiB, and is seldom needed.
+        if name not in ("device_ids", "process_indices") or "_hosts" not in self.__dict__:
             raise AttributeError(f"A MeshSpec has no {name}.")
-        ids = np.arange(self.size, dtype=np.int64).reshape(self.axis_sizes)
-        ids.flags.writeable = False
-        object.__setattr__(self, "device_ids", ids)
-        return ids
+        hosts = self.even_hosts if name == "process_indices" else None
+        if hosts == 1:
+            return np.broadcast_to(np.int64(0), self.axis_sizes)
+        numbers = np.arange(self.size, dtype=np.int64)
+        if hosts:
+            numbers //= self.size // hosts
+        found = numbers.reshape(self.axis_sizes)
+        found.flags.writeable = False
+        object.__setattr__(self, name, found)
+        return found
 
     @property
     def has_chosen_types(self) -> bool:
@@ -293,15 +330,23 @@ class MeshSpec(Displayed):
 
         A tuple; a range where there are a million that are numbered without gaps.
         """
-        if self._one_host:  # type: ignore[attr-defined]
-            return (0,)
+        if self.even_hosts:
+            return _numbers_up_to(self.even_hosts)
         held = self.process_indices.ravel()
-        if held.size and held.max() < held.size:
-            counts = np.bincount(held)  # no sort: a million in 1 ms
-            if len(counts) > _MANY_HOSTS and counts.all():
-                return range(len(counts))
-            return tuple(np.flatnonzero(counts).tolist())
-        return tuple(np.unique(held).tolist())
+        largest = int(held.max())
+        if largest > 8 * held.size:
+            return tuple(np.unique(held).tolist())
+        seen = np.zeros(largest + 1, bool)
+        seen[held] = True  # no sort: 16 million in 0.1 s
+        return _numbers_up_to(len(seen)) if seen.all() else tuple(np.flatnonzero(seen).tolist())
+
+    @property
+    def even_hosts(self) -> int | None:
+        """How many processes, counted from 0, share the devices evenly and in order.
+
+        None where each device has a process of its own choice.
+        """
+        return self._hosts  # type: ignore[attr-defined]
 
     @property
     def ids_are_positions(self) -> bool:
@@ -322,6 +367,10 @@ class MeshSpec(Displayed):
         if self.ids_are_positions:
             if 0 <= wanted < self.size:
                 return wanted
+        elif self.size > _MANY:  # a dict of 16 million takes gigabytes
+            found = np.flatnonzero(self.device_ids.reshape(-1) == wanted)
+            if len(found):
+                return int(found[0])
         elif wanted in self._position_of:
             return self._position_of[wanted]
         raise MeshError(
@@ -345,7 +394,7 @@ class MeshSpec(Displayed):
             MeshError: if the process has no device here, or its devices do not fill a block.
         """
         process = check_size(process, "A process index")
-        if self._one_host and process == 0:  # type: ignore[attr-defined]
+        if self.even_hosts == 1 and process == 0:
             return self  # all devices
         own = self._positions_of(process)
         if not own.size:
@@ -354,27 +403,26 @@ class MeshSpec(Displayed):
                 f" Processes here: {listed(self.processes)}."
             )
         lines = np.unravel_index(own, self.axis_sizes)
-        block = tuple(slice(int(i.min()), int(i.max()) + 1) for i in lines)
-        if math.prod(s.stop - s.start for s in block) != own.size:
+        sizes = tuple(int(i.max()) - int(i.min()) + 1 for i in lines)
+        if math.prod(sizes) != own.size:
             raise MeshError(
                 f"The {plural(own.size, 'device')} of process {process} form no contiguous"
                 f" block of the mesh: the smallest block around them is"
-                f" {'×'.join(str(s.stop - s.start) for s in block)} and holds devices of other"
+                f" {'×'.join(map(str, sizes))} and holds devices of other"
                 " processes. Order the mesh so that each process fills a block."
             )
+        ids = own if self.ids_are_positions else self.device_ids.reshape(-1)[own]
+        hosts = np.broadcast_to(np.int64(process), sizes)
         return MeshSpec(
-            self.axis_names,
-            tuple(s.stop - s.start for s in block),
-            self.axis_types,
-            self.device_ids[block],
-            self.process_indices[block],
-            self.concrete,
+            self.axis_names, sizes, self.axis_types, ids.reshape(sizes), hosts, self.concrete
         )
 
     def _positions_of(self, process: int) -> np.ndarray:
         """The flat positions of a process's devices; no search where hosts follow each other."""
-        if self._one_host:  # type: ignore[attr-defined]
-            return np.arange(0)  # of any process but 0
+        if self.even_hosts:
+            each = self.size // self.even_hosts
+            first = process * each if 0 <= process < self.even_hosts else self.size
+            return np.arange(first, min(first + each, self.size))
         held = self.process_indices.reshape(-1)
         if not self._hosts_in_order:
             return np.flatnonzero(held == process)
@@ -382,8 +430,7 @@ class MeshSpec(Displayed):
 
     @cached_property
     def _hosts_in_order(self) -> bool:
-        held = self.process_indices.reshape(-1)
-        return bool((held[1:] >= held[:-1]).all())
+        return ascending(self.process_indices.reshape(-1), equal=True)
 
     def require_axis(self, name: str) -> int:
         """The size of an axis.
@@ -400,9 +447,15 @@ class MeshSpec(Displayed):
             return NotImplemented
         return self is other or (
             self._key == other._key
-            and all(
-                (plain(self) and plain(other)) or np.array_equal(array(self), array(other))
-                for plain, array in _PER_DEVICE
+            # Two arrays of 16 million are not compared, nor made, where both are the default.
+            and (
+                (self.ids_are_positions and other.ids_are_positions)
+                or np.array_equal(self.device_ids, other.device_ids)
+            )
+            and self.even_hosts == other.even_hosts
+            and (
+                self.even_hosts is not None
+                or np.array_equal(self.process_indices, other.process_indices)
             )
         )
 
@@ -422,12 +475,8 @@ class MeshSpec(Displayed):
         return f"MeshSpec({str(self)!r}{types}{order})"
 
 
-# Whether a mesh has what is so by default, and what it has: two arrays of 16 million are not
-# compared, and those of the ids not made, where both are so.
-_PER_DEVICE: tuple[tuple[Any, Any], ...] = (
-    (attrgetter("_plain"), attrgetter("device_ids")),
-    (attrgetter("_one_host"), attrgetter("process_indices")),
-)
+def _numbers_up_to(count: int) -> Sequence[int]:
+    return range(count) if count > _MANY else tuple(range(count))
 
 
 def make_mesh(
@@ -468,7 +517,7 @@ def make_mesh(
         lengths,
         spread_types(axis_types, len(names)),
         reshaped(device_ids, lengths, "device ids"),  # type: ignore[arg-type]
-        spread_processes(processes, lengths),  # type: ignore[arg-type]
+        processes if np.isscalar(processes) else reshaped(processes, lengths, "process indices"),  # type: ignore[arg-type]
         device_ids is not None,
     )
 

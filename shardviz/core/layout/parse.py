@@ -132,7 +132,7 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
 
 
 def flat_numbers(values: Any, most: int, what: str, error: type[ShardvizError]) -> Any:
-    """Whole numbers, nested as deep as may be, as one flat array or list.
+    """Whole numbers, nested as deep as may be, as one flat array, list or range.
 
     Nothing is made of a range of a billion, nor of an endless iterable, before it is known to be
     too long: of more than `most` numbers the first `most + 1` come back.
@@ -146,6 +146,8 @@ def flat_numbers(values: Any, most: int, what: str, error: type[ShardvizError]) 
     if isinstance(values, (list, tuple)) and set(map(type, values[: most + 1])) <= {int}:
         return values[: most + 1]
     try:
+        if isinstance(values, range):
+            return values[: most + 1]
         if hasattr(values, "__array__"):
             return np.asarray(values).reshape(-1)
         return list(itertools.islice(_numbers(values, 0), most + 1))

@@ -8,7 +8,6 @@ numbers only.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import faulthandler
 import functools
 import gc
@@ -16,6 +15,7 @@ import itertools
 import os
 import pickle
 import shutil
+import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -29,6 +29,7 @@ from jax.sharding import Mesh
 
 from shardviz.core.backend.checks import partial_sums
 from shardviz.core.backend.compile import Executable, Lowered, lower
+from shardviz.core.backend.devices import give_back_freed
 from shardviz.core.backend.execute import Execution
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.targets import compile_only_mesh, device_mesh
@@ -135,8 +136,7 @@ def _forget() -> None:
     """
     jax.clear_caches()
     gc.collect()
-    with contextlib.suppress(OSError, AttributeError):  # not the C library of GNU
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    give_back_freed()
 
 
 def _answer(message: bytes) -> bytes:
@@ -367,8 +367,11 @@ def _exit_with(kernel: int, folder: str) -> None:
 
 
 def _exit(folder: str) -> None:
-    for _ in range(100):  # a compile in another thread may still write its dump there
-        shutil.rmtree(folder, ignore_errors=True)
-        if not os.path.exists(folder):
-            break
-    os._exit(0)  # nobody is left to wait for what libraries do at exit
+    """Ends the process and removes its folder; nobody is left to wait for what libraries do."""
+    # A compile in another thread writes its dump there, and makes the folder again where it is
+    # gone. Another program in this process ends all threads before it begins.
+    remove = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+    with contextlib.suppress(OSError):
+        os.execv(sys.executable, [sys.executable, "-IS", "-c", remove, folder])
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(0)

@@ -344,10 +344,11 @@ class Process:
         self.stage = self.stage or WORK
         self._log.seek(0)  # the worker writes where we are: the position is shared
         self._log.truncate()
-        # In a thread: a worker that is stopped reads nothing, and a cancel must work all the same.
+        # In a thread: a worker that hangs reads nothing, and a cancel must work all the same.
         sending = (self._system.stdin, pickle.dumps(call))
         threading.Thread(target=_send, args=sending, daemon=True).start()
         begun, polls = time.monotonic(), 0
+        _continue(self.pid)
         while True:
             try:
                 received = self._received.get(timeout=self.limits.poll)
@@ -357,6 +358,7 @@ class Process:
                 if seconds is not None and time.monotonic() - begun > seconds:
                     raise timeout_error(seconds, self.stage) from None
                 if polls % _POLLS_PER_CHECK == 0:
+                    _continue(self.pid)
                     self._check_memory()
                 continue
             if received is None:
@@ -385,6 +387,14 @@ class Process:
             raise memory_error(held, limit, self.stage)
         if left is not None and total and left < self.limits.spare * total and held > left:
             raise memory_error(held, None, self.stage)
+
+
+def _continue(pid: int | None) -> None:
+    """Lets a process go on that somebody has stopped; it makes no difference to one that runs."""
+    go_on = getattr(signal, "SIGCONT", None)
+    if pid is not None and go_on is not None:
+        with contextlib.suppress(OSError):  # it ended
+            os.kill(pid, go_on)
 
 
 def _open_log(folder: str) -> Any:
