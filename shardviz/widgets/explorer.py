@@ -23,6 +23,7 @@ from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
 from shardviz.widgets.menus import target_view, why_not_run
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
+from shardviz.widgets.player_view import movement_view, saved_movements
 from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
 from shardviz.widgets.session import MAX_ARRAYS, Session
 from shardviz.widgets.session_view import (
@@ -92,6 +93,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     explanation = traitlets.Dict().tag(sync=True)
     background = traitlets.Dict().tag(sync=True)
     link_data = traitlets.Dict().tag(sync=True)
+    movements = traitlets.Dict().tag(sync=True)
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
@@ -174,7 +176,13 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         traits["leaves"], traits["model_data"] = self._model_views()
         traits["rule_use"] = {**rule_grid(session), "saved": saved_cells(session)}
         return html_page.saved_page(
-            {**traits, "stages_data": stages, "plan_data": values}, self._alt()
+            {
+                **traits,
+                "stages_data": stages,
+                "plan_data": values,
+                "movements": saved_movements(self._stages, stages, self._placement()),
+            },
+            self._alt(),
         )
 
     def compile(self) -> None:
@@ -292,7 +300,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         stages, plan, stage = self._stages.views(session.revision, session.target)
         with self._sync:
             if stages is not self.stages_data:
-                self.stages_data = stages
+                self.stages_data, self.movements = stages, {}  # the page asks again
             if plan is not self.plan_data:
                 self.plan_data, self.explanation = plan, {}
                 if "Model" in self._shown.values():  # it shows the constraints of the plan
@@ -348,6 +356,9 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self.cancel()
         elif kind == "links":
             self._links.chosen = str(intent.get("value") or "")[:20]
+        elif kind == "play":
+            key = str(intent.get("value") or "")[:400]
+            self.movements = {key: movement_view(key, self._stages, self._placement())}
         elif kind == "why":
             self.explanation = explanation_view(self.plan, str(intent.get("value"))[:400])
         elif kind == "code":
