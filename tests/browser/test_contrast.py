@@ -14,7 +14,7 @@ from shardviz.widgets import html_page
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
 from tests.browser.test_fit import VIEWS, small
-from tests.browser.views import show_view
+from tests.browser.views import play_largest, show_view
 from tests.browser.watch import Complaints, new_context
 
 READABLE = 4.5  # WCAG 2, level AA, for text of any size
@@ -88,7 +88,8 @@ READ = """
   const take = (e, colour, text) => {
     const box = e.getBoundingClientRect();
     if (!text.trim() || box.width < 2 || box.height < 2 || hidden(e)) return;
-    const ground = behind(e);
+    const cell = e.closest(".sv-mcell")?.querySelector("rect");
+    const ground = cell ? rgba(getComputedStyle(cell).fill) : behind(e);
     const where = `<${e.tagName.toLowerCase()} ${e.getAttribute("class") ?? ""}>`
       + ` ${colour} on ${ground.map(Math.round)}`;
     let faded = rgba(colour);
@@ -101,7 +102,7 @@ READ = """
   const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
   while (walk.nextNode()) {
     const e = walk.currentNode.parentElement;
-    if (!e.closest("option")) take(e, getComputedStyle(e).color, walk.currentNode.data);
+    if (!e.closest("option, svg")) take(e, getComputedStyle(e).color, walk.currentNode.data);
   }
   for (const e of root.querySelectorAll("input:not([type=range]), textarea, select, svg text")) {
     const style = getComputedStyle(e);
@@ -191,6 +192,9 @@ def test_all_text_can_be_read(measured_page: Page, tmp_path, make):
                 if tab:
                     tab.click()
                 wrong += [f"{theme}, {view}: {what}" for what in pale(page)]
+        if play_largest(page):
+            page.keyboard.press("ArrowRight")
+            wrong += [f"{theme}, player: {what}" for what in pale(page)]
         show_view(page, "Layout")
         for label, *keys in filter(None, POINTED.values()):
             page.get_by_label(label, exact=True).focus()

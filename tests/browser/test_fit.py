@@ -10,7 +10,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
-from tests.browser.views import show_view
+from tests.browser.views import play_largest, show_view
 
 WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
 VIEWS = ("Layout", "Rules", "Model", "Program")
@@ -119,8 +119,11 @@ def measured(page: Page, made: Explorer, folder) -> list[str]:
     found = []
     for width, height in WINDOWS:
         page.set_viewport_size({"width": width, "height": height})
-        for view in VIEWS:
-            show_view(page, view)
+        for view in (*VIEWS, "Player"):
+            if view != "Player":
+                show_view(page, view)
+            elif not play_largest(page):
+                continue
             for theme in ("light", "dark"):
                 page.emulate_media(color_scheme=theme)
                 page.wait_for_selector(f'.shardviz-explorer[data-theme="{theme}"]')

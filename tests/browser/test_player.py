@@ -21,7 +21,8 @@ from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.pictures import palettes
 from shardviz.widgets.player_view import player_data
 from shardviz.widgets.session import Session
-from tests.browser.views import open_tab
+from tests.browser.test_explorer import OPEN, type_into
+from tests.browser.views import open_tab, play_largest
 
 PAGE = """<!doctype html><meta charset="utf-8">
 <style>body { margin: 0 } CSS #host { height: 420px; padding: 8px }</style>
@@ -227,9 +228,7 @@ def test_a_saved_page_plays_its_largest_collectives(page, tmp_path):
     name = "transformer block, gradient"
     made = Explorer(Session(programs.get(name), name), ExecutableCache())
     opened(page, made, tmp_path)
-    open_tab(page, "Collectives")
-    page.locator(".sv-crow").first.click()
-    page.get_by_role("button", name="Play", exact=True).click()
+    assert play_largest(page)
     largest = max(made.plan.collectives, key=lambda c: c.bytes_in_all)
     expect(page.locator(".sv-ptitle")).to_contain_text(f"{largest.kind} of ")
     page.keyboard.press("End")
@@ -238,3 +237,27 @@ def test_a_saved_page_plays_its_largest_collectives(page, tmp_path):
     page.get_by_role("button", name="Close player").click()
     expect(page.locator(".sv-crow").first).to_be_visible()
     made.close()
+
+
+def test_a_live_page_plays_any_algorithm_and_group_and_follows_edits(lab):
+    page = lab.open([OPEN], shared=True, width=1280, height=800)
+    open_tab(page, "Collectives")
+    page.locator(".sv-crow").first.wait_for(timeout=60_000)
+    assert play_largest(page)
+    title = page.locator(".sv-ptitle")
+    expect(title).to_contain_text("over model, 2 devices: ring")
+    page.get_by_label("Algorithm").select_option(label="direct")
+    expect(title).to_contain_text("2 devices: direct")
+    assert page.locator(".sv-mdevice").first.get_attribute("data-device") == "0"
+    page.get_by_label("Group").select_option(label="devices 2, 3")
+    expect(page.locator(".sv-mdevice").first).to_have_attribute("data-device", "2")
+    page.locator(".sv-movementbox").focus()
+    page.keyboard.press("Escape")
+    expect(page.locator(".sv-player")).to_have_count(0)
+    assert play_largest(page)
+    type_into(page, "Mesh axes", "data=2, model=4")
+    expect(title).to_contain_text("over model, 4 devices")
+    page.locator(".sv-movementbox").focus()
+    page.keyboard.press("End")
+    held = page.evaluate(HELD)
+    assert [len(device) for device in held] == [4] * 4

@@ -153,7 +153,7 @@ export class MovementPicture {
     }
     const texts = steps.sums
       ? [`${count}/${contributors}`, String(count)]
-      : [label, label.replace(/^\d+(?=→)/, "")];
+      : [label, label.replace(/^\d+→/, "")];
     const words = texts.find((text) => box.w >= text.length * LETTER + 3);
     if (words && box.h >= TEXT_H) {
       const node = textNode(words, box.x + box.w / 2, box.y + box.h / 2 + 3.5, "sv-celltext");
