@@ -39,7 +39,7 @@ from shardviz.widgets.session_view import (
     session_view,
 )
 from shardviz.widgets.stages_view import StageViews
-from shardviz.widgets.state import session_on, session_state
+from shardviz.widgets.state import opening_line, session_on, session_state
 from shardviz.widgets.values_view import explanation_view
 
 
@@ -121,6 +121,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
         self._alive = Heartbeat(self._beat)
+        self._told: Any = None  # of which state the page has the line that opens it again
         self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
         session.listen(self._session_changed)
@@ -337,7 +338,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             burst = str(intent.get("burst") or "")[:40]
             self.session.edit(str(intent.get("field")), intent.get("value"), number, burst)
         elif kind == "plan":
-            self._alive.start()  # a page looks at it
+            self._told = None  # a page looks at it, and has heard nothing yet
+            self._alive.start()
         elif kind == "show":
             self._show(str(intent.get("value")))
         elif kind == "cell":
@@ -370,11 +372,18 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
     def _beat(self) -> None:
-        """Tells the page that the kernel is there, and which of its messages was answered last."""
+        """Tells the page that the kernel is there, and which of its messages was answered last.
+
+        And, where that changed, the line that opens the state again: the page offers it when the
+        kernel is gone.
+        """
         known: dict[str, Any] = {}
         if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
             try:
                 known = {name: self.answer[name] for name in ("seq", "client")}
+                now = (self.session.revision, self._handled)
+                if now != self._told:
+                    self._told, known["line"] = now, opening_line(self.session)
             finally:
                 self._sync.release()
         self.send({"kind": "alive", **known})

@@ -80,6 +80,32 @@ export function button(text, act, props = {}) {
   });
 }
 
+const COPIED_MS = 1600;
+
+/**
+ * A button that copies a text.
+ * @param {string} name
+ * @param {() => string} text
+ * @param {Props} props
+ * @param {() => void} [failed] where the browser does not allow it
+ */
+export function copyButton(name, text, props, failed) {
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      node.textContent = "Copied";
+    } catch {
+      failed?.();
+      node.textContent = "Select the text and copy it";
+    }
+    window.setTimeout(() => {
+      node.textContent = name;
+    }, COPIED_MS);
+  };
+  const node = button(name, copy, props);
+  return node;
+}
+
 /** On a focused element JupyterLab's own keyboard shortcuts must not fire. */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 

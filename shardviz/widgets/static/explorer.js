@@ -394,17 +394,22 @@ function render({ model, el }) {
   const page = new Page(model, el);
   const draw = () => page.schedule();
   for (const name of TRAITS) model.on(`change:${name}`, draw);
-  model.on("msg:custom", (message) => {
+  const hear = (/** @type {CustomMessage} */ message) => {
     page.watch.hear();
-    if (message.kind === "alive") page.hear(message);
+    if (message.kind === "alive") {
+      page.hear(message);
+      page.watch.line = message.line ?? page.watch.line;
+    }
     if (message.kind === "page") download(message.name, message.html);
-  });
+  };
+  model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
   draw();
   // From now on somebody looks at it: the program is planned after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {
     for (const name of TRAITS) model.off?.(`change:${name}`, draw);
+    model.off?.("msg:custom", hear);
     unwatch();
     page.destroy();
   };

@@ -507,8 +507,8 @@ export type EditValue = string | number | (number | null)[] | null;
 
 /**
  * What Python sends beside the traits: the saved page; and every second that it is there, with the
- * message that it answered last.
+ * message that it answered last and, where it changed, the line of code that opens the state again.
  */
 export type CustomMessage =
   | { kind: "page"; name: string; html: string }
-  | { kind: "alive"; seq?: number; client?: string };
+  | { kind: "alive"; seq?: number; client?: string; line?: string };
