@@ -77,9 +77,11 @@ export class Player {
    */
   show(movements, theme) {
     this.theme = theme;
-    const played = movements[this.key] ?? null;
-    if (played !== this.played) {
-      this.played = played;
+    // While the steps are made again, because more is known of the program, the old ones stay.
+    const played = movements[this.key] ?? this.played;
+    const same = JSON.stringify(played?.data) === JSON.stringify(this.played?.data);
+    this.played = played;
+    if (!same || (played?.data && !this.steps)) {
       this.steps = played?.data ? new MovementSteps(played.data) : null;
       this.transport.set(0);
     }
