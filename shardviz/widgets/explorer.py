@@ -23,6 +23,7 @@ from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
 from shardviz.widgets.menus import target_view, why_not_run
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
+from shardviz.widgets.player_view import movement_view, saved_movements
 from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
 from shardviz.widgets.session import MAX_ARRAYS, Session
 from shardviz.widgets.session_view import (
@@ -38,7 +39,7 @@ from shardviz.widgets.session_view import (
     session_view,
 )
 from shardviz.widgets.stages_view import StageViews
-from shardviz.widgets.state import session_on, session_state
+from shardviz.widgets.state import opening_line, session_on, session_state
 from shardviz.widgets.values_view import explanation_view
 
 
@@ -92,6 +93,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     explanation = traitlets.Dict().tag(sync=True)
     background = traitlets.Dict().tag(sync=True)
     link_data = traitlets.Dict().tag(sync=True)
+    movements = traitlets.Dict().tag(sync=True)
     offline = traitlets.Bool(False).tag(sync=True)
 
     def __init__(self, session: Session, cache: ExecutableCache, **kwargs: Any):
@@ -119,6 +121,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
         self._alive = Heartbeat(self._beat)
+        self._told: Any = None  # of which state the page has the line that opens it again
         self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
         session.listen(self._session_changed)
@@ -174,7 +177,13 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         traits["leaves"], traits["model_data"] = self._model_views()
         traits["rule_use"] = {**rule_grid(session), "saved": saved_cells(session)}
         return html_page.saved_page(
-            {**traits, "stages_data": stages, "plan_data": values}, self._alt()
+            {
+                **traits,
+                "stages_data": stages,
+                "plan_data": values,
+                "movements": saved_movements(self._stages, stages, self._placement()),
+            },
+            self._alt(),
         )
 
     def compile(self) -> None:
@@ -292,7 +301,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         stages, plan, stage = self._stages.views(session.revision, session.target)
         with self._sync:
             if stages is not self.stages_data:
-                self.stages_data = stages
+                self.stages_data, self.movements = stages, {}  # the page asks again
             if plan is not self.plan_data:
                 self.plan_data, self.explanation = plan, {}
                 if "Model" in self._shown.values():  # it shows the constraints of the plan
@@ -329,7 +338,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             burst = str(intent.get("burst") or "")[:40]
             self.session.edit(str(intent.get("field")), intent.get("value"), number, burst)
         elif kind == "plan":
-            self._alive.start()  # a page looks at it
+            self._told = None  # a page looks at it, and has heard nothing yet
+            self._alive.start()
         elif kind == "show":
             self._show(str(intent.get("value")))
         elif kind == "cell":
@@ -348,6 +358,9 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self.cancel()
         elif kind == "links":
             self._links.chosen = str(intent.get("value") or "")[:20]
+        elif kind == "play":
+            key = str(intent.get("value") or "")[:400]
+            self.movements = {key: movement_view(key, self._stages, self._placement())}
         elif kind == "why":
             self.explanation = explanation_view(self.plan, str(intent.get("value"))[:400])
         elif kind == "code":
@@ -359,11 +372,18 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
     def _beat(self) -> None:
-        """Tells the page that the kernel is there, and which of its messages was answered last."""
+        """Tells the page that the kernel is there, and which of its messages was answered last.
+
+        And, where that changed, the line that opens the state again: the page offers it when the
+        kernel is gone.
+        """
         known: dict[str, Any] = {}
         if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
             try:
                 known = {name: self.answer[name] for name in ("seq", "client")}
+                now = (self.session.revision, self._handled)
+                if now != self._told:
+                    self._told, known["line"] = now, opening_line(self.session)
             finally:
                 self._sync.release()
         self.send({"kind": "alive", **known})

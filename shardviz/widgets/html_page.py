@@ -26,7 +26,9 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|class|const|let) )", re
 
 # Colours that have another name in the style sheet than in the palette.
 _PROPERTY = {"unsplit": "not-split"}
-_STYLES = ("base", "arrays_and_rules", "pictures", "program", "collectives", "values", "model")
+_STYLES = (
+    "base", "arrays_and_rules", "pictures", "program", "collectives", "values", "player", "model",
+)  # fmt: skip
 
 
 @lru_cache(maxsize=4)

@@ -435,6 +435,11 @@ class StageViews:
         known = self._results.collectives()[int(stage)] or ()
         return known[int(number)] if len(number) < 9 and int(number) < len(known) else None
 
+    @property
+    def results(self) -> StageResults:
+        """What the stages show."""
+        return self._results or StageResults()
+
     def views(
         self, revision: int, target: str
     ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:

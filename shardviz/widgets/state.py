@@ -23,6 +23,8 @@ from shardviz.widgets.session import DEVICE_PUT, MAX_ARRAYS, Session, array_fiel
 VERSION = 1
 MAX_STATE = 64 << 20
 MAX_LEAVES = 100_000
+LONGEST_LINE = 20_000  # characters of a line that is copied
+MOST_IN_LINE = 200  # leaves of a model
 
 
 def session_state(session: Session) -> dict[str, Any]:
@@ -190,6 +192,18 @@ def _session_on_audit(audit: Audit) -> Session:
     session = Session(program, DEVICE_PUT)
     session.model = leaves
     return session
+
+
+def opening_line(session: Session) -> str:
+    """The code that opens the state again in another kernel; `""` where it would be too long.
+
+    >>> opening_line(session_on(None)).startswith("import shardviz as sv; sv.explore('{")
+    True
+    """
+    if session.model and len(session.model.arrays) > MOST_IN_LINE:
+        return ""
+    line = f"import shardviz as sv; sv.explore({json.dumps(session_state(session))!r})"
+    return line if len(line) <= LONGEST_LINE else ""
 
 
 def session_on(thing: Any) -> Session:

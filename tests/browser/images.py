@@ -16,7 +16,7 @@ from playwright.sync_api import Page
 
 from tests.browser.chromium import HOW, find_chromium
 from tests.browser.lab import DARK, LIGHT, Lab, lab_server
-from tests.browser.views import open_tab, press_button, show_view
+from tests.browser.views import open_tab, play_largest, press_button, show_view
 from tests.browser.watch import Complaints, chromium
 
 FOLDER = Path(__file__).parents[2] / "docs" / "images"
@@ -114,6 +114,23 @@ def placed(page: Page) -> None:
     page.evaluate("() => document.activeElement.blur()")
 
 
+def playing(page: Page) -> None:
+    """The player of the largest collective, in the middle of its steps."""
+    open_tab(page, "Collectives")
+    page.locator(".sv-crow").first.wait_for(timeout=RUN_MS)
+    play_largest(page)
+    page.locator(".sv-mdevice").first.wait_for()
+    for _ in range(5):
+        page.keyboard.press("ArrowRight")
+    page.evaluate("() => document.activeElement.blur()")
+
+
+def film_strip(page: Page) -> None:
+    """The drawings of six steps, from the first to the last, below each other in two columns."""
+    playing(page)
+    page.evaluate(FILM)
+
+
 @dataclass(frozen=True)
 class Shot:
     """One screenshot of an Explorer.
@@ -167,6 +184,32 @@ explorer.session.edit("target", "gpu:h100:2x8")
 explorer
 """
 PROGRAM = ".sv-program"
+# A copy of the drawing at each of six steps, in the place of the Explorer.
+FILM = """() => {
+  const slider = document.querySelector(".sv-player .sv-slider");
+  const strip = document.createElement("div");
+  strip.className = "sv-film";
+  const last = Number(slider.max);
+  for (let i = 0; i < 6; i++) {
+    slider.value = String(Math.round((last * i) / 5));
+    slider.dispatchEvent(new Event("input"));
+    const frame = document.createElement("figure");
+    const words = document.createElement("figcaption");
+    words.textContent = `${slider.value} of ${last}: `
+      + document.querySelector(".sv-pwords").textContent;
+    frame.append(document.querySelector(".sv-movement").cloneNode(true), words);
+    strip.append(frame);
+  }
+  for (const drawing of strip.querySelectorAll("svg")) {
+    drawing.removeAttribute("width");
+    drawing.removeAttribute("height");
+    drawing.style.cssText = "position: static; width: 100%";
+  }
+  for (const frame of strip.children) frame.style.margin = "0";
+  strip.style.cssText =
+    "display: grid; grid-template-columns: 1fr 1fr; gap: 16px 24px; padding: 16px";
+  document.querySelector(".shardviz-explorer").replaceChildren(strip);
+}"""
 SHOTS = (
     Shot("explorer-8", (START, "sv.explore()"), run_and_point),
     Shot("explorer-64", (START, BLOCK), run_and_choose),
@@ -177,6 +220,8 @@ SHOTS = (
     Shot("model", (START, LEAVES), largest_leaf),
     Shot("values", (START, SLICE % ("data=4, model=2", "")), picked_value, PROGRAM),
     Shot("collectives", (START, FSDP), chosen_collective, PROGRAM),
+    Shot("player", (START, BLOCK), playing, PROGRAM),
+    Shot("player-film", (START, BLOCK), film_strip, ".sv-film"),
     Shot("explorer-slice", (START, SLICE % ("data=16, model=4", "tpu:v5p:4x4x4")), placed),
 )
 

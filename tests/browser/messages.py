@@ -20,12 +20,14 @@ from typing import Any
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.movement import collective_movement
 from shardviz.gallery import programs
 from shardviz.widgets import html_page
 from shardviz.widgets.background import effects_view
 from shardviz.widgets.device_placement import device_placement
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.pictures import link_view
+from shardviz.widgets.player_view import player_data
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageResults, stages_view
 from shardviz.widgets.state import session_on
@@ -36,8 +38,8 @@ from tests.widgets.stage_examples import RESULTS
 TRAITS = (
     "menus", "answer", "view", "mesh", "rules", "rule_use", "cell", "program", "array_0",
     "layout_0", "layout_1", "devices", "report_data", "code_data", "target", "palette",
-    "stages_data", "plan_data", "explanation", "background", "link_data", "leaves", "model_data",
-    "offline",
+    "stages_data", "plan_data", "explanation", "background", "link_data", "movements", "leaves",
+    "model_data", "offline",
 )  # fmt: skip
 WAIT_S = 120
 
@@ -60,6 +62,8 @@ def messages() -> Iterator[tuple[str, Any]]:
     yield "PlanView", values_view(None)
     yield "Explanation", explanation_view(layers(1), "tanh")
     yield "Explanation", explanation_view(None, "tanh")
+    for size in (2, 64, 4096):
+        yield "MovementData", player_data(collective_movement("all-reduce", size, 4096))
     program = programs.get().replace(fn=_prints, name="prints")
     yield "Effects", {"state": "done", "revision": 1, **effects_view(program)}
     there = device_placement(make_mesh(data=4, model=4), "tpu:v5e:4x4")
@@ -77,6 +81,7 @@ def _explorers() -> Iterator[Explorer]:
     ran.wait(WAIT_S)
     assert ran.report is not None
     assert ran.report.ok, ran.report
+    ran._handle({"kind": "play", "value": "2:0"})
     yield ran
     audited = audit(
         [

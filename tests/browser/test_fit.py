@@ -10,7 +10,7 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
-from tests.browser.views import show_view
+from tests.browser.views import play_largest, show_view
 
 WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
 VIEWS = ("Layout", "Rules", "Model", "Program")
@@ -119,8 +119,11 @@ def measured(page: Page, made: Explorer, folder) -> list[str]:
     found = []
     for width, height in WINDOWS:
         page.set_viewport_size({"width": width, "height": height})
-        for view in VIEWS:
-            show_view(page, view)
+        for view in (*VIEWS, "Player"):
+            if view != "Player":
+                show_view(page, view)
+            elif not play_largest(page):
+                continue
             for theme in ("light", "dark"):
                 page.emulate_media(color_scheme=theme)
                 page.wait_for_selector(f'.shardviz-explorer[data-theme="{theme}"]')
@@ -159,3 +162,20 @@ def test_what_overlaps_or_is_cut_off_is_found(page: Page, tmp_path):
         wrong = page.evaluate(MEASURE)["wrong"]
         assert any(said in what for what in wrong), (said, wrong)
         tag.evaluate("e => e.remove()")
+
+
+def test_every_view_fits_in_jupyterlab_beside_its_sidebar(lab):
+    page = lab.open(["import shardviz as sv\nsv.explore()"], shared=True, width=1280, height=800)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    page.evaluate("() => window.jupyterapp.commands.execute('filebrowser:activate')")
+    page.locator(".jp-FileBrowser").wait_for()
+    room = page.locator(".jp-WindowedPanel-outer").first.bounding_box()
+    explorer = page.locator(".shardviz-explorer").bounding_box()
+    assert explorer["height"] <= room["height"], "all of it is in sight at once"
+    assert explorer["width"] < room["width"] < 1100
+    page.locator(".shardviz-explorer").scroll_into_view_if_needed()
+    wrong = []
+    for view in VIEWS:
+        show_view(page, view)
+        wrong += [f"{view}: {what}" for what in page.evaluate(MEASURE)["wrong"]]
+    assert not wrong, "\n".join(wrong)

@@ -36,6 +36,18 @@ def press_button(page: Page, name: str) -> None:
     page.get_by_role("button", name=name, exact=True).click()
 
 
+def play_largest(page: Page) -> bool:
+    """Plays the first collective of the table; False where there is none."""
+    open_tab(page, "Collectives")
+    rows = page.locator(".sv-crow")
+    if not rows.count():
+        return False
+    if rows.first.get_attribute("aria-selected") != "true":
+        rows.first.click()
+    page.get_by_role("button", name="Play", exact=True).click()
+    return True
+
+
 def show_control(page: Page, label: str) -> None:
     """Opens the view that has this control; those of the bar are in sight always."""
     if label in VIEW_OF:

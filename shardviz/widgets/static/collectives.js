@@ -12,8 +12,8 @@ import { STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 /** @typedef {import("./stages.js").StageState} StageState */
 /**
  * What the panel tells the page: another table is shown, a value is to be shown, a collective's
- * links are to be drawn, devices are to be drawn by position.
- * @typedef {{shown: () => void, value: (name: string) => void,
+ * links are to be drawn, devices are to be drawn by position, its steps are to be played.
+ * @typedef {{shown: () => void, value: (name: string) => void, play: (key: string) => void,
  *   links: (key: string | null) => void, position: () => void}} Calls
  */
 
@@ -42,6 +42,12 @@ export class CollectivesPanel {
     this.highlight = highlight;
     const link = { class: "sv-link sv-tovalue", hidden: true };
     this.byPosition = button("Show its links by position", calls.position, link);
+    this.play = button("▶ Play its steps", () => calls.play(this.chosen ?? ""), {
+      class: "sv-link sv-play",
+      "aria-label": "Play",
+    });
+    /** Whether the steps of a collective can be asked for, by its key. */
+    this.canPlay = (/** @type {string} */ _key) => true;
     this.shown = "all";
     const choose = (/** @type {string} */ what) => {
       this.open(what);
@@ -351,6 +357,7 @@ export class CollectivesPanel {
       h("div", { class: "sv-vtitle" }, ...title),
       ...(c.full ? [h("p", { class: "sv-bad", text: REMATERIALISED })] : []),
       this.participants,
+      ...(this.canPlay(this.chosen ?? "") ? [this.play] : []),
       this.byPosition,
       ...this.changesOfChosen(),
       ...c.causes.map((text) => h("p", { text })),

@@ -80,6 +80,32 @@ export function button(text, act, props = {}) {
   });
 }
 
+const COPIED_MS = 1600;
+
+/**
+ * A button that copies a text.
+ * @param {string} name
+ * @param {() => string} text
+ * @param {Props} props
+ * @param {() => void} [failed] where the browser does not allow it
+ */
+export function copyButton(name, text, props, failed) {
+  const copy = async () => {
+    try {
+      await navigator.clipboard.writeText(text());
+      node.textContent = "Copied";
+    } catch {
+      failed?.();
+      node.textContent = "Select the text and copy it";
+    }
+    window.setTimeout(() => {
+      node.textContent = name;
+    }, COPIED_MS);
+  };
+  const node = button(name, copy, props);
+  return node;
+}
+
 /** On a focused element JupyterLab's own keyboard shortcuts must not fire. */
 export const OWN_KEYS = { "data-lm-suppress-shortcuts": "true" };
 
@@ -89,7 +115,7 @@ export function focusedNear(node) {
   return root instanceof Document || root instanceof ShadowRoot ? root.activeElement : null;
 }
 
-export const SVG = "http://www.w3.org/2000/svg";
+const SVG = "http://www.w3.org/2000/svg";
 /** Strokes on a grid of 16 x 16. */
 const ICONS = {
   undo: "M6.5 3 3 6.5 6.5 10 M3 6.5h6.2a3.6 3.6 0 0 1 0 7.2H6.5",
@@ -100,6 +126,12 @@ const ICONS = {
   more: "M3.5 8h.01 M8 8h.01 M12.5 8h.01",
   plus: "M8 3.5v9 M3.5 8h9",
   minus: "M3.5 8h9",
+  first: "M4 3.5v9 M11.5 3.5 7 8l4.5 4.5",
+  back: "M10 3.5 5.5 8l4.5 4.5",
+  play: "M5 3.5v9l7-4.5z",
+  pause: "M5.5 3.5v9 M10.5 3.5v9",
+  forward: "M6 3.5 10.5 8 6 12.5",
+  last: "M12 3.5v9 M4.5 3.5 9 8l-4.5 4.5",
   fit: "M9.5 6.5 13.5 2.5 M10 2.5h3.5V6 M6.5 9.5 2.5 13.5 M2.5 10v3.5H6",
 };
 
@@ -112,12 +144,35 @@ const ICONS = {
  */
 export function iconButton(icon, name, act, props = {}) {
   const node = button("", act, { class: "sv-icon", "aria-label": name, title: name, ...props });
-  const drawn = document.createElementNS(SVG, "svg");
-  drawn.setAttribute("viewBox", "0 0 16 16");
-  drawn.setAttribute("aria-hidden", "true");
-  const path = document.createElementNS(SVG, "path");
-  path.setAttribute("d", ICONS[icon]);
-  drawn.append(path);
-  node.append(drawn);
+  const path = svg("path", { d: ICONS[icon] });
+  node.append(svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, path));
+  return node;
+}
+
+/**
+ * Gives an icon button another sign and name.
+ * @param {HTMLButtonElement} node
+ * @param {keyof typeof ICONS} icon
+ * @param {string} name
+ * @param {string} [title]
+ */
+export function setIcon(node, icon, name, title = name) {
+  node.querySelector("path")?.setAttribute("d", ICONS[icon]);
+  node.setAttribute("aria-label", name);
+  node.title = title;
+}
+
+/**
+ * An element of a drawing; null and undefined attributes are left out.
+ * @param {string} tag
+ * @param {Record<string, string | number | null | undefined>} [attributes]
+ * @param {...(Node | string)} children
+ */
+export function svg(tag, attributes = {}, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (value !== null && value !== undefined) node.setAttribute(name, String(value));
+  }
+  node.append(...children);
   return node;
 }

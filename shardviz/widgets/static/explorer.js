@@ -42,6 +42,7 @@ const TRAITS = [
   "explanation",
   "background",
   "link_data",
+  "movements",
   "rule_use",
   "cell",
   "leaves",
@@ -97,6 +98,7 @@ class Page {
       links: (value) => this.live && this.send({ kind: "links", value }),
       light: (names) => this.cards.light(names),
       position: () => edit("by", "position"),
+      play: (value) => this.live && this.send({ kind: "play", value }),
     });
     this.views = this.build();
     this.watch = new KernelWatch(model, () => this.schedule());
@@ -291,7 +293,7 @@ class Page {
     if (this.views.open === "Model") {
       this.leaves.show(this.get("leaves"), this.get("model_data"), view.rules, theme.groups);
     }
-    this.showProgram(view);
+    this.showProgram(view, theme);
     this.lock(!this.editable);
     this.finish(view);
   }
@@ -313,8 +315,8 @@ class Page {
     return known;
   }
 
-  /** @param {View} view */
-  showProgram(view) {
+  /** @param {View} view @param {import("./colours.js").Theme} theme */
+  showProgram(view, theme) {
     const [plan] = this.get("stages_data").stages ?? [];
     const busy = this.get("background").stage === "planning";
     const words = busy ? "planning…" : plan?.took ? `plan ${plan.took}` : "";
@@ -331,6 +333,8 @@ class Page {
       explanation: this.get("explanation"),
       background: this.get("background"),
       target: this.get("target"),
+      theme,
+      movements: this.get("movements"),
     });
   }
 
@@ -390,17 +394,22 @@ function render({ model, el }) {
   const page = new Page(model, el);
   const draw = () => page.schedule();
   for (const name of TRAITS) model.on(`change:${name}`, draw);
-  model.on("msg:custom", (message) => {
+  const hear = (/** @type {CustomMessage} */ message) => {
     page.watch.hear();
-    if (message.kind === "alive") page.hear(message);
+    if (message.kind === "alive") {
+      page.hear(message);
+      page.watch.line = message.line ?? page.watch.line;
+    }
     if (message.kind === "page") download(message.name, message.html);
-  });
+  };
+  model.on("msg:custom", hear);
   const unwatch = watchTheme(draw);
   draw();
   // From now on somebody looks at it: the program is planned after every edit.
   if (page.live) page.send({ kind: "plan" });
   return () => {
     for (const name of TRAITS) model.off?.(`change:${name}`, draw);
+    model.off?.("msg:custom", hear);
     unwatch();
     page.destroy();
   };

@@ -1,13 +1,15 @@
 // @ts-check
 // Whether the kernel is still there. It says so every second from a thread of its own, so that a
 // long cell does not silence it; a front end that knows of the kernel's end says so at once.
-import { h, setText } from "./dom.js";
+import { copyButton, h, setText } from "./dom.js";
 
 const SILENT_MS = 2600; // after so long without a word the kernel counts as gone
 const LOOK_MS = 400;
 const GONE =
   "The kernel is gone or does not answer: this is the last picture, and nothing can be edited." +
   " Run the cell again to open it anew";
+const COPY = "Copy the line that opens this state";
+const OR_LINE = ", or copy the line that opens this very state into a new cell";
 
 export class KernelWatch {
   /**
@@ -20,8 +22,24 @@ export class KernelWatch {
     /** When it was heard last; 0 before that, since some front ends carry no such messages. */
     this.heard = 0;
     this.looked = Date.now();
+    /** The code that opens the state as it was at the last beat. */
+    this.line = "";
     this.text = h("span");
-    this.node = h("div", { class: "sv-banner", role: "alert", hidden: true }, this.text);
+    this.field = h("input", {
+      class: "sv-input sv-mono",
+      readonly: true,
+      hidden: true,
+      "data-keep": "true",
+      "aria-label": "The line that opens this state",
+    });
+    const show = () => {
+      this.field.hidden = false;
+      this.field.value = this.line;
+      this.field.select();
+    };
+    this.copy = copyButton(COPY, () => this.line, { class: "sv-button sv-small" }, show);
+    const parts = [this.text, this.copy, this.field];
+    this.node = h("div", { class: "sv-banner", role: "alert", hidden: true }, ...parts);
     this.clock = window.setInterval(() => this.look(), LOOK_MS);
     this.ended = () => this.set(true);
     model.on("comm_live_update", this.ended);
@@ -51,7 +69,8 @@ export class KernelWatch {
     if (gone === this.gone) return;
     this.gone = gone;
     this.node.hidden = !gone;
-    setText(this.text, gone ? `${GONE}.` : "");
+    setText(this.text, gone ? `${GONE}${this.line ? OR_LINE : ""}.` : "");
+    this.copy.hidden = !this.line;
     this.changed(gone);
   }
 }

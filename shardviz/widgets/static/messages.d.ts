@@ -32,6 +32,8 @@ export interface Traits {
   explanation: Explanation | Record<string, never>;
   background: Background;
   link_data: LinkView | Record<string, never>;
+  /** What was asked to be played; in a saved page, the largest collectives. */
+  movements: Movements;
   offline: boolean;
 }
 
@@ -467,8 +469,10 @@ export interface Cache {
 }
 
 export * from "./plan_messages";
+export * from "./player_messages";
 export * from "./view_messages";
 import type { Explanation, PlanView } from "./plan_messages";
+import type { Movements } from "./player_messages";
 import type { Cell, Leaves, ModelData, RuleUse } from "./view_messages";
 
 // ── What the page sends ─────────────────────────────────────────────────────────────────────
@@ -482,7 +486,7 @@ export interface Intents {
 
 export type Intent =
   | { kind: "edit"; field: string; value: EditValue; array?: number; burst?: string }
-  | { kind: "links" | "why" | "show" | "cell" | "apply"; value: string | null }
+  | { kind: "links" | "why" | "show" | "cell" | "apply" | "play"; value: string | null }
   | { kind: ActionKind };
 
 /** Intents without a value. */
@@ -503,8 +507,8 @@ export type EditValue = string | number | (number | null)[] | null;
 
 /**
  * What Python sends beside the traits: the saved page; and every second that it is there, with the
- * message that it answered last.
+ * message that it answered last and, where it changed, the line of code that opens the state again.
  */
 export type CustomMessage =
   | { kind: "page"; name: string; html: string }
-  | { kind: "alive"; seq?: number; client?: string };
+  | { kind: "alive"; seq?: number; client?: string; line?: string };

@@ -9,6 +9,7 @@ import { h } from "./dom.js";
 /** @typedef {import("./picture_data.js").Label} Label */
 /** @typedef {CanvasRenderingContext2D} Context */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
+/** @typedef {{label: Label, left: number, right: number, y: number}} LabelPlace in CSS pixels */
 /** @typedef {{fill: string, line: string, width: number, text: string}} TileStyle */
 /**
  * The tiles and the frame that stand out.
@@ -375,25 +376,17 @@ export class PicturePainter {
    * @param {Theme} theme
    */
   labels(g, p, theme) {
-    /** @type {Array<{left: number, right: number, y: number, number: boolean, label: Label}>} */
+    /** @type {Array<LabelPlace & {number: boolean}>} */
     const placed = [];
     const covered = new Set();
     g.textBaseline = "middle";
-    const edge = this.fitted ? null : firstTile(p);
-    for (const label of p.labels) {
-      g.font = labelFont(label);
-      const { width } = g.measureText(label.text);
-      let y = label.y * this.scale + this.oy;
-      let start = label.x * this.scale + this.ox - anchorShift(label, width);
-      if (edge && label.y < edge.y)
-        y = Math.max(y, 8); // what stands above or left of the tiles
-      else if (edge && label.x <= edge.x) start = Math.max(start, 3); // stays at the edge
-      const [left, right] = [start - 3, start + width + 3];
-      if (right < 0 || left > this.size.w || y < 0 || y > this.size.h) continue;
+    const edge = this.fitted ? null : tileEdges(p);
+    for (const place of this.labelsInSight(g, p, edge)) {
+      const { left, right, y, label } = place;
       const under = placed.find((b) => b.left < right && left < b.right && Math.abs(b.y - y) < 12);
       const number = /^\d+$/.test(label.text);
       if (under && number && under.y !== y) covered.add(y);
-      if (!under) placed.push({ left, right, y, number, label });
+      if (!under) placed.push({ ...place, number });
     }
     for (const { label, number, y, left, right } of placed) {
       if (number && covered.has(y)) continue;
@@ -406,6 +399,43 @@ export class PicturePainter {
       g.textAlign = "left";
       g.fillText(label.text, left + 3, y);
     }
+  }
+
+  /**
+   * Where the labels stand that are in sight. In a zoomed picture those above, below and left of the
+   * tiles stay at the edge; and where one looks at tiles between two of them, the nearer one does.
+   * @param {Context} g
+   * @param {Picture} p
+   * @param {ReturnType<typeof tileEdges> | null} edge
+   */
+  labelsInSight(g, p, edge) {
+    /** @type {LabelPlace[]} */
+    const seen = [];
+    /** @type {Map<string, {place: LabelPlace, away: number}>} */
+    const nearest = new Map();
+    const sides = new Set();
+    for (const label of p.labels) {
+      g.font = labelFont(label);
+      const { width } = g.measureText(label.text);
+      const side = edge && sideOf(label, edge);
+      let y = label.y * this.scale + this.oy;
+      let start = label.x * this.scale + this.ox - anchorShift(label, width);
+      if (side === "above") y = Math.max(y, 8);
+      if (side === "below") y = Math.min(y, this.size.h - 8);
+      if (side === "left") start = Math.max(start, 3);
+      const kept = label.role === "note" ? clamp(start, 3, this.size.w - width - 3) : start;
+      const place = { label, y, left: kept - 3, right: kept + width + 3 };
+      const away = awayFrom(place, this.size);
+      if (!away) {
+        seen.push(place);
+        sides.add(side);
+      } else if (side && label.role !== "tick") {
+        const known = nearest.get(side);
+        if (!known || away < known.away) nearest.set(side, { place, away });
+      }
+    }
+    const moved = [...nearest].filter(([side]) => !sides.has(side));
+    return [...seen, ...moved.map(([, { place }]) => intoSight(place, this.size))];
   }
 }
 
@@ -454,14 +484,38 @@ function fitText(g, text, width) {
   return fits >= 12 ? `${text.slice(0, fits)}…` : "";
 }
 
-/** The left and upper edge of all tiles of a picture. @param {Picture} p */
-function firstTile(p) {
-  let [x, y] = [Infinity, Infinity];
+/** What all tiles of a picture are within. @param {Picture} p */
+function tileEdges(p) {
+  let [left, top, bottom] = [Infinity, Infinity, -Infinity];
   for (let i = 0; i < p.x.length; i++) {
-    x = Math.min(x, p.x[i]);
-    y = Math.min(y, p.y[i]);
+    left = Math.min(left, p.x[i]);
+    top = Math.min(top, p.y[i]);
+    bottom = Math.max(bottom, p.y[i] + p.h[i]);
   }
-  return { x, y };
+  return { left, top, bottom };
+}
+
+/** @param {Label} label @param {ReturnType<typeof tileEdges>} edge */
+function sideOf(label, { left, top, bottom }) {
+  if (label.y < top) return "above";
+  if (label.y > bottom) return "below";
+  return label.x <= left ? "left" : "";
+}
+
+/** How far a label is out of sight; 0 where some of it is not. @param {LabelPlace} place @param {{w: number, h: number}} size */
+function awayFrom({ left, right, y }, size) {
+  return Math.max(-right, left - size.w, -y, y - size.h, 0);
+}
+
+/** @param {LabelPlace} place @param {{w: number, h: number}} size @returns {LabelPlace} */
+function intoSight({ label, left, right, y }, size) {
+  const to = clamp(left, 0, size.w - (right - left));
+  return { label, left: to, right: to + right - left, y: clamp(y, 8, size.h - 8) };
+}
+
+/** @param {number} value @param {number} least @param {number} most */
+function clamp(value, least, most) {
+  return Math.max(least, Math.min(value, most));
 }
 
 /** How far a label's start is left of its point. @param {Label} label @param {number} width */

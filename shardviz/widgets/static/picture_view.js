@@ -292,6 +292,8 @@ export class PictureView extends PicturePainter {
     this.tip.hidden = isLarge(w, tall) || !text;
     if (this.tip.hidden) return;
     this.tip.textContent = text;
+    // Measured where nothing makes it narrow.
+    Object.assign(this.tip.style, { left: "0", top: "0" });
     const { offsetWidth, offsetHeight } = this.tip;
     const tip = { w: offsetWidth, h: offsetHeight };
     const { left, top } = tipPlace({ x, y, w, h: tall }, tip, this.size);

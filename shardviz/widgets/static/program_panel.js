@@ -4,6 +4,7 @@ import { CollectivesPanel } from "./collectives.js";
 import { Choice } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { reportTab, reportTabKey } from "./report_tabs.js";
+import { Player } from "./player.js";
 import { ShardTable } from "./shard_table.js";
 import { StageRow } from "./stages.js";
 import { ValuesPanel } from "./values.js";
@@ -13,19 +14,22 @@ import { besideView } from "./views.js";
 /** @typedef {import("./messages").Report} Report */
 /**
  * What the panel tells the page: an edit, an action, a value whose explanation is needed, a
- * collective whose links are to be drawn, arrays to light up, devices to be drawn by position.
+ * collective whose links are to be drawn, arrays to light up, devices to be drawn by position, what
+ * is to be played.
  * @typedef {{edit: import("./explorer.js").Edit, act: (kind: ActionKind) => void,
  *   why: (name: string) => void, links: (key: string | null) => void,
- *   light: (names: string[] | null) => void, position: () => void}} Calls
+ *   light: (names: string[] | null) => void, position: () => void, play: (key: string) => void}} Calls
  */
 /**
  * What the panel shows.
- * @typedef {import("./stages.js").KnownStages & {report: Report, code: string}} Shown
+ * @typedef {import("./stages.js").KnownStages & {report: Report, code: string,
+ *   theme: import("./colours.js").Theme, movements: import("./messages").Movements}} Shown
  * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
  *   devices: import("./messages").Devices, report: Report, code: string,
  *   stages: import("./messages").Stages, plan: import("./messages").PlanView,
  *   explanation: import("./messages").Traits["explanation"],
- *   background: import("./messages").Background,
+ *   background: import("./messages").Background, theme: import("./colours.js").Theme,
+ *   movements: import("./messages").Movements,
  *   target: import("./messages").Target}} Sent
  */
 
@@ -53,9 +57,18 @@ export class ProgramPanel {
       shown: () => this.refresh(),
       value: (name) => this.openValue(name),
       links: calls.links,
+      play: (key) => this.openPlayer(key),
       position: calls.position,
     });
-    this.values = new ValuesPanel(calls);
+    this.values = new ValuesPanel({ ...calls, play: (key) => this.openPlayer(key) });
+    this.player = new Player({
+      close: () => this.closePlayer(),
+      play: (key) => this.openPlayer(key),
+    });
+    this.askPlay = calls.play;
+    /** Whether the player is open, and what the steps that were asked for are of. */
+    this.playing = false;
+    /** @type {[string, object | null, string]} */ this.playedOf = ["", null, ""];
     this.shards = new ShardTable(highlight);
     this.tabs = TABS.map((name) => this.tabButton(name));
     this.body = h("div", { class: "sv-body", role: "tabpanel", tabindex: "0", ...OWN_KEYS });
@@ -109,6 +122,7 @@ export class ProgramPanel {
 
   /** @param {string} name */
   open(name) {
+    this.playing = false;
     this.tab = name;
     this.bodyKey = "";
     this.refresh();
@@ -129,6 +143,34 @@ export class ProgramPanel {
     // A second click shows the stages side by side again.
     this.collectives.open(again ? "all" : what);
     this.refresh();
+  }
+
+  /** Plays the steps of a collective or of a value, in the place of the tab. @param {string} key */
+  openPlayer(key) {
+    this.playing = true;
+    this.player.open(key);
+    this.playedOf = ["", null, ""];
+    this.refresh();
+    this.player.picture.node.focus({ preventScroll: true });
+  }
+
+  closePlayer() {
+    this.playing = false;
+    this.player.transport.stop();
+    this.refresh();
+    this.body.focus({ preventScroll: true });
+  }
+
+  /**
+   * Asks for the steps that are played: again where the program or what is known of it changed.
+   * @param {Shown} shown
+   */
+  askForSteps({ live, stages, target }) {
+    const { key } = this.player;
+    const [of, at, on] = this.playedOf;
+    if (!live || (of === key && at === stages && on === target)) return;
+    this.playedOf = [key, stages, target];
+    this.askPlay(this.player.key);
   }
 
   /** @param {string} name */
@@ -154,8 +196,11 @@ export class ProgramPanel {
 
   /** @param {Sent} sent */
   show({ view, menus, report, code, live, devices, stages, plan, explanation, ...sent }) {
-    const { background, target } = sent;
-    this.shown = { view, report, code, live, stages, background, target: target.value };
+    const { background, target, theme, movements } = sent;
+    const now = { background, target: target.value, theme, movements };
+    this.shown = { view, report, code, live, stages, ...now };
+    const canPlay = (/** @type {string} */ key) => live || Boolean(movements[key]);
+    this.collectives.canPlay = this.values.canPlay = canPlay;
     const { program } = view;
     this.program.sync(menus.programs, program.value);
     setText(this.error, [program.error, ...view.notes].filter(Boolean).join(" "));
@@ -228,7 +273,15 @@ export class ProgramPanel {
   }
 
   /** @param {Shown} shown */
-  showBody({ view, report, code, stages, target }) {
+  showBody(shown) {
+    const { view, report, code, stages, target } = shown;
+    toggle(this.node, "sv-playing", this.playing);
+    if (this.playing) {
+      this.bodyKey = "";
+      this.put(this.player.node);
+      this.askForSteps(shown);
+      return this.player.show(shown.movements, shown.theme);
+    }
     if (this.tab === "Shards") {
       this.put(this.shards.node);
       return this.shards.show(view.arrays);
@@ -251,5 +304,6 @@ export class ProgramPanel {
     window.clearInterval(this.clock);
     this.stages.destroy();
     this.values.destroy();
+    this.player.destroy();
   }
 }

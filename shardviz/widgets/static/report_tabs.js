@@ -1,14 +1,12 @@
 // @ts-check
 // The tabs Memory, Checks, Effects, Cache and Code: a job, its report, and the program as code.
 import { failureNote, mutedNote } from "./collectives.js";
-import { button, h } from "./dom.js";
+import { button, copyButton, h } from "./dom.js";
 
 /** @typedef {import("./messages").Report} Report */
 /** @typedef {import("./messages").Stages} Stages */
 /** @typedef {import("./messages").Memory} Memory */
 /** @typedef {(kind: import("./messages").ActionKind) => void} Act */
-
-const COPIED_MS = 1600;
 
 /**
  * What a tab's content depends on.
@@ -225,18 +223,7 @@ function cacheTab({ rows, size, hits, misses, history }) {
 
 /** @param {string} code @returns {Node[]} */
 function codeTab(code) {
-  const copyCode = async () => {
-    try {
-      await navigator.clipboard.writeText(code);
-      copy.textContent = "Copied";
-    } catch {
-      copy.textContent = "Select the text and copy it";
-    }
-    window.setTimeout(() => {
-      copy.textContent = "Copy";
-    }, COPIED_MS);
-  };
-  const copy = button("Copy", copyCode, { class: "sv-button sv-copy" });
+  const copy = copyButton("Copy", () => code, { class: "sv-button sv-copy" });
   return [copy, h("pre", { class: "sv-code sv-mono", text: code, tabindex: "0" })];
 }
 

@@ -1,6 +1,6 @@
 // @ts-check
 // A sharding as a small picture: one bar per dimension, in as many parts as it is split into.
-import { SVG, h } from "./dom.js";
+import { h, svg } from "./dom.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
 /** @typedef {import("./plan_data.js").PlanSplit} PlanSplit */
@@ -82,14 +82,4 @@ export function axisDot(plan, axis) {
 /** @param {Axes} plan @param {number} axis its number, or -1 */
 function axisColour(plan, axis) {
   return axis < 0 ? NOT_SPLIT : plan.data.axes[axis].colour;
-}
-
-/**
- * @param {"svg" | "rect"} tag
- * @param {Record<string, string | number>} attributes
- */
-function svg(tag, attributes) {
-  const node = document.createElementNS(SVG, tag);
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, String(value));
-  return node;
 }

@@ -1,41 +1,14 @@
 // @ts-check
-// The propagation step by step: back, on, and a slider.
-import { keepKey } from "./controls.js";
-import { OWN_KEYS, button, h, setText, toggle } from "./dom.js";
+// The propagation step by step, in sentences.
+import { Transport } from "./transport.js";
 
 /** @typedef {import("./plan_data.js").PlanData} PlanData */
 
-export class StepBar {
+export class StepBar extends Transport {
   /** @param {(step: number | null) => void} changed */
   constructor(changed) {
-    this.changed = changed;
-    /**
-     * How many steps are done: 0 is before the propagation; null is its end, without stepping.
-     * @type {number | null}
-     */
-    this.step = null;
-    this.total = 0;
-    const style = { class: "sv-button sv-stepbutton" };
-    this.back = button("‹", () => this.go(-1), { ...style, "aria-label": "Step back" });
-    this.on = button("›", () => this.go(1), { ...style, "aria-label": "Step on" });
-    this.slider = h("input", {
-      type: "range",
-      class: "sv-slider",
-      min: "0",
-      "data-keep": "true",
-      "aria-label": "Propagation step",
-      ...OWN_KEYS,
-      on: { input: () => this.set(Number(this.slider.value)), keydown: keepKey },
-    });
-    this.text = h("span", { class: "sv-steptext", role: "status", "aria-live": "polite" });
-    const parts = [this.back, this.slider, this.on, this.text];
-    this.node = h("div", { class: "sv-stepbar" }, ...parts);
-  }
-
-  /** @param {number | null} step */
-  set(step) {
-    this.step = step === null ? null : Math.max(0, Math.min(this.total, step));
-    this.changed(this.step);
+    super({ slider: "Propagation step", group: "Replay of the propagation" }, { changed });
+    /** @type {number | null} */ this.step = null;
   }
 
   /** @param {number} by */
@@ -52,17 +25,8 @@ export class StepBar {
   /** @param {PlanData} plan */
   show(plan) {
     this.total = plan.steps.length;
-    const at = this.step ?? this.total;
     this.node.hidden = !this.total;
-    this.slider.max = String(this.total);
-    if (this.slider.value !== String(at)) this.slider.value = String(at);
-    this.back.disabled = at === 0;
-    this.on.disabled = this.step !== null && at === this.total;
-    toggle(this.node, "sv-stepping", this.step !== null);
-    const words = this.words(plan);
-    setText(this.text, words);
-    this.text.title = words;
-    this.slider.setAttribute("aria-valuetext", words);
+    this.showSteps(this.total, this.words(plan));
   }
 
   /** @param {PlanData} plan */

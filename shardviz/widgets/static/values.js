@@ -32,9 +32,15 @@ const HOW_BARS =
 let panels = 0;
 
 export class ValuesPanel {
-  /** @param {{why: (name: string) => void, light: (names: string[] | null) => void}} calls */
-  constructor({ why, light }) {
+  /**
+   * @param {{why: (name: string) => void, light: (names: string[] | null) => void,
+   *   play?: (key: string) => void}} calls
+   */
+  constructor({ why, light, play }) {
     this.why = why;
+    this.play = play;
+    /** Whether the steps of a reshard can be asked for, by its key. */
+    this.canPlay = (/** @type {string} */ _key) => Boolean(play);
     this.light = light;
     this.id = `sv-values-${++panels}`;
     /** @type {PlanView | null} */ this.data = null;
@@ -455,7 +461,8 @@ export class ValuesPanel {
     const explanation = this.explanations.get(plan.names[picked]);
     const step = this.steps.step ?? Infinity;
     const pick = (/** @type {number} */ at) => this.pick(at);
-    fill(this.side, ...valueDetails(plan, picked, step, explanation, pick));
+    const played = (/** @type {string} */ key) => (this.canPlay(key) ? this.play : undefined);
+    fill(this.side, ...valueDetails(plan, picked, step, { explanation, pick, played }));
   }
 
   destroy() {

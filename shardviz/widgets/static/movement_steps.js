@@ -1,0 +1,116 @@
+// @ts-check
+// What every device has after each step of a collective or a reshard, and where in its box.
+
+/** @typedef {import("./messages").MovementData} Data */
+/** @typedef {{source: number, target: number, chunk: number, link: number}} Transfer */
+/**
+ * A chunk that a device has: its place in the box of the device, and whose contributions are in it,
+ * a bit for each.
+ * @typedef {{slot: number, bits: number}} Held
+ * @typedef {Map<number, Held>[]} State by device, then by chunk
+ */
+
+/** How many devices are drawn; a larger group is summed up in sentences. */
+export const MOST_DRAWN = 16;
+
+export class MovementSteps {
+  /** @param {Data} data */
+  constructor(data) {
+    this.data = data;
+    this.sums = data.contributors > 1;
+    /** Whether every device does the same, and what one of them does stands for all. */
+    this.drawn = data.size <= MOST_DRAWN && data.steps.every(({ route }) => route !== undefined);
+    /** Whether a chunk has the same place in the box of every device. */
+    this.fixed = ["all-gather", "reduce-scatter", "all-reduce"].includes(data.kind);
+    this.transfers = this.drawn ? data.steps.map((step) => transfersOf(data, step)) : [];
+    this.states = this.drawn ? this.everyState() : [];
+    const slots = this.states.flatMap((state) =>
+      state.flatMap((chunks) => [...chunks.values()].map(({ slot }) => slot + 1)),
+    );
+    this.slots = this.fixed ? data.chunks.count : Math.max(1, ...slots);
+    this.owners = this.drawn ? this.everyOwner() : [];
+  }
+
+  /** How many steps there are; of a large group, how many runs of steps that are alike. */
+  get count() {
+    return this.data.steps.length;
+  }
+
+  /** How many contributions a chunk has on a device; 0 where it has none. @param {number} step @param {number} device @param {number} chunk */
+  counted(step, device, chunk) {
+    return bitCount(this.states[step][device].get(chunk)?.bits ?? 0);
+  }
+
+  everyState() {
+    const { data } = this;
+    const all = data.chunks.labels.map((_, chunk) => chunk);
+    /** @type {State} */
+    let state = data.devices.map((_, device) => {
+      const bits = this.sums ? 1 << device : 1;
+      const start = data.start?.[device] ?? all;
+      return new Map(start.map((chunk, i) => [chunk, { slot: this.fixed ? chunk : i, bits }]));
+    });
+    return [state, ...data.steps.map((_, i) => (state = this.after(state, i)))];
+  }
+
+  /** What every device has after a step. @param {State} before @param {number} number @returns {State} */
+  after(before, number) {
+    const { adds, keeps } = this.data.steps[number];
+    const state = before.map((chunks) => new Map(chunks));
+    const sent = this.transfers[number].map(({ source, chunk }) => before[source].get(chunk));
+    if (!keeps) for (const { source, chunk } of this.transfers[number]) state[source].delete(chunk);
+    this.transfers[number].forEach(({ target, chunk }, i) => {
+      const there = state[target].get(chunk);
+      const bits = (sent[i]?.bits ?? 0) | (adds ? (there?.bits ?? 0) : 0);
+      const slot = this.fixed ? chunk : (there?.slot ?? freeSlot(state[target]));
+      state[target].set(chunk, { slot, bits });
+    });
+    return state;
+  }
+
+  /** The device that each chunk is coloured by: that which has it first, or its number in a sum. */
+  everyOwner() {
+    const { chunks, start, size } = this.data;
+    return chunks.labels.map((_, chunk) => {
+      if (!start) return Math.floor((chunk * size) / chunks.count);
+      return start.findIndex((held) => held.includes(chunk));
+    });
+  }
+
+  /** What a device has, in words: for those who do not see it. @param {number} step @param {number} device */
+  holdsText(step, device) {
+    const { chunks, contributors, devices } = this.data;
+    const held = [...this.states[step][device]].sort(([a], [b]) => a - b);
+    const words = held.map(([chunk, { bits }]) => {
+      const count = this.sums ? ` ${bitCount(bits)}/${contributors}` : "";
+      return `${chunks.labels[chunk]}${count}`;
+    });
+    return `Device ${devices[device]} has ${words.join(", ") || "nothing"}`;
+  }
+}
+
+/** @param {Data} data @param {Data["steps"][number]} step @returns {Transfer[]} */
+function transfersOf(data, { chunk, route = 0 }) {
+  const { source, target, link } = data.routes[route];
+  return chunk.map((one, i) => ({
+    source: source[i],
+    target: target[i],
+    chunk: one,
+    link: typeof link === "number" ? link : link[i],
+  }));
+}
+
+/** @param {Map<number, Held>} chunks */
+function freeSlot(chunks) {
+  const taken = new Set([...chunks.values()].map(({ slot }) => slot));
+  let slot = 0;
+  while (taken.has(slot)) slot++;
+  return slot;
+}
+
+/** @param {number} bits */
+export function bitCount(bits) {
+  let count = 0;
+  for (let left = bits; left; left &= left - 1) count++;
+  return count;
+}

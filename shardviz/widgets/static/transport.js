@@ -1,0 +1,181 @@
+// @ts-check
+// Goes through steps: first, back, play, on, last, a slider and a speed; by mouse and by keys.
+import { keepKey } from "./controls.js";
+import { OWN_KEYS, h, iconButton, setIcon, setText, toggle } from "./dom.js";
+
+/**
+ * What is told: another step is shown; on the way to it, how much of it is done, from 0 to 1.
+ * @typedef {{changed: (step: number | null) => void, moving?: (step: number, part: number) => void}} Hooks
+ * @typedef {{slider: string, group: string}} Names
+ */
+
+const STEP_MS = 1500; // at speed 1
+const SINGLE_MS = 500; // where one goes on by hand
+const MOVING = 0.75; // of the time of a step: the rest is for looking
+const SPEEDS = [0.5, 1, 2, 4];
+const REDUCED = "(prefers-reduced-motion: reduce)";
+const NO_MOTION = "Your system asks for less motion: go step by step";
+
+export class Transport {
+  /** @param {Names} names @param {Hooks} hooks */
+  constructor({ slider, group }, hooks) {
+    this.hooks = hooks;
+    /**
+     * How many steps are done; null is the end, before anybody went through them.
+     * @type {number | null}
+     */
+    this.step = 0;
+    this.total = 0;
+    this.playing = false;
+    this.frame = 0;
+    this.motion = window.matchMedia(REDUCED);
+    this.motion.onchange = () => this.stop();
+    const keep = { "data-keep": "true" };
+    this.first = iconButton("first", "First step", () => this.set(0));
+    this.back = iconButton("back", "Step back", () => this.go(-1));
+    this.play = iconButton("play", "Play", () => this.toggle());
+    this.on = iconButton("forward", "Step on", () => this.go(1));
+    this.last = iconButton("last", "Last step", () => this.set(this.total));
+    this.slider = h("input", {
+      type: "range",
+      class: "sv-slider",
+      min: "0",
+      ...keep,
+      "aria-label": slider,
+      ...OWN_KEYS,
+      on: {
+        input: () => this.set(Number(this.slider.value)),
+        keydown: (e) => this.key(e),
+      },
+    });
+    this.speed = h("select", {
+      class: "sv-select sv-speed",
+      "aria-label": "Speed",
+      ...keep,
+      ...OWN_KEYS,
+      on: { keydown: keepKey },
+    });
+    for (const speed of SPEEDS) {
+      this.speed.append(h("option", { value: speed, text: `${speed}×`, selected: speed === 1 }));
+    }
+    const buttons = [this.first, this.back, this.play, this.on, this.last];
+    const signs = h("span", { class: "sv-transport", role: "group", "aria-label": group });
+    signs.append(...buttons);
+    this.text = h("span", { class: "sv-steptext", role: "status", "aria-live": "polite" });
+    this.node = h("div", { class: "sv-stepbar" }, signs, this.slider, this.speed, this.text);
+  }
+
+  get reduced() {
+    return this.motion.matches;
+  }
+
+  /** Shows a step at once. @param {number | null} step */
+  set(step) {
+    this.stop();
+    this.arrive(step === null ? null : Math.max(0, Math.min(this.total, step)));
+  }
+
+  /** @param {number | null} step */
+  arrive(step) {
+    this.step = step;
+    this.hooks.changed(step);
+  }
+
+  /** @param {number} by */
+  go(by) {
+    const at = this.step ?? this.total;
+    if (by < 0 || at >= this.total || this.reduced || !this.hooks.moving) return this.set(at + by);
+    const next = this.frame ? Math.min(at + 1, this.total) : at; // one that moves arrives first
+    this.stop();
+    if (next !== at) this.arrive(next);
+    if (next < this.total) this.run(SINGLE_MS, 1, false);
+  }
+
+  toggle() {
+    if (this.playing) return this.stop();
+    if (this.reduced || !this.total) return;
+    if ((this.step ?? this.total) >= this.total) this.arrive(0);
+    this.playing = true;
+    this.showPlaying();
+    this.run(STEP_MS, MOVING, true);
+  }
+
+  /**
+   * Goes through the next step, and if `more` through all after it.
+   * @param {number} ms @param {number} moving the part of the time in which things move
+   * @param {boolean} more
+   */
+  run(ms, moving, more) {
+    let [part, before] = [0, performance.now()];
+    const next = (/** @type {number} */ now) => {
+      const speed = more ? Number(this.speed.value) : 1;
+      part += ((now - before) / ms) * speed;
+      before = now;
+      const at = this.step ?? this.total;
+      if (part < moving) this.hooks.moving?.(at + 1, part / moving);
+      else if (part < 1) this.hooks.moving?.(at + 1, 1);
+      else {
+        part = 0;
+        this.arrive(at + 1);
+        if (!more || at + 1 >= this.total) return this.stop();
+      }
+      this.frame = requestAnimationFrame(next);
+    };
+    this.frame = requestAnimationFrame(next);
+  }
+
+  stop() {
+    cancelAnimationFrame(this.frame);
+    this.frame = 0;
+    this.playing = false;
+    this.showPlaying();
+  }
+
+  showPlaying() {
+    const title = this.reduced ? NO_MOTION : `${this.playing ? "Pause" : "Play"} (Space)`;
+    setIcon(this.play, this.playing ? "pause" : "play", this.playing ? "Pause" : "Play", title);
+    this.play.disabled = !this.playing && (this.reduced || !this.total);
+  }
+
+  /**
+   * Space plays, arrow keys step, Home and End go to the ends. A button that has the focus keeps
+   * Space for itself.
+   * @param {KeyboardEvent} e
+   */
+  key(e) {
+    const { target } = e;
+    if (target instanceof HTMLSelectElement || e.ctrlKey || e.metaKey || e.altKey) return;
+    if (e.key === " " && target instanceof HTMLButtonElement) return;
+    if (e.key === " ") this.toggle();
+    else if (e.key === "ArrowRight") this.go(1);
+    else if (e.key === "ArrowLeft") this.go(-1);
+    else if (e.key === "Home") this.set(0);
+    else if (e.key === "End") this.set(this.total);
+    else return;
+    e.preventDefault();
+    e.stopPropagation();
+  }
+
+  /**
+   * @param {number} total how many steps there are
+   * @param {string} words about the one that is shown
+   */
+  showSteps(total, words) {
+    this.total = total;
+    const at = this.step ?? total;
+    this.slider.max = String(total);
+    if (this.slider.value !== String(at)) this.slider.value = String(at);
+    this.first.disabled = this.back.disabled = at === 0;
+    this.on.disabled = this.last.disabled = this.step !== null && at === total;
+    toggle(this.node, "sv-stepping", this.step !== null);
+    setText(this.text, words);
+    this.text.title = words;
+    this.slider.setAttribute("aria-valuetext", words);
+    this.showPlaying();
+  }
+
+  destroy() {
+    this.stop();
+    this.motion.onchange = null;
+  }
+}

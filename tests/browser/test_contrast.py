@@ -1,0 +1,225 @@
+"""All text can be read, in light and dark: measured on the page, canvases and old text included."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from shardviz.core.layout.audit import audit
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.gallery import arrays, meshes, programs, rules
+from shardviz.widgets import html_page
+from shardviz.widgets.explorer import Explorer, open_explorer
+from shardviz.widgets.session import Session
+from tests.browser.test_fit import VIEWS, small
+from tests.browser.views import play_largest, show_view
+from tests.browser.watch import Complaints, new_context
+
+READABLE = 4.5  # WCAG 2, level AA, for text of any size
+WAIT_S = 120
+# Colours, and every text that is painted on a canvas: its colour on the most common one under it.
+COLOURS = """
+window.sv = (() => {
+  const rgba = (text) => {
+    const n = text.match(/[\\d.]+/g).map(Number);
+    const by = text.startsWith("color(") ? 255 : 1;  // a mixed colour: parts from 0 to 1
+    return [n[0] * by, n[1] * by, n[2] * by, n[3] ?? 1];
+  };
+  const over = (a, b) => [0, 1, 2].map((i) => a[i] * a[3] + b[i] * (1 - a[3])).concat(1);
+  const light = (c) => {
+    const [r, g, b] = c.map((v) => v / 255 <= 0.04045 ? v / 255 / 12.92
+      : ((v / 255 + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a, b) => {
+    const [x, y] = [light(a) + 0.05, light(b) + 0.05];
+    return Math.max(x, y) / Math.min(x, y);
+  };
+  const behind = (e) => {
+    const grounds = [];
+    for (let up = e; up; up = up.parentElement) {
+      const ground = rgba(getComputedStyle(up).backgroundColor);
+      if (ground[3]) grounds.unshift(ground);
+      if (ground[3] === 1) break;
+    }
+    return grounds.reduce((under, ground) => over(ground, under), [255, 255, 255, 1]);
+  };
+  const hidden = (e) => {
+    for (let up = e; up; up = up.parentElement) {
+      if (Number(getComputedStyle(up).opacity) === 0) return true;
+    }
+    return getComputedStyle(e).visibility === "hidden";
+  };
+  return { rgba, over, contrast, behind, hidden, painted: [] };
+})();
+const write = CanvasRenderingContext2D.prototype.fillText;
+CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+  const { rgba, over, contrast, painted } = window.sv;
+  const ratio = devicePixelRatio, width = Math.ceil(this.measureText(text).width);
+  const start = x - { left: 0, start: 0, center: width / 2, right: width }[this.textAlign];
+  const box = [start * ratio, (y - 6) * ratio, Math.max(1, width * ratio), 12 * ratio];
+  const { data } = this.getImageData(...box.map(Math.round));
+  const seen = new Map();
+  for (let i = 0; i < data.length; i += 4) {
+    const key = data.slice(i, i + 4).join();
+    seen.set(key, (seen.get(key) ?? 0) + 1);
+  }
+  const [[most]] = [...seen].sort((a, b) => b[1] - a[1]);
+  const [r, g, b, alpha] = most.split(",").map(Number);
+  const root = this.canvas.closest(".shardviz-explorer") ?? document.body;
+  const ground = over([r, g, b, alpha / 255], window.sv.behind(root));
+  const probe = document.createElement("canvas").getContext("2d");
+  probe.fillStyle = this.fillStyle;
+  probe.globalAlpha = this.globalAlpha;
+  probe.fillRect(0, 0, 1, 1);
+  const [pr, pg, pb, pa] = probe.getImageData(0, 0, 1, 1).data;
+  const ratioFound = contrast(over([pr, pg, pb, pa / 255], ground), ground);
+  painted.push({ text, contrast: ratioFound, where: "canvas" });
+  return write.call(this, text, x, y, ...rest);
+};
+"""
+READ = """
+() => {
+  const { rgba, over, contrast, behind, hidden } = window.sv;
+  const root = document.querySelector(".shardviz-explorer");
+  const found = window.sv.painted.splice(0);
+  const take = (e, colour, text) => {
+    const box = e.getBoundingClientRect();
+    if (!text.trim() || box.width < 2 || box.height < 2 || hidden(e)) return;
+    const cell = e.closest(".sv-mcell")?.querySelector("rect");
+    const ground = cell ? rgba(getComputedStyle(cell).fill) : behind(e);
+    const where = `<${e.tagName.toLowerCase()} ${e.getAttribute("class") ?? ""}>`
+      + ` ${colour} on ${ground.map(Math.round)}`;
+    let faded = rgba(colour);
+    for (let up = e; up; up = up.parentElement) {
+      faded = [...faded.slice(0, 3), faded[3] * Number(getComputedStyle(up).opacity)];
+    }
+    found.push({ text: text.trim().slice(0, 40), where,
+      contrast: contrast(over(faded, ground), ground) });
+  };
+  const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walk.nextNode()) {
+    const e = walk.currentNode.parentElement;
+    if (!e.closest("option, svg")) take(e, getComputedStyle(e).color, walk.currentNode.data);
+  }
+  for (const e of root.querySelectorAll("input:not([type=range]), textarea, select, svg text")) {
+    const style = getComputedStyle(e);
+    if (e.tagName === "text") take(e, style.fill, e.textContent);
+    else take(e, style.color, e.value || "");
+    if (e.placeholder) take(e, getComputedStyle(e, "::placeholder").color, e.placeholder);
+  }
+  return found;
+}
+"""
+POINTED = {
+    "nothing": (),
+    "a device": ("Devices", "ArrowRight", "ArrowDown", "Enter"),
+    "a block": ("Array", "Home", "ArrowRight", "Enter"),
+}
+
+
+@pytest.fixture
+def measured_page(browser: Browser, complaints: Complaints):
+    context = new_context(browser, 1500, 1000)
+    page = context.new_page()
+    page.add_init_script(COLOURS)
+    with complaints.watching(page):
+        yield page
+    context.close()
+
+
+def edited() -> Explorer:
+    """A program of which every stage is old, with mistakes in its fields."""
+    made = small(8)
+    made.follow()
+    made.wait(WAIT_S)
+    made.session.edit("shape", "510, x", 0)
+    made.session.edit("rules", "batch -> nothing\nmlp ->")
+    made.session.edit("mesh", "data=4, model=")
+    return made
+
+
+def leaves() -> Explorer:
+    found = audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get())
+    return open_explorer(found, ExecutableCache())
+
+
+def misspelt() -> Explorer:
+    """A name that no rule knows, and a target that does not fit."""
+    name = programs.DEFAULT
+    session = Session(programs.get(name), name)
+    session.edit("logical", "embed mpl", 0)
+    session.edit("target", "tpu:v5e:4x4")
+    return Explorer(session, ExecutableCache())
+
+
+EXAMPLES = {"stages": edited, "mistakes": misspelt, "leaves": leaves}
+
+
+def stale_page(made: Explorer, path: Path) -> Path:
+    """The page of a program that was edited since all that is known of it."""
+    made.page()  # now it is planned
+    answer = {**made.answer, "revision": made.answer["revision"] + 1}
+    made.answer = answer
+    return made.save_html(path)
+
+
+def pale(page: Page) -> list[str]:
+    """The texts that cannot be read."""
+    page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+    found = page.evaluate(READ)
+    assert len(found) > 10, "there is something to measure"
+    few = {(f["where"], f["text"], round(f["contrast"], 2)) for f in found}
+    return [f"{where} “{text}”: {c}" for where, text, c in sorted(few) if c < READABLE]
+
+
+@pytest.mark.parametrize("make", EXAMPLES.values(), ids=EXAMPLES)
+def test_all_text_can_be_read(measured_page: Page, tmp_path, make):
+    page, made = measured_page, make()
+    page.goto(stale_page(made, tmp_path / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    made.close()
+    wrong = []
+    for theme in ("light", "dark"):
+        page.emulate_media(color_scheme=theme)
+        page.wait_for_selector(f'.shardviz-explorer[data-theme="{theme}"]')
+        for view in VIEWS:
+            show_view(page, view)
+            tabs = page.locator(".sv-program [role=tab]").all() if view == "Program" else [None]
+            for tab in tabs:
+                if tab:
+                    tab.click()
+                wrong += [f"{theme}, {view}: {what}" for what in pale(page)]
+        if play_largest(page):
+            page.keyboard.press("ArrowRight")
+            wrong += [f"{theme}, player: {what}" for what in pale(page)]
+        show_view(page, "Layout")
+        for label, *keys in filter(None, POINTED.values()):
+            page.get_by_label(label, exact=True).focus()
+            for key in keys:
+                page.keyboard.press(key)
+            wrong += [f"{theme}, {label}: {what}" for what in pale(page)]
+    assert not wrong, "\n".join(sorted(set(wrong)))
+
+
+def test_text_that_is_pale_is_found(measured_page: Page):
+    page = measured_page
+    page.goto("about:blank")
+    page.set_content(
+        f"<style>{html_page.bundled_styles()}</style>"
+        "<div class='shardviz-explorer'><input placeholder='pale' style='--sv-muted: #98a2b3'>"
+        "<input class='sv-input' placeholder='pale too' style='--sv-muted: #98a2b3'>"
+        "<p style='opacity: 0.5'>half</p><p>well</p><canvas></canvas></div>"
+    )
+    page.evaluate(
+        "() => { const g = document.querySelector('canvas').getContext('2d');"
+        " g.fillStyle = '#ffa90e'; g.fillRect(0, 0, 200, 60); g.fillStyle = 'white';"
+        " g.fillText('white on orange', 10, 30); }"
+    )
+    found = {f["text"]: f["contrast"] for f in page.evaluate(READ)}
+    assert found["well"] > 10
+    assert found["white on orange"] == pytest.approx(1.9, abs=0.1)
+    assert found["half"] < READABLE
+    assert found["pale too"] < READABLE

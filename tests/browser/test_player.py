@@ -1,0 +1,263 @@
+"""The player: what every device has after each step, by mouse and by keys, live and saved."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.mesh import make_mesh
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.movement import Movement, collective_movement, reshard_movement
+from shardviz.gallery import programs
+from shardviz.widgets import html_page
+from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.pictures import palettes
+from shardviz.widgets.player_view import player_data
+from shardviz.widgets.session import Session
+from tests.browser.test_explorer import OPEN, type_into
+from tests.browser.views import open_tab, play_largest
+
+PAGE = """<!doctype html><meta charset="utf-8">
+<style>body { margin: 0 } CSS #host { height: 420px; padding: 8px }</style>
+<div class="shardviz-explorer" data-theme="light"><div class="sv-body" id="host"></div></div>
+<script type="module">
+MODULE
+const player = new Player({ close: () => {}, play: () => {} });
+document.getElementById("host").append(player.node);
+window.play = (key, data, theme) => {
+  player.open(key);
+  player.show({ [key]: { data, error: "", algorithms: [], groups: [] } }, theme);
+};
+window.player = player;
+</script>"""
+HELD = """() => [...document.querySelectorAll(".sv-mdevice")].map((device) =>
+  Object.fromEntries([...device.querySelectorAll(".sv-mcell")].map((cell) =>
+    [cell.dataset.chunk, Number(cell.dataset.count)])))"""
+EVERY_STEP = """() => {
+  const held = HELD;
+  const every = [];
+  for (let i = 0; i <= player.steps.count; i++) {
+    every.push({ step: document.querySelector(".sv-player").dataset.step, held: held(),
+      words: document.querySelector(".sv-pwords").textContent });
+    const key = new KeyboardEvent("keydown", { key: "ArrowRight", bubbles: true });
+    document.querySelector(".sv-movementbox").dispatchEvent(key);
+  }
+  return every;
+}""".replace("HELD", HELD)
+BITS = """() => player.steps.states.map((state) => state.map((chunks) =>
+  Object.fromEntries([...chunks].map(([chunk, { bits }]) => [chunk, bits]))))"""
+SLICE = Topology.parse("tpu:v5e:4x4")
+ON_HOSTS = {"hosts": np.arange(8) // 4}
+COLLECTIVES: dict[str, Movement] = {
+    f"{kind} of {size}": collective_movement(kind, size, "1 MiB")
+    for kind in ("all-gather", "reduce-scatter", "all-reduce", "all-to-all", "collective-permute")
+    for size in (2, 4, 8, 16)
+} | {
+    "all-gather, both directions": collective_movement(
+        "all-gather", 8, "1 MiB", algorithm="both directions"
+    ),
+    "all-reduce of 5, both directions": collective_movement(
+        "all-reduce", 5, "1 MiB", algorithm="both directions"
+    ),
+    "all-reduce over hosts": collective_movement("all-reduce", 8, "1 MiB", **ON_HOSTS),
+    "all-to-all over hosts": collective_movement(
+        "all-to-all", 8, "1 MiB", algorithm="hosts", **ON_HOSTS
+    ),
+    "all-reduce over a torus": collective_movement(
+        "all-reduce", 16, "1 MiB", topology=SLICE, rows=np.arange(16), hosts=np.arange(16) // 4
+    ),
+    "all-to-all, ring": collective_movement("all-to-all", 8, "1 MiB", algorithm="ring"),
+}
+
+
+def reshard(before: str, after: str) -> Movement:
+    mesh = make_mesh(x=4, y=2)
+    return reshard_movement(*(lay_out((16, 8), Spec.parse(s), mesh) for s in (before, after)))
+
+
+@pytest.fixture
+def player(page: Page) -> Page:
+    html = PAGE.replace("CSS", html_page.bundled_styles())
+    page.set_viewport_size({"width": 848, "height": 620})
+    page.set_content(html.replace("MODULE", html_page.bundled_module("player")))
+    page.wait_for_function("window.player !== undefined")
+    return page
+
+
+def play(page: Page, name: str, movement: Movement) -> Locator:
+    theme = {**palettes()["light"], "name": "light"}
+    page.evaluate(
+        "([key, data, theme]) => window.play(key, data, theme)",
+        [name, player_data(movement), theme],
+    )
+    return page.get_by_label("Player", exact=True)
+
+
+def expected(movement: Movement, bits: bool = False) -> list[list[dict[str, int]]]:
+    """By step and device, the contributions to every chunk: how many, or a bit for each."""
+    each = 1 << np.arange(movement.contributors) if bits else 1
+    states = []
+    for step in range(len(movement.steps) + 1):
+        sums = (movement.holdings(step) * each).sum(axis=2)
+        states.append([{str(c): int(n) for c, n in enumerate(row) if n} for row in sums])
+    return states
+
+
+MOVEMENTS = COLLECTIVES | {
+    "reshard": reshard("x", "None, x"),
+    "reshard to fewer": reshard("(x, y)", "y"),
+    "reshard of both": reshard("x, y", "y, x"),
+}
+
+
+def test_every_device_has_what_the_steps_say(player):
+    player.emulate_media(reduced_motion="reduce")
+    for name, movement in MOVEMENTS.items():
+        play(player, name, movement)
+        assert player.evaluate(BITS) == expected(movement, bits=True), name
+        every = player.evaluate(EVERY_STEP)
+        for step, (seen, state) in enumerate(zip(every, expected(movement), strict=True)):
+            assert seen["step"] == str(step), name
+            assert seen["held"] == state, (name, step)
+            words = movement.steps[step - 1].words if step else "Before the first step"
+            assert words in seen["words"]
+
+
+FITS = """() => {
+  const box = document.querySelector(".sv-movementbox").getBoundingClientRect();
+  const wrong = [];
+  const inside = (e) => {
+    const b = e.getBoundingClientRect();
+    if (b.left < box.left - 1 || b.right > box.right + 1 || b.top < box.top - 1
+      || b.bottom > box.bottom + 1) wrong.push(`outside: ${e.textContent}`);
+    return b;
+  };
+  const devices = [...document.querySelectorAll(".sv-mdevicebox")].map(inside);
+  devices.forEach((a, i) => devices.slice(i + 1).forEach((b) => {
+    if (a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+      wrong.push("a device on a device");
+  }));
+  const cells = [...document.querySelectorAll(".sv-mcell > rect:first-of-type")];
+  for (const cell of cells) {
+    const { width, height } = inside(cell);
+    if (width < 9 || height < 8) wrong.push(`too small: ${width} x ${height}`);
+  }
+  for (const text of document.querySelectorAll(".sv-celltext")) {
+    const own = text.parentNode.querySelector("rect").getBoundingClientRect();
+    if (text.getBoundingClientRect().width > own.width) wrong.push(`too wide: ${text.textContent}`);
+  }
+  if (document.scrollingElement.scrollHeight > innerHeight) wrong.push("the page scrolls");
+  return [...new Set(wrong)];
+}"""
+
+
+def test_every_group_is_legible_on_a_small_screen(player):
+    for name, movement in MOVEMENTS.items():
+        play(player, name, movement)
+        assert player.evaluate(FITS) == [], name
+
+
+def test_it_plays_pauses_and_steps_by_mouse_and_keys(player):
+    player.emulate_media(reduced_motion="no-preference")
+    movement = COLLECTIVES["all-reduce of 4"]
+    last = str(len(movement.steps))
+    node = play(player, "one", movement)
+    player.get_by_label("Speed").select_option("4")
+    player.get_by_role("button", name="Play", exact=True).click()
+    expect(player.get_by_role("button", name="Pause")).to_be_visible()
+    player.wait_for_selector(".sv-moving .sv-mcell")
+    player.keyboard.press(" ")
+    expect(player.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    player.keyboard.press("Home")
+    expect(node).to_have_attribute("data-step", "0")
+    player.keyboard.press(" ")
+    expect(node).to_have_attribute("data-step", last)
+    expect(player.get_by_role("button", name="Play", exact=True)).to_be_visible()
+    assert player.evaluate(HELD) == expected(movement)[-1]
+    for name, step in (("Step back", "5"), ("First step", "0"), ("Step on", "1")):
+        player.get_by_role("button", name=name).click()
+        expect(node).to_have_attribute("data-step", step)
+    player.keyboard.press("End")
+    expect(node).to_have_attribute("data-step", last)
+    expect(player.get_by_role("button", name="Step on")).to_be_disabled()
+    player.keyboard.press("ArrowLeft")
+    expect(node).to_have_attribute("data-step", "5")
+    player.get_by_label("Step", exact=True).fill("3")
+    expect(node).to_have_attribute("data-step", "3")
+    assert player.evaluate(HELD) == expected(movement)[3]
+
+
+def test_where_less_motion_is_asked_for_only_steps_are_offered(player):
+    player.emulate_media(reduced_motion="reduce")
+    node = play(player, "one", COLLECTIVES["all-gather of 4"])
+    button = player.get_by_role("button", name="Play", exact=True)
+    expect(button).to_be_disabled()
+    assert "less motion" in (button.get_attribute("title") or "")
+    player.locator(".sv-movementbox").focus()
+    player.keyboard.press(" ")
+    expect(node).to_have_attribute("data-step", "0")
+    player.keyboard.press("ArrowRight")
+    assert node.get_attribute("data-step") == "1", "at once"
+    expect(player.locator(".sv-moving .sv-mcell")).to_have_count(0)
+
+
+@pytest.mark.parametrize("size", [32, 4096])
+def test_a_large_group_is_summed_up(player, size):
+    movement = collective_movement("all-reduce", size, "64 MiB")
+    play(player, "large", movement)
+    rows = player.get_by_role("table", name="Steps").get_by_role("row")
+    expect(rows).to_have_count(len(movement.runs()))
+    expect(player.locator(".sv-movementbox")).to_be_hidden()
+    expect(player.locator(".sv-pfacts")).to_contain_text(movement.filled_in)
+    assert len(json.dumps(player_data(movement))) < 30_000
+
+
+def opened(page: Page, made: Explorer, folder: Any) -> None:
+    page.goto(made.save_html(folder / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+
+
+def test_a_saved_page_plays_its_largest_collectives(page, tmp_path):
+    name = "transformer block, gradient"
+    made = Explorer(Session(programs.get(name), name), ExecutableCache())
+    opened(page, made, tmp_path)
+    assert play_largest(page)
+    largest = max(made.plan.collectives, key=lambda c: c.bytes_in_all)
+    expect(page.locator(".sv-ptitle")).to_contain_text(f"{largest.kind} of ")
+    page.keyboard.press("End")
+    held = page.evaluate(HELD)
+    assert all(set(device.values()) == {len(held)} for device in held), "every sum is complete"
+    page.get_by_role("button", name="Close player").click()
+    expect(page.locator(".sv-crow").first).to_be_visible()
+    made.close()
+
+
+def test_a_live_page_plays_any_algorithm_and_group_and_follows_edits(lab):
+    page = lab.open([OPEN], shared=True, width=1280, height=800)
+    open_tab(page, "Collectives")
+    page.locator(".sv-crow").first.wait_for(timeout=60_000)
+    assert play_largest(page)
+    title = page.locator(".sv-ptitle")
+    expect(title).to_contain_text("over model, 2 devices: ring")
+    page.get_by_label("Algorithm").select_option(label="direct")
+    expect(title).to_contain_text("2 devices: direct")
+    assert page.locator(".sv-mdevice").first.get_attribute("data-device") == "0"
+    page.get_by_label("Group").select_option(label="devices 2, 3")
+    expect(page.locator(".sv-mdevice").first).to_have_attribute("data-device", "2")
+    page.locator(".sv-movementbox").focus()
+    page.keyboard.press("Escape")
+    expect(page.locator(".sv-player")).to_have_count(0)
+    assert play_largest(page)
+    type_into(page, "Mesh axes", "data=2, model=4")
+    expect(title).to_contain_text("over model, 4 devices")
+    page.locator(".sv-movementbox").focus()
+    page.keyboard.press("End")
+    held = page.evaluate(HELD)
+    assert [len(device) for device in held] == [4] * 4

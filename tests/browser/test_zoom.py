@@ -1,0 +1,128 @@
+"""What stands around and over a picture: axis labels, ticks and tooltips, at any zoom."""
+
+from __future__ import annotations
+
+import base64
+import random
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from shardviz.widgets import html_page
+from tests.browser.test_fit import MESHES, small
+
+# The page's views, and what each has written since it was painted last.
+KEEP_VIEWS = """
+window.views = {};
+const listened = PictureView.prototype.listen;
+PictureView.prototype.listen = function () {
+  window.views[this.node?.getAttribute("aria-label")] ??= this;
+  this.written = [];
+  const begin = this.begin;
+  this.begin = (canvas) => {
+    if (canvas === this.base) this.written = [];
+    const g = begin.call(this, canvas);
+    const write = CanvasRenderingContext2D.prototype.fillText;
+    if (canvas === this.base) g.fillText = (text, x, y) => {
+      this.written.push({ text, x, y });
+      write.call(g, text, x, y);
+    };
+    return g;
+  };
+  listened.call(this);
+};
+"""
+HOVER = """
+([name, tile]) => {
+  const view = window.views[name];
+  view.hooks.point(tile);
+  view.showTip(view.picture, tile);
+  if (view.tip.hidden) return null;
+  const edge = view.node.getBoundingClientRect();
+  const box = view.tip.getBoundingClientRect();
+  const tip = { x: box.x - edge.x, y: box.y - edge.y, w: box.width, h: box.height };
+  return { tip, tile: view.boxOf(view.picture, tile), size: view.size };
+}
+"""
+SEEN = """
+(name) => {
+  const view = window.views[name];
+  const found = [];
+  for (let i = 0; i < view.picture.x.length; i++) {
+    const { x, y, w, h } = view.boxOf(view.picture, i);
+    if (x >= 0 && y >= 0 && x + w <= view.size.w && y + h <= view.size.h) found.push(i);
+  }
+  return found;
+}
+"""
+
+
+def opened(page: Page, devices: int, folder: Path) -> None:
+    made = small(devices)
+    html = made.page()
+    made.close()
+    plain = html_page.bundled_module("explorer")
+    kept = base64.b64encode((plain + KEEP_VIEWS).encode()).decode()
+    html = html.replace(base64.b64encode(plain.encode()).decode(), kept)
+    path = folder / "page.html"
+    path.write_text(html, encoding="utf-8")
+    page.goto(path.as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+
+
+def overlap(a: dict, b: dict) -> tuple[float, float]:
+    wide = min(a["x"] + a["w"], b["x"] + b["w"]) - max(a["x"], b["x"])
+    tall = min(a["y"] + a["h"], b["y"] + b["h"]) - max(a["y"], b["y"])
+    return wide, tall
+
+
+@pytest.mark.parametrize("devices", [1024, 4096])
+def test_a_tooltip_covers_nothing_of_what_it_explains(page: Page, tmp_path, devices):
+    opened(page, devices, tmp_path)
+    chance, checked = random.Random(devices), 0
+    for width, height in ((848, 620), (1280, 900)):
+        page.set_viewport_size({"width": width, "height": height})
+        for name in ("Devices", "Array"):
+            for factor in (1, 2, 5, 12):
+                page.evaluate(
+                    "([name, f, x, y]) => { const v = window.views[name]; v.fitAll();"
+                    " v.zoom(f, x * v.size.w, y * v.size.h); }",
+                    [name, factor, chance.random(), chance.random()],
+                )
+                seen = page.evaluate(SEEN, name)
+                for tile in chance.sample(seen, min(12, len(seen))):
+                    found = page.evaluate(HOVER, [name, tile])
+                    if found is None:
+                        continue
+                    checked += 1
+                    tip, size = found["tip"], found["size"]
+                    assert min(overlap(tip, found["tile"])) <= 0, (name, factor, found)
+                    assert -1 <= tip["x"] <= size["w"] - tip["w"] + 1, (name, factor, found)
+                    assert -1 <= tip["y"] <= size["h"] - tip["h"] + 1, (name, factor, found)
+    assert checked > 60
+
+
+@pytest.mark.parametrize("devices", MESHES)
+def test_axis_labels_stay_and_ticks_end_at_the_size(page: Page, tmp_path, devices):
+    opened(page, devices, tmp_path)
+    axes = page.evaluate("() => views.Devices.picture.labels.map((l) => l.text)")
+    assert axes
+    for name in ("Devices", "Array"):
+        fitted = page.evaluate("(name) => views[name].written.map((w) => w.text)", name)
+        if name == "Array":
+            shape = re.findall(r"\d+", page.locator(".sv-title").inner_text().split("[")[1])
+            dims = page.evaluate("() => views.Array.picture.facts?.dims ?? [0, 1]")
+            if not any("not to scale" in text for text in fitted):  # then it has no ticks
+                shown = {shape[d] for d in dims if d < len(shape)}
+                assert shown <= set(fitted), (shown, fitted)
+        for factor in (2, 6):
+            page.evaluate(
+                "([name, f]) => { views[name].fitAll(); views[name].zoom(f, 20, 20); }",
+                [name, factor],
+            )
+            written = page.evaluate("(name) => views[name].written", name)
+            labels = set(page.evaluate("(n) => views[n].picture.labels.map((l) => l.text)", name))
+            here = [w for w in written if w["text"] in labels]
+            assert here, f"{name} at {factor}: nothing says what is in sight"
