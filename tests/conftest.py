@@ -7,6 +7,7 @@ CPU alone, so that the same tests run everywhere.
 from __future__ import annotations
 
 import os
+from importlib.metadata import version
 
 import pytest
 
@@ -14,6 +15,15 @@ GPU_ASKED = os.environ.get("SHARDVIZ_GPU", "") not in ("", "0")
 if not GPU_ASKED:
     os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ.setdefault("MPLBACKEND", "Agg")
+
+# Tests ask where values are and whether they are right, not how fast the machine code is: compiles
+# here, in workers, kernels and scripts take a fifth of the time where LLVM optimises nothing. XLA's
+# own passes over the program stay as they are.
+os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")
+if version("jaxlib").startswith("0.10."):  # later ones have no other emitters
+    known = os.environ.get("XLA_FLAGS", "")
+    if "fusion_emitters" not in known:
+        os.environ["XLA_FLAGS"] = f"{known} --xla_cpu_use_fusion_emitters=false".strip()
 
 import hypothesis  # noqa: E402
 import jax  # noqa: E402  the platform is chosen when jax is imported
