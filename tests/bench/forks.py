@@ -19,7 +19,7 @@ def _forks() -> int:
     missed = 0
     print(f"{'':34}{'count':>6}{'next call: median':>19}{'longest':>9}{'wrong':>7}{'left':>6}")
     for kind in (*FORKS, *INTERRUPTS):
-        found = done(kind, FORKED if kind in FORKS else INTERRUPTED)
+        found = done([kind], FORKED if kind in FORKS else INTERRUPTED)[kind]
         seconds, wrong = found["seconds"], found["wrong"]
         longest = max(seconds, default=0.0)
         print(f"{kind:34}{len(seconds):6}{middle(seconds):17.2f} s{longest:7.2f} s"

@@ -20,13 +20,13 @@ import shardviz as sv
 from shardviz.core.backend.bridge import tree_children
 from shardviz.core.errors import LayoutError, ShardvizError
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.array_tree import read_arrays
+from shardviz.core.layout.array_tree import read_tree
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.partition_spec import Spec
 
 
 def arrays(tree: Any) -> list[ArraySpec]:
-    found = read_arrays(tree)
+    found = read_tree(tree).leaves
     assert all(f.problem is None for f in found), found
     return [f.array for f in found]
 
@@ -157,7 +157,7 @@ def test_short_names_leave_the_rest_without():
 
 def test_long_names_are_a_problem_of_their_array():
     box = nn.LogicallyPartitioned(jax.ShapeDtypeStruct((4,), jnp.float32), ("layers", "mlp"))
-    (found,) = read_arrays({"w": box})
+    (found,) = read_tree({"w": box}).leaves
     assert found.problem.startswith("array has 1 dimension and 2 logical names.")
 
 
@@ -239,7 +239,7 @@ def endless() -> list:
 )
 def test_words_about_what_is_no_array(tree, words):
     with pytest.raises(LayoutError) as caught:
-        read_arrays(tree)
+        read_tree(tree)
     said = str(caught.value)
     assert said == words or (said[:60] == words[:60] and "hold itself?" in words)
 
@@ -275,7 +275,7 @@ class Empty(NamedTuple):
 )  # fmt: skip
 def test_empty_containers_hold_no_arrays(tree):
     assert arrays(tree) == []
-    assert read_arrays(tree, children=tree_children) == []
+    assert read_tree(tree, children=tree_children).leaves == []
     assert [a.name for a in arrays({"empty": tree, "w": W})] == ["w/w"]
 
 
@@ -304,8 +304,8 @@ jax.tree_util.register_pytree_with_keys(
 def test_containers_that_are_registered_with_jax_are_opened():
     tree = {"s": Stack(np.zeros(2, np.int8), Stack(jnp.ones((2, 2))))}
     with pytest.raises(LayoutError, match=r"'s': .* is no array"):
-        read_arrays(tree)
-    names = [leaf.array.name for leaf in read_arrays(tree, children=tree_children)]
+        read_tree(tree)
+    names = [leaf.array.name for leaf in read_tree(tree, children=tree_children).leaves]
     assert names == ["s/0", "s/1/0"]
 
 

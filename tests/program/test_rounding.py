@@ -80,6 +80,15 @@ PROGRAMS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _optimised():
+    """Machine code as people run it: the other tests compile without what LLVM does to sums."""
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", False)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 @pytest.fixture(scope="module")
 def checked():
     """By name the report of a program's one run, and what `unsharded_checks` was called with."""

@@ -18,9 +18,49 @@ from shardviz.core.backend.targets import (
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.target import Target
-from tests.program.helpers import in_new_python
+from tests.program.helpers import each_in_new_jax, in_new_python
 
 START = "from shardviz.core.backend.targets import *; import jax\n"
+HUGE = """
+try:
+    choose({text!r}, 1 << 20)
+except ValueError as error:
+    print(error)
+print(len(jax.devices()))
+"""
+STARTED = """
+jax.devices()
+print([str(t) for t in targets() if not t.text], choose(None, 1))
+for text in (None, "cpu:8", "cpu"):
+    try:
+        choose(text, 8)
+    except ValueError as error:
+        print(error)
+"""
+CHOSEN = (
+    "jax.config.update('jax_num_cpu_devices', {count})\nchoose(None, 8); print(len(jax.devices()))"
+)
+FRESH = {
+    "listed": "print([str(t) for t in targets()], backend_started())",
+    "a bigger mesh": (
+        "t = choose(None, 8); print(t, len(jax.devices()), choose(None, 64), backend_started())"
+    ),
+    "a mesh of 100": "choose(None, 100); print(len(jax.devices()))",
+    **{f"huge, {text}": HUGE.format(text=text) for text in (None, "cpu", "cpu:1048576")},
+    "typed": "t = choose('cpu:16', 8); print(t, len(jax.devices()), len(devices_of(t)))",
+    "enough by config": CHOSEN.format(count=12),
+    "too few by config": CHOSEN.format(count=4),
+    "started": STARTED,
+    "asked": "print(backend_started(), jax.config.jax_num_cpu_devices, len(jax.devices()))",
+}
+
+
+@pytest.fixture(scope="module")
+def fresh():
+    """What each of these prints in a kernel where jax has not started."""
+    found = each_in_new_jax({name: START + code for name, code in FRESH.items()})
+    assert all(status == 0 for status, _ in found.values()), found
+    return {name: text for name, (_, text) in found.items()}
 
 
 def test_words_and_names():
@@ -34,66 +74,44 @@ def test_words_and_names():
     assert Target("cpu", "cpu").name == "cpu"
 
 
-def test_a_fresh_kernel_lists_targets_without_starting_jax():
-    printed = in_new_python(START + "print([str(t) for t in targets()], backend_started())")
-    assert "simulated: as many devices as the mesh has" in printed
-    assert printed.endswith("False")
+def test_a_fresh_kernel_lists_targets_without_starting_jax(fresh):
+    assert "simulated: as many devices as the mesh has" in fresh["listed"]
+    assert fresh["listed"].endswith("False")
 
 
-def test_a_fresh_kernel_gets_devices_for_bigger_meshes():
-    code = "t = choose(None, 8); print(t, len(jax.devices()), choose(None, 64), backend_started())"
-    assert in_new_python(START + code) == "CPU × 8, simulated 64 CPU × 64, simulated True"
+def test_a_fresh_kernel_gets_devices_for_bigger_meshes(fresh):
+    assert fresh["a bigger mesh"] == "CPU × 8, simulated 64 CPU × 64, simulated True"
 
 
-def test_a_fresh_kernel_gets_as_many_as_a_mesh_has():
-    assert in_new_python(START + "choose(None, 100); print(len(jax.devices()))") == "100"
+def test_a_fresh_kernel_gets_as_many_as_a_mesh_has(fresh):
+    assert fresh["a mesh of 100"] == "100"
 
 
 @pytest.mark.parametrize("text", [None, "cpu", "cpu:1048576"])
-def test_a_huge_mesh_does_not_start_a_million_devices(text):
-    code = f"""
-try:
-    choose({text!r}, 1 << 20)
-except ValueError as error:
-    print(error)
-print(len(jax.devices()))
-"""
-    words, count = in_new_python(START + code).splitlines()
+def test_a_huge_mesh_does_not_start_a_million_devices(text, fresh):
+    words, count = fresh[f"huge, {text}"].splitlines()
     assert "At most 1,024 are simulated; layouts and pictures need none" in words
     assert count == "1024"
 
 
-def test_a_number_that_was_typed_is_taken_exactly():
-    code = "t = choose('cpu:16', 8); print(t, len(jax.devices()), len(devices_of(t)))"
-    assert in_new_python(START + code) == "CPU × 16, simulated 16 16"
+def test_a_number_that_was_typed_is_taken_exactly(fresh):
+    assert fresh["typed"] == "CPU × 16, simulated 16 16"
 
 
-@pytest.mark.parametrize(
-    ("begin", "environment", "count"),
-    [
-        ("jax.config.update('jax_num_cpu_devices', 12)", {}, 12),
-        ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=12"}, 12),
-        ("jax.config.update('jax_num_cpu_devices', 4)", {}, 8),
-        ("", {"XLA_FLAGS": "--xla_force_host_platform_device_count=2"}, 8),
-    ],
-    ids=["enough by config", "enough by flag", "too few by config", "too few by flag"],
-)
-def test_a_number_somebody_chose_is_kept_where_it_is_enough(begin, environment, count):
-    code = f"{START}{begin}\nchoose(None, 8); print(len(jax.devices()))"
-    assert in_new_python(code, **environment) == str(count)
+@pytest.mark.parametrize(("name", "count"), [("enough by config", 12), ("too few by config", 8)])
+def test_a_number_of_the_config_is_kept_where_it_is_enough(name, count, fresh):
+    assert fresh[name] == str(count)
 
 
-def test_where_jax_has_started_with_one_device_it_is_said_what_to_do():
-    code = """
-jax.devices()
-print([str(t) for t in targets() if not t.text], choose(None, 1))
-for text in (None, "cpu:8", "cpu"):
-    try:
-        choose(text, 8)
-    except ValueError as error:
-        print(error)
-"""
-    first, *refusals = in_new_python(START + code).splitlines()
+@pytest.mark.parametrize(("flag", "count"), [(12, 12), (2, 8)], ids=["enough", "too few"])
+def test_a_number_of_a_flag_is_kept_where_it_is_enough(flag, count):
+    flags = f"--xla_force_host_platform_device_count={flag}"
+    code = f"{START}choose(None, 8); print(len(jax.devices()))"
+    assert in_new_python(code, XLA_FLAGS=flags) == str(count)
+
+
+def test_where_jax_has_started_with_one_device_it_is_said_what_to_do(fresh):
+    first, *refusals = fresh["started"].splitlines()
     assert first == "['CPU × 1, attached'] CPU × 1, attached"
     assert len(refusals) == 3
     for words in refusals:
@@ -108,13 +126,12 @@ def test_where_jax_is_set_to_ignore_the_cpu_it_is_said():
     assert "JAX_PLATFORMS" in printed
 
 
-def test_asking_whether_jax_started_changes_nothing():
+def test_asking_whether_jax_started_changes_nothing(fresh):
     assert jax.devices("cpu")
     before = jax.config.jax_num_cpu_devices
     assert backend_started()
     assert jax.config.jax_num_cpu_devices == before
-    code = "print(backend_started(), jax.config.jax_num_cpu_devices, len(jax.devices()))"
-    assert in_new_python(START + code) == "False -1 1"
+    assert fresh["asked"] == "False -1 1"
 
 
 def test_here_are_eight():

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from tests.structure.imports import COMPUTED, PACKAGE, Import, imports_of, module_name
+from tests.structure.imports import COMPUTED, PACKAGE, Import, module_name
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ def part_of(file: str) -> Part:
     return next(part for part in PARTS if _below(name, part.prefix))
 
 
-def violations(files: Mapping[str, ast.Module]) -> list[str]:
+def violations(imports: Iterable[Import]) -> list[str]:
     """One sentence for every import that its part may not make."""
-    return [f"{i}: {why}." for i in imports_of(files) if (why := _problem(i))]
+    return [f"{i}: {why}." for i in imports if (why := _problem(i))]
 
 
 def _problem(imported: Import) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,9 +44,15 @@ class Import:
 def python_files(root: Path) -> dict[str, ast.Module]:
     """The parsed files below `root`, by their path relative to it."""
     return {
-        path.relative_to(root).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        path.relative_to(root).as_posix(): parsed(path.read_text(encoding="utf-8"))
         for path in sorted(root.rglob("*.py"))
     }
+
+
+@functools.cache
+def parsed(source: str) -> ast.Module:
+    """The tree of a source, which nobody may change: to parse all of them takes a second."""
+    return ast.parse(source)
 
 
 def module_name(file: str) -> str:

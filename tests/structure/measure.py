@@ -7,6 +7,8 @@ import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.structure.imports import parsed
+
 FILE_LINES = {".py": 600, ".js": 600, ".css": 600}
 MOST_FILES = 160
 MEDIAN_FUNCTION = 12
@@ -28,7 +30,7 @@ def long_functions(root: Path) -> list[str]:
     """The functions below `root` that are longer than a function may be."""
     found = []
     for path in sorted(root.rglob("*.py")):
-        for name, lines in function_lines(ast.parse(path.read_text(encoding="utf-8"))):
+        for name, lines in function_lines(parsed(path.read_text(encoding="utf-8"))):
             if lines > FUNCTION_LINES:
                 place = path.relative_to(root).as_posix()
                 found.append(f"{place}: {name} has {lines} lines of {FUNCTION_LINES}")
@@ -50,5 +52,5 @@ def _docstring_lines(node: ast.FunctionDef | ast.AsyncFunctionDef) -> int:
 
 def median_function(root: Path) -> float:
     """The median length of the functions below `root`, in lines without their docstrings."""
-    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
+    trees = [parsed(path.read_text(encoding="utf-8")) for path in root.rglob("*.py")]
     return statistics.median(lines for tree in trees for _, lines in function_lines(tree))

@@ -7,7 +7,7 @@ import pytest
 
 import shardviz
 from tests.structure.import_table import EXCEPTIONS, PARTS, violations
-from tests.structure.imports import file_cycles, folder_cycles, imports_of, python_files
+from tests.structure.imports import Import, file_cycles, folder_cycles, imports_of, python_files
 
 ROOT = Path(shardviz.__file__).parent
 FRONT = "from shardviz import api\n"
@@ -25,13 +25,17 @@ def _file(name: str) -> str:
     return f"{path.removesuffix('init')}__init__.py" if path.endswith("init") else f"{path}.py"
 
 
-def test_every_file_imports_what_its_folder_may():
-    found = violations(python_files(ROOT))
+@pytest.fixture(scope="module")
+def imports() -> list[Import]:
+    return imports_of(python_files(ROOT))
+
+
+def test_every_file_imports_what_its_folder_may(imports):
+    found = violations(imports)
     assert not found, "\n".join(found)
 
 
-def test_no_files_and_no_folders_import_each_other():
-    imports = imports_of(python_files(ROOT))
+def test_no_files_and_no_folders_import_each_other(imports):
     assert file_cycles(imports) == []
     assert folder_cycles(imports) == []
 
@@ -97,7 +101,7 @@ def test_no_files_and_no_folders_import_each_other():
     ],
 )  # fmt: skip
 def test_a_planted_import_is_found(sources: dict[str, str], words: str):
-    assert words in "\n".join(violations(planted(**sources)))
+    assert words in "\n".join(violations(imports_of(planted(**sources))))
 
 
 @pytest.mark.parametrize(
@@ -117,11 +121,10 @@ def test_a_planted_import_is_found(sources: dict[str, str], words: str):
     ],
 )  # fmt: skip
 def test_a_lawful_import_is_not_found(sources: dict[str, str]):
-    assert violations(planted(**sources)) == []
+    assert violations(imports_of(planted(**sources))) == []
 
 
-def test_every_exception_is_still_needed():
-    imports = imports_of(python_files(ROOT))
+def test_every_exception_is_still_needed(imports):
     assert {(i.file, i.inside, i.module) for i in imports} >= EXCEPTIONS
 
 
@@ -174,6 +177,5 @@ def test_a_planted_ring_of_folders_is_found(sources: dict[str, str], rings: list
 def test_files_are_found_on_disk(tmp_path: Path):
     (tmp_path / "core" / "layout").mkdir(parents=True)
     (tmp_path / "core" / "layout" / "mesh.py").write_text("def f():\n    import jax\n")
-    assert (
-        "shardviz/core/layout/mesh.py:2 in f imports jax" in violations(python_files(tmp_path))[0]
-    )
+    (found,) = violations(imports_of(python_files(tmp_path)))
+    assert "shardviz/core/layout/mesh.py:2 in f imports jax" in found

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests.structure.imports import parsed
+
 # Made up here once; they appear nowhere any more.
 MADE_UP = frozenset(
     re.findall(
@@ -83,7 +85,7 @@ def names_with_left_hand_words(root: Path) -> list[str]:
     found = []
     for path in sorted(root.rglob("*.py")):
         file = path.relative_to(root).as_posix()
-        names = [(1, file), *_names(ast.parse(path.read_text(encoding="utf-8")))]
+        names = [(1, file), *_names(parsed(path.read_text(encoding="utf-8")))]
         for line, name in names:
             plain = name.replace("ici_links", "").replace("network_links", "")  # the field's own
             if words := [w for w in subwords(plain) if w in NOT_IN_NAMES]:

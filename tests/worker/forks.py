@@ -1,8 +1,8 @@
 """What people do to a kernel that has a worker, in a Python of its own: forks and interrupts.
 
-`python -m tests.worker.forks KIND COUNT` does one kind so many times and prints, as JSON, how long
-the next call took each time and what went wrong. `done(kind, count)` runs that and looks for what
-it left.
+`python -m tests.worker.forks COUNT KIND ...` does each kind so many times and prints, as a line of
+JSON for each, how long the next call took each time and what went wrong. `done(kinds, count)` runs
+that and looks for what it left.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -298,32 +298,35 @@ def main(kind: str, count: int) -> dict[str, Any]:
     return {"seconds": seconds, "wrong": wrong}
 
 
-def done(kind: str, count: int) -> dict[str, Any]:
-    """Runs `main` in a Python of its own; `left` is what that left behind."""
+def done(kinds: Iterable[str], count: int) -> dict[str, dict[str, Any]]:
+    """Runs `main` for each kind in one Python of its own; `left` is what that left behind."""
+    kinds = tuple(kinds)
     with nothing_left() as left, tempfile.TemporaryFile("w+") as out:
         # A file, not a pipe: a child that stays would keep a pipe open.
         ran = subprocess.Popen(
-            [sys.executable, *_OPTIONS, "-m", "tests.worker.forks", kind, str(count)],
+            [sys.executable, *_OPTIONS, "-m", "tests.worker.forks", str(count), *kinds],
             env={**os.environ, "JAX_PLATFORMS": "cpu"},
             cwd=ROOT,
             stdout=out,
             stderr=subprocess.STDOUT,
         )
         try:
-            ended = f"ended with {ran.wait(120 + 4 * count)}"
+            ended = f"ended with {ran.wait(120 + 4 * count * len(kinds))}"
         except subprocess.TimeoutExpired:
             ran.send_signal(signal.SIGABRT)  # faulthandler says where
             ended = f"hangs, ended with {ran.wait()}"
         out.seek(0)
         said = out.read()
-    try:
-        found = json.loads(next(line for line in said.splitlines() if line.startswith('{"seconds')))
-    except StopIteration:
-        found = {"seconds": [], "wrong": [ended]}
-    if found["wrong"]:
-        found["wrong"].append(said[-4000:])
-    return {**found, "left": left}
+    lines = [json.loads(line) for line in said.splitlines() if line.startswith('{"kind')]
+    found: dict[str, Any] = {kind: {"seconds": [], "wrong": [ended]} for kind in kinds}
+    found |= {line.pop("kind"): line for line in lines}
+    for each in found.values():
+        each["left"] = left
+        if each["wrong"]:
+            each["wrong"] = [*each["wrong"], said[-4000:]]
+    return found
 
 
 if __name__ == "__main__":
-    print(json.dumps(main(sys.argv[1], int(sys.argv[2]))), flush=True)
+    for each in sys.argv[2:]:
+        print(json.dumps({"kind": each, **main(each, int(sys.argv[1]))}), flush=True)

@@ -1,4 +1,4 @@
-"""read_arrays(): the arrays in a table, in a model, or in its parameters, as ArraySpecs.
+"""read_tree(): the arrays in a table, in a model, or in its parameters, as ArraySpecs.
 
 Takes rows, mappings, lists, dataclasses, models of other libraries and leaves with a shape and a
 dtype. What a leaf says of itself is read by `array_leaf`. Neither jax nor any library is imported:
@@ -70,13 +70,12 @@ class ArrayTree(NamedTuple):
         ]
 
 
-def read_arrays(
-    tree: Any, names: Names | None = None, children: Children | None = None
-) -> list[TreeLeaf]:
-    """Every array of a table or tree, in order; its path is its name, as in `layers/0/kernel`.
+def read_tree(tree: Any, names: Names | None = None, children: Children | None = None) -> ArrayTree:
+    """Every array of a table or tree, in order, and what is known of the containers they stand in.
 
-    A name seen before gets a number: `w`, `w (2)`. Logical names that do not fit an array become
-    its `problem`: one bad leaf must not hide the others.
+    The path of an array is its name, as in `layers/0/kernel`. A name seen before gets a number:
+    `w`, `w (2)`. Logical names that do not fit an array become its `problem`: one bad leaf must not
+    hide the others.
 
     Args:
         tree: ArraySpecs, rows `(name, shape, logical[, dtype])`, mappings of paths to
@@ -87,20 +86,8 @@ def read_arrays(
     Raises:
         LayoutError: for a leaf that is no array, for a shape or dtype that no array has.
 
-    >>> [f.array for f in read_arrays({"mlp": {"wi": ((512, 2048), "embed mlp")}})]
+    >>> [f.array for f in read_tree({"mlp": {"wi": ((512, 2048), "embed mlp")}}).leaves]
     [ArraySpec('mlp/wi', (512, 2048), 'embed mlp', dtype='float32')]
-    """
-    return read_tree(tree, names, children).leaves
-
-
-def read_tree(tree: Any, names: Names | None = None, children: Children | None = None) -> ArrayTree:
-    """What `read_arrays` reads, and what is known of the containers they stand in.
-
-    Raises:
-        LayoutError: as `read_arrays`.
-
-    >>> read_tree({"w": ((8,), "embed")}).states
-    frozenset()
     """
     reader = _TreeReader(names, children)
     reader.collect(tree, "", 0, _TABLE)

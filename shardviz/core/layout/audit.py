@@ -300,7 +300,7 @@ def audit(
     What fails for an array becomes its row's `problem` and is never raised.
 
     Args:
-        tree_or_table: what `read_arrays` takes: ArraySpecs, rows, mappings, trees, models; or an
+        tree_or_table: what `read_tree` takes: ArraySpecs, rows, mappings, trees, models; or an
             ArrayTree.
         rules: the table, or what `read_rules` takes.
         mesh: the mesh, or what `make_mesh` takes; that of the arrays where there is none.
