@@ -40,6 +40,7 @@ lab: $(LESSONS)
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
 	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	    -p tests.notebooks.compared \
 	    -n auto --maxprocesses=4 --dist=loadscope --ignore=tests/real_programs \
 	    tests shardviz notebooks
 

@@ -1,4 +1,4 @@
-"""Two directives: `picture`, a figure of shardviz's own in both themes, and `explorer`, a saved one.
+"""Three directives: `picture`, a figure of shardviz's own; `explorer`, a saved one; `examples`.
 
     ```{picture}
     sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2))
@@ -13,6 +13,13 @@ of the picture follow as options: `:options: dims=(0, 2)`.
 
 The content says what `sv.explore` opens; with `:compile:` it is compiled for simulated devices, too.
 The page is saved beside the site's pages, and shown in a frame: it needs no kernel and loads nothing.
+
+    ```{examples} meshes
+    ```
+
+Every example of a gallery of that name, with its sentence, its source and its picture.
+
+All figures are drawn for the light and for the dark theme.
 """
 
 from __future__ import annotations
@@ -95,6 +102,21 @@ def save_explorer(code: str, name: str, compiled: bool = False) -> Path:
 class _Figure(SphinxDirective):
     has_content = True
 
+    def images(self, value: Any, name: str, alt: str = "", **options: Any) -> list[nodes.image]:
+        """A value's picture in each theme; the style sheet shows one of them."""
+        from shardviz.picture.show import draw
+
+        files, width = draw_both(value, name, **options)
+        words = alt or draw(value, **options).alt
+        return [self._image(files[theme], theme, words, width) for theme in THEMES]
+
+    def _image(self, path: Path, theme: str, alt: str, width: float) -> nodes.image:
+        where = f"/{path.relative_to(DOCS).as_posix()}"
+        classes = [f"only-{theme}", "dark-light"]
+        image = nodes.image(uri=where, alt=alt, width=f"{width:.0f}px", classes=classes)
+        self.set_source_info(image)
+        return image
+
     def code(self) -> str:
         return "\n".join(self.content)
 
@@ -108,24 +130,39 @@ class PictureDirective(_Figure):
     option_spec = {"options": directives.unchanged, "alt": directives.unchanged}
 
     def run(self) -> list[nodes.Node]:
-        from shardviz.picture.show import draw
-
         more = evaluate(f"dict({self.options.get('options', '')})")
         name = hashlib.sha256(f"{self.code()}{more}".encode()).hexdigest()[:16]
         try:
-            value = evaluate(self.code())
-            files, width = draw_both(value, name, **more)
-            alt = self.options.get("alt") or draw(value, **more).alt
+            images = self.images(evaluate(self.code()), name, self.options.get("alt", ""), **more)
         except Exception as error:  # noqa: BLE001  whatever the example raises is shown at its line
             raise self.failed(error) from error
-        return [self._image(files[theme], theme, alt, width) for theme in THEMES]
+        return list(images)
 
-    def _image(self, path: Path, theme: str, alt: str, width: float) -> nodes.image:
-        classes = [f"only-{theme}", "dark-light"]
-        where = f"/{path.relative_to(DOCS).as_posix()}"
-        image = nodes.image(uri=where, alt=alt, width=f"{width:.0f}px", classes=classes)
-        self.set_source_info(image)
-        return image
+
+class ExamplesDirective(_Figure):
+    """`examples`: everything that a gallery has."""
+
+    has_content = False
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        kind = self.arguments[0]
+        gallery = evaluate(f"getattr(gallery, {kind!r}, None) or {kind}")
+        found: list[nodes.Node] = []
+        for number, name in enumerate(gallery.names()):
+            found += self.example(gallery, name, f"{kind}-{number}")
+        return found
+
+    def example(self, gallery: Any, name: str, file: str) -> list[nodes.Node]:
+        """The heading, sentence, source and pictures of one example."""
+        sources = "\n\n".join(gallery.sources(name))
+        code = nodes.literal_block(sources, sources, language="python")
+        return [
+            nodes.rubric("", name),
+            nodes.paragraph("", gallery.describe(name)),
+            *([code] if sources else []),
+            *self.images(gallery.get(name), file),
+        ]
 
 
 class ExplorerDirective(_Figure):
@@ -155,4 +192,5 @@ def setup(app: Any) -> dict[str, Any]:
     EXTRA.mkdir(parents=True, exist_ok=True)
     app.add_directive("picture", PictureDirective)
     app.add_directive("explorer", ExplorerDirective)
+    app.add_directive("examples", ExamplesDirective)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
