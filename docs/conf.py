@@ -16,7 +16,7 @@ import shardviz  # noqa: E402  after its path
 
 project = "shardviz"
 author = "the shardviz developers"
-copyright = author  # noqa: A001  Sphinx's name for it
+copyright = author
 release = version = shardviz.__version__
 
 extensions = [
@@ -32,7 +32,7 @@ exclude_patterns = ["_build", "_ext"]
 # Notebooks and Markdown.
 nb_execution_mode = "off"
 nb_mime_priority_overrides = [("html", "image/png", 0), ("html", "text/plain", 10)]
-myst_enable_extensions = ["colon_fence", "deflist"]
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
 myst_heading_anchors = 4
 
 # The reference. Docstrings name code in single backticks.
@@ -50,12 +50,14 @@ viewcode_line_numbers = True
 html_theme = "sphinx_book_theme"
 html_title = "shardviz"
 html_extra_path = ["_made/extra"]
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
 html_show_sourcelink = False
 html_copy_source = False
 html_theme_options = {
     # Buttons that lead to a repository need its address; the project has none yet.
     "use_download_button": False,
     "use_fullscreen_button": False,
+    "navbar_persistent": [],  # a second field to search in
     "show_toc_level": 2,
     "show_navbar_depth": 1,
 }

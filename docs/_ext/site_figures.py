@@ -11,8 +11,9 @@ of the picture follow as options: `:options: dims=(0, 2)`.
     programs.get("MLP")
     ```
 
-The content says what `sv.explore` opens; with `:compile:` it is compiled for simulated devices, too.
-The page is saved beside the site's pages, and shown in a frame: it needs no kernel and loads nothing.
+The content says what `sv.explore` opens; with `:compile:` it is compiled for simulated devices,
+too. The page is saved beside the site's pages, and shown in a frame: it needs no kernel and loads
+nothing.
 
     ```{examples} meshes
     ```
@@ -134,7 +135,7 @@ class PictureDirective(_Figure):
         name = hashlib.sha256(f"{self.code()}{more}".encode()).hexdigest()[:16]
         try:
             images = self.images(evaluate(self.code()), name, self.options.get("alt", ""), **more)
-        except Exception as error:  # noqa: BLE001  whatever the example raises is shown at its line
+        except Exception as error:  # whatever the example raises is shown at its line
             raise self.failed(error) from error
         return list(images)
 
@@ -175,7 +176,7 @@ class ExplorerDirective(_Figure):
         name = self.arguments[0]
         try:
             save_explorer(self.code(), name, "compile" in self.options)
-        except Exception as error:  # noqa: BLE001  whatever the example raises is shown at its line
+        except Exception as error:  # whatever the example raises is shown at its line
             raise self.failed(error) from error
         where = "../" * self.env.docname.count("/") + f"explorers/{name}.html"
         height = self.options.get("height", 720)

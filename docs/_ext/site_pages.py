@@ -34,6 +34,7 @@ GROUPS = {
 }
 # Modules with names of their own, each a page.
 MODULES = ("shardviz.gallery", "shardviz.legacy", "shardviz.exercises")
+_SCREENSHOT = re.compile(r"(!\[[^\]]*\])\(([^)]*)-light\.png\)")
 _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 
 
@@ -59,25 +60,36 @@ def with_site_links(text: str, file: str, page: str | None = None) -> str:
 
     >>> with_site_links("[a](../notebooks/03_run_it.ipynb#run)", "docs/index.md")
     '[a](lessons/03_run_it.ipynb#run)'
-    >>> with_site_links("![a](docs/images/x.png)", "README.md", "start.md")
-    '![a](images/x.png)'
+    >>> with_site_links("![a](docs/images/values-dark.png)", "README.md", "start.md")
+    '![a](images/values-dark.png)'
     """
     here = PurePosixPath(page or page_of(file)).parent.as_posix()
 
     def link(match: re.Match[str]) -> str:
         path = normpath((PurePosixPath(file).parent / match[2]).as_posix())
         # What leads to no file is code that looks like a link, or a link for Sphinx to refuse.
-        there = path in FROM_ROOT or (ROOT / path).exists()
+        there = (ROOT / path).is_file()
         return match[1] + relpath(page_of(path), here) if there else match[0]
 
     return _LINK.sub(link, text)
+
+
+def in_both_themes(text: str) -> str:
+    """The text with the dark screenshot beside each light one; the style sheet shows one.
+
+    >>> print(in_both_themes("![a](images/x-light.png)"))
+    ![a](images/x-light.png){.only-light .dark-light}
+    ![a](images/x-dark.png){.only-dark .dark-light}
+    """
+    both = (rf"\1(\2-{theme}.png){{.only-{theme} .dark-light}}" for theme in ("light", "dark"))
+    return _SCREENSHOT.sub("\n".join(both), text)
 
 
 def copy_root_files() -> None:
     """Writes the pages of `FROM_ROOT`."""
     for name, page in FROM_ROOT.items():
         text = with_site_links((ROOT / name).read_text(encoding="utf-8"), name, page)
-        _write(DOCS / page, text)
+        _write(DOCS / page, in_both_themes(text))
 
 
 def copy_lessons() -> list[str]:
@@ -176,7 +188,7 @@ the first one in JupyterLab."""
 def _links(app: Any, page: str, source: list[str]) -> None:
     file = f"docs/{page}.md"
     if (ROOT / file).is_file() and f"{page}.md" not in FROM_ROOT.values():
-        source[0] = with_site_links(source[0], file)
+        source[0] = in_both_themes(with_site_links(source[0], file))
 
 
 def setup(app: Any) -> dict[str, Any]:

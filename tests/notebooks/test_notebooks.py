@@ -132,7 +132,7 @@ def test_it_ends_in_the_explorer(notebook):
     assert source(notebook["cells"][-1]).startswith("sv.explore(")
 
 
-def plant(path, cells, jax=version("jax")):
+def plant(path, cells, jax):
     """A notebook with these cells: pairs of code and the output stored."""
     notebook = nbformat.v4.new_notebook(metadata={KEY: {"made_with": {"jax": jax}}})
     for number, (code, text) in enumerate(cells, 1):
@@ -148,10 +148,10 @@ def test_an_output_that_the_code_no_longer_prints_is_found(tmp_path):
         ("print('2 MiB per device')", "4 MiB per device\n"),
         ("print('2 MiB per device')", "2 MiB per device\n"),
     ]
-    plant(tmp_path / "here.ipynb", cells)
+    plant(tmp_path / "here.ipynb", cells, jax=version("jax"))
     plant(tmp_path / "another_jax.ipynb", cells, jax="0.1.2")  # whose numbers are not ours
-    options = "--nbval-lax --nbval-current-env -p tests.notebooks.compared -q --color=no".split()
-    command = [sys.executable, "-m", "pytest", *options, str(tmp_path)]
+    nbval = ["--nbval-lax", "--nbval-current-env", "-p", "tests.notebooks.compared"]
+    command = [sys.executable, "-m", "pytest", *nbval, "-q", "--color=no", str(tmp_path)]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
     assert "1 failed, 5 passed" in said
     assert "here.ipynb::Cell 1" in said
