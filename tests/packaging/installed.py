@@ -92,11 +92,18 @@ def missing_files(wheel: Path, sdist: Path) -> list[str]:
 
 
 def environment(folder: Path, *packages: str) -> Path:
-    """The Python of a new environment with these packages."""
-    venv.create(folder, with_pip=True)
+    """The Python of a new environment with these packages and nothing else, not even pip."""
+    venv.create(folder)
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
-    run(python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", *packages)
+    install(python, *packages)
     return python
+
+
+def install(python: Path, *packages: str) -> None:
+    """Installs into an environment with the pip of this one."""
+    options = ("-qq", "--disable-pip-version-check", "--no-compile")
+    pip = [sys.executable, "-m", "pip", "--python", str(python), "install", *options, *packages]
+    subprocess.run(pip, check=True)
 
 
 def run(python: Path, *arguments: str) -> None:
@@ -125,7 +132,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as parent:
         begun = time.monotonic()
         python = environment(Path(parent) / "numpy", "numpy")
-        run(python, "-m", "pip", "install", "-qq", "--no-deps", str(wheel.resolve()))
+        install(python, "--no-deps", str(wheel.resolve()))
         run_code(python, WITH_NUMPY_ALONE)
         print(f"{wheel.name} works with numpy alone ({time.monotonic() - begun:.0f} s).")
         begun = time.monotonic()
