@@ -55,6 +55,7 @@ SECONDS = {
     "tests/widgets/test_jax_code.py": 20,
     "tests/gallery/": 25,
     "notebooks/": 20,
+    "tests/docs/test_docs.py": 40,
     "tests/layout/test_": 15,
     "tests/plots/": 15,
     "tests/structure/": 15,
