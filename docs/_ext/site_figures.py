@@ -11,9 +11,9 @@ of the picture follow as options: `:options: dims=(0, 2)`.
     programs.get("MLP")
     ```
 
-The content says what `sv.explore` opens; with `:compile:` it is compiled for simulated devices,
-too. The page is saved beside the site's pages, and shown in a frame: it needs no kernel and loads
-nothing.
+The content is a widget that can be saved, or says what `sv.explore` opens; with `:compile:` it is
+compiled for simulated devices, too. The page is saved beside the site's pages, and shown in a
+frame: it needs no kernel and loads nothing.
 
     ```{examples} meshes
     ```
@@ -86,7 +86,8 @@ def save_explorer(code: str, name: str, compiled: bool = False) -> Path:
     """
     import shardviz as sv
 
-    explorer = sv.explore(evaluate(code))
+    value = evaluate(code)
+    explorer = value if hasattr(value, "save_html") else sv.explore(value)
     path = EXTRA / "explorers" / f"{name}.html"
     path.parent.mkdir(parents=True, exist_ok=True)
     try:

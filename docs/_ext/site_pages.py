@@ -124,7 +124,11 @@ def reference() -> dict[str, tuple[str, list[str]]]:
 
 
 def _public(module: ModuleType) -> list[str]:
-    return [name for name in module.__all__ if not isinstance(getattr(module, name), str)]
+    """The names that a module lists, or else the functions and classes that it defines."""
+    if hasattr(module, "__all__"):
+        return list(module.__all__)
+    own = {n: v for n, v in vars(module).items() if n[0] != "_" and callable(v)}
+    return [n for n, v in own.items() if getattr(v, "__module__", "").startswith(module.__name__)]
 
 
 def write_reference() -> None:

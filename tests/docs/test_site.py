@@ -3,6 +3,8 @@
 import doctest
 import importlib
 import inspect
+import re
+from types import ModuleType
 
 import pytest
 
@@ -55,6 +57,24 @@ def test_pages_for_the_questions_that_people_ask():
         assert "```python" in text, page.name
         assert f"]({page.name})" in index
         assert f"\n{page.stem}\n" in index
+
+
+def test_every_page_is_in_the_table_of_contents():
+    index = (ROOT / "docs" / "index.md").read_text()
+    tables = "".join(re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL)).split("\n")
+    for page in PAGES[1:]:
+        name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        if "/" not in name and name != "index":
+            assert name in tables, f"add {name} to a table of docs/index.md"
+    for name in (n for n in tables if re.fullmatch(r"[\w/-]+", n)):
+        made = name in ("lessons/index", "reference/index", "start", "changelog", "contributing")
+        assert made or (ROOT / "docs" / f"{name}.md").is_file(), name
+
+
+def test_names_of_a_module_that_lists_none():
+    module = ModuleType("planted")
+    exec("def check(): ...\ndef _own(): ...\nfrom math import sin\nTABLE = {}", vars(module))  # noqa: S102
+    assert site_pages._public(module) == ["check"]
 
 
 @pytest.mark.parametrize(
