@@ -87,7 +87,7 @@ wheel: $(STAMP)
 	$(BIN)/python -m tests.packaging.installed dist
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) dist docs/_build docs/_made
 
 $(ENVIRONMENT):
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("shardviz needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v)'
