@@ -12,6 +12,8 @@ LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
 COMPILERS := $(VENV)/.compilers
+# Sphinx, for `make docs`.
+DOCS     := $(VENV)/.docs
 # Other people's libraries, for `make programs`.
 FOREIGN  := $(VENV)/.foreign
 NEEDS    := $(ENVIRONMENT) pyproject.toml
@@ -34,14 +36,14 @@ PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test programs check format bench images lessons clean
+.PHONY: lab test programs check format bench images lessons docs wheel clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
 
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(BIN)/python -m pytest -p tests.quick_start \
+	$(BIN)/python -m pytest -p tests.quick_start -p tests.notebooks.compared \
 	    --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n auto --maxprocesses=4 \
 	    --dist=loadscope --ignore=tests/real_programs tests shardviz notebooks
 
@@ -75,8 +77,18 @@ images: $(STAMP)
 lessons: $(COMPILERS)
 	$(BIN)/python -m tests.notebooks.outputs
 
+# The site, in docs/_build/html; every warning is an error.
+docs: $(DOCS)
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build/html
+
+# The sdist and, from that, the wheel, in dist; then both in environments that have nothing else.
+wheel: $(STAMP)
+	rm -rf dist
+	$(BIN)/python -m build
+	$(BIN)/python -m tests.packaging.installed dist
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) dist docs/_build docs/_made
 
 $(ENVIRONMENT):
 	@$(PYTHON) -c 'import sys; v = sys.version_info[:2]; v >= (3, 11) or sys.exit("shardviz needs Python 3.11 or newer, and $(PYTHON) is %d.%d. Name a newer one: make PYTHON=python3.12" % v)'
@@ -98,6 +110,11 @@ $(COMPILERS): $(NEEDS)
 	@echo "Installing what tests need into $(VENV), with compilers for TPUs and GPUs: about 1 GB, once."
 	@$(INSTALL) ".[test,check,tpu,gpu]"
 	@touch $(LESSONS) $(STAMP) $@
+
+$(DOCS): $(NEEDS)
+	@echo "Installing what the site needs into $(VENV)."
+	@$(INSTALL) ".[docs]"
+	@touch $@
 
 # They may change nothing that is installed: jax least of all.
 $(FOREIGN): $(COMPILERS)

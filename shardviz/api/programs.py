@@ -262,7 +262,8 @@ def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
 
     Args:
         thing: what `sv.program` made, or a function.
-        *args, **keywords: for a function, what it takes, as in `sv.program`.
+        *args: for a function, what it takes, as in `sv.program`.
+        **keywords: for a function, what it takes by name.
 
     Raises:
         ShardvizError: for what is neither, or where jax is not installed. What jax refuses is in

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+MADE = ("start", "changelog", "contributing")  # by `make docs`, of files at the root
+PAGES = [
+    ROOT / "README.md",
+    *(p for p in sorted((ROOT / "docs").glob("*.md")) if p.stem not in MADE),
+    *sorted((ROOT / "docs" / "howto").glob("*.md")),
+]
 _FENCE = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _FLAGS = doctest.NORMALIZE_WHITESPACE | doctest.ELLIPSIS
 

@@ -1,8 +1,9 @@
 """The outputs that are stored in the lessons, so that every figure shows where no kernel runs.
 
 `python -m tests.notebooks.outputs [NAME ...]` (`make lessons`) executes the lessons and stores text
-and PNG of every cell, and of what code they are. What only a kernel can show is left out: a front
-end would try it first and show an error. `stale` says which outputs are of other code.
+and PNG of every cell, of what code they are, and with which jax they were made. What only a kernel
+can show is left out: a front end would try it first and show an error. `stale` says which outputs
+are of other code; `tests.notebooks.compared` which are not what the code prints.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import hashlib
 import io
 import os
 import sys
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "notebooks"
 MOST_BYTES = 1 << 20  # of a notebook
 _STORED = ("text/plain", "image/png")
-_KEY = "shardviz"
+KEY = "shardviz"  # of what a notebook says of its outputs
 
 
 def code_hash(cell: dict[str, Any]) -> str:
@@ -36,7 +38,7 @@ def stale(notebook: dict[str, Any]) -> list[str]:
 
     A cell runs after all before it: where one has changed, those after it are stale, too.
     """
-    of = notebook["metadata"].get(_KEY, {}).get("outputs_of", [])
+    of = notebook["metadata"].get(KEY, {}).get("outputs_of", [])
     cells = _code_cells(notebook)
     hashes = [code_hash(c) for c in cells]
     same = 0
@@ -88,7 +90,7 @@ def execute(path: Path) -> None:
     notebook["metadata"].pop("widgets", None)
     notebook["metadata"]["language_info"] = {"name": "python"}
     hashes = [code_hash(c) for c in _code_cells(notebook)]
-    notebook["metadata"][_KEY] = {"outputs_of": hashes}
+    notebook["metadata"][KEY] = {"made_with": {"jax": version("jax")}, "outputs_of": hashes}
     path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
 
 

@@ -1,15 +1,20 @@
 """The lessons as documents: short cells, prose beside code, checked claims, stored outputs.
 
-That they run is tested by `pytest --nbval-lax notebooks`.
+That they run, and print what is stored, is tested by `pytest --nbval-lax -p
+tests.notebooks.compared notebooks`.
 """
 
 import ast
 import json
+import subprocess
+import sys
+from importlib.metadata import version
 from pathlib import Path
 
+import nbformat
 import pytest
 
-from tests.notebooks.outputs import MOST_BYTES, stale
+from tests.notebooks.outputs import KEY, MOST_BYTES, ROOT, stale
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
 NAMES = [n.stem for n in NOTEBOOKS]
@@ -54,6 +59,7 @@ def test_the_lessons_are_there_and_numbered():
 def test_outputs_are_stored_and_the_kernel_is_anybodys(notebook):
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
     assert stale(notebook) == [], "run `make lessons`"
+    assert notebook["metadata"][KEY]["made_with"]["jax"].startswith("0.")
     for number, cell in enumerate(cells(notebook, "code"), 1):
         assert cell["execution_count"] == number
         for output in cell["outputs"]:
@@ -124,3 +130,29 @@ def test_answers_can_be_hidden(notebook):
 
 def test_it_ends_in_the_explorer(notebook):
     assert source(notebook["cells"][-1]).startswith("sv.explore(")
+
+
+def plant(path, cells, jax):
+    """A notebook with these cells: pairs of code and the output stored."""
+    notebook = nbformat.v4.new_notebook(metadata={KEY: {"made_with": {"jax": jax}}})
+    for number, (code, text) in enumerate(cells, 1):
+        stored = [nbformat.v4.new_output("stream", name="stdout", text=text)]
+        cell = nbformat.v4.new_code_cell(code, execution_count=number, outputs=stored)
+        notebook.cells.append(cell)
+    nbformat.write(notebook, path)
+
+
+def test_an_output_that_the_code_no_longer_prints_is_found(tmp_path):
+    cells = [
+        ("print('2 MiB, planned in 31 ms')", "2 MiB, planned\nin 1.2 s\n"),
+        ("print('2 MiB per device')", "4 MiB per device\n"),
+        ("print('2 MiB per device')", "2 MiB per device\n"),
+    ]
+    plant(tmp_path / "here.ipynb", cells, jax=version("jax"))
+    plant(tmp_path / "another_jax.ipynb", cells, jax="0.1.2")  # whose numbers are not ours
+    nbval = ["--nbval-lax", "--nbval-current-env", "-p", "tests.notebooks.compared"]
+    command = [sys.executable, "-m", "pytest", *nbval, "-q", "--color=no", str(tmp_path)]
+    said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout
+    assert "1 failed, 5 passed" in said
+    assert "here.ipynb::Cell 1" in said
+    assert "Cell 1: Cell outputs differ" in said

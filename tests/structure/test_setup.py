@@ -64,6 +64,7 @@ def test_an_old_python_hears_what_is_needed(tmp_path: Path):
 def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
     venv = f"VENV={tmp_path / 'venv'}"
     extras = {"lab": "[notebooks]", "check": "[test,check]", "test": "[test,check,tpu,gpu]"}
+    extras |= {"docs": "[docs]", "wheel": "[test,check]"}
     for goal, needed in extras.items():
         installed = re.findall(r'-e "\.(.*)"', make("--dry-run", venv, goal).stdout)
         assert installed == [needed], goal
@@ -77,6 +78,9 @@ def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
     [
         ("lab", "notebooks/01_see_a_sharding.ipynb"),
         ("test", "pytest --nbval-lax"),
+        ("test", "-p tests.notebooks.compared"),
+        ("docs", "-m sphinx -W --keep-going"),
+        ("wheel", "-m tests.packaging.installed dist"),
         ("check", "pyright"),
         ("check", "jsconfig.json"),
         ("bench", "-m tests.bench"),

@@ -306,7 +306,7 @@ class Layout(Displayed):
                 stops[dim] = first + step
 
     def viewport(self, window: tuple[slice, ...]) -> tuple[np.ndarray, np.ndarray]:
-        """Starts and stops of a part of the mesh: int64 [*window, rank], at a cost of its size.
+        """Starts and stops of a part of the mesh: int64 [window, rank], at a cost of its size.
 
         Args:
             window: one slice per mesh axis.

@@ -1,0 +1,198 @@
+"""Three directives: `picture`, a figure of shardviz's own; `explorer`, a saved one; `examples`.
+
+    ```{picture}
+    sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2))
+    ```
+
+The content is Python, run when the site is built; its last line is the value that is drawn. Options
+of the picture follow as options: `:options: dims=(0, 2)`.
+
+    ```{explorer} first-example
+    programs.get("MLP")
+    ```
+
+The content is a widget that can be saved, or says what `sv.explore` opens; with `:compile:` it is
+compiled for simulated devices, too. The page is saved beside the site's pages, and shown in a
+frame: it needs no kernel and loads nothing.
+
+    ```{examples} meshes
+    ```
+
+Every example of a gallery of that name, with its sentence, its source and its picture.
+
+All figures are drawn for the light and for the dark theme.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import io
+import os
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+from docutils import nodes
+from docutils.parsers.rst import directives
+from sphinx.util.docutils import SphinxDirective
+
+DOCS = Path(__file__).resolve().parents[1]
+MADE = DOCS / "_made"
+EXTRA = MADE / "extra"  # copied to the site as it is
+THEMES = ("light", "dark")
+DPI = 144
+COMPILE_SECONDS = 120
+
+
+def evaluate(code: str) -> Any:
+    """Runs lines of Python; the value of the last one, which is an expression."""
+    import shardviz as sv
+    from shardviz import gallery
+    from shardviz.gallery import programs, puzzles
+
+    names = {"sv": sv, "gallery": gallery, "programs": programs, "puzzles": puzzles}
+    *before, last = ast.parse(code).body
+    if not isinstance(last, ast.Expr):
+        raise ValueError(f"The last line is no value: {ast.unparse(last)}")
+    exec(compile(ast.Module(before, []), "<figure>", "exec"), names)  # noqa: S102
+    return eval(compile(ast.Expression(last.value), "<figure>", "eval"), names)  # noqa: S307
+
+
+def draw_both(value: Any, name: str, **options: Any) -> tuple[dict[str, Path], float]:
+    """PNG files of a value in both themes, by theme; and the width in CSS pixels."""
+    import shardviz as sv
+
+    files, width = {}, 0.0
+    for theme in THEMES:
+        figure = sv.plot(value, theme=theme, **options)
+        width = figure.get_figwidth() * 96
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=DPI, facecolor=figure.get_facecolor())
+        path = MADE / "figures" / f"{name}-{theme}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(file.getvalue())
+        files[theme] = path
+    return files, width
+
+
+def save_explorer(code: str, name: str, compiled: bool = False) -> Path:
+    """Saves the Explorer of a value, planned, among the files of the site; its path.
+
+    Raises:
+        ValueError: where the program does not compile.
+    """
+    import shardviz as sv
+
+    value = evaluate(code)
+    explorer = value if hasattr(value, "save_html") else sv.explore(value)
+    path = EXTRA / "explorers" / f"{name}.html"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        if compiled:
+            explorer.compile()
+            report = explorer.wait(COMPILE_SECONDS)
+            if report is None or report.error is not None:
+                raise ValueError(f"{name} was not compiled: {report and report.error}")
+        return explorer.save_html(path)
+    finally:
+        explorer.close()
+
+
+class _Figure(SphinxDirective):
+    has_content = True
+
+    def images(self, value: Any, name: str, alt: str = "", **options: Any) -> list[nodes.image]:
+        """A value's picture in each theme; the style sheet shows one of them."""
+        from shardviz.picture.show import draw
+
+        files, width = draw_both(value, name, **options)
+        words = alt or draw(value, **options).alt
+        return [self._image(files[theme], theme, words, width) for theme in THEMES]
+
+    def _image(self, path: Path, theme: str, alt: str, width: float) -> nodes.image:
+        where = f"/{path.relative_to(DOCS).as_posix()}"
+        classes = [f"only-{theme}", "dark-light"]
+        image = nodes.image(uri=where, alt=alt, width=f"{width:.0f}px", classes=classes)
+        self.set_source_info(image)
+        return image
+
+    def code(self) -> str:
+        return "\n".join(self.content)
+
+    def failed(self, error: Exception) -> Exception:
+        return self.error(f"{type(error).__name__}: {error}\n\n{self.code()}")
+
+
+class PictureDirective(_Figure):
+    """`picture`: a value as shardviz draws it, for the light and the dark theme."""
+
+    option_spec = {"options": directives.unchanged, "alt": directives.unchanged}
+
+    def run(self) -> list[nodes.Node]:
+        more = evaluate(f"dict({self.options.get('options', '')})")
+        name = hashlib.sha256(f"{self.code()}{more}".encode()).hexdigest()[:16]
+        try:
+            images = self.images(evaluate(self.code()), name, self.options.get("alt", ""), **more)
+        except Exception as error:  # whatever the example raises is shown at its line
+            raise self.failed(error) from error
+        return list(images)
+
+
+class ExamplesDirective(_Figure):
+    """`examples`: everything that a gallery has."""
+
+    has_content = False
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        kind = self.arguments[0]
+        gallery = evaluate(f"getattr(gallery, {kind!r}, None) or {kind}")
+        found: list[nodes.Node] = []
+        for number, name in enumerate(gallery.names()):
+            found += self.example(gallery, name, f"{kind}-{number}")
+        return found
+
+    def example(self, gallery: Any, name: str, file: str) -> list[nodes.Node]:
+        """The heading, sentence, source and pictures of one example."""
+        sources = "\n\n".join(gallery.sources(name))
+        code = nodes.literal_block(sources, sources, language="python")
+        return [
+            nodes.rubric("", name),
+            nodes.paragraph("", gallery.describe(name)),
+            *([code] if sources else []),
+            *self.images(gallery.get(name), file),
+        ]
+
+
+class ExplorerDirective(_Figure):
+    """`explorer`: the Explorer in a frame, from a file that was saved when the site was built."""
+
+    required_arguments = 1
+    option_spec = {"height": directives.positive_int, "compile": directives.flag}
+
+    def run(self) -> list[nodes.Node]:
+        name = self.arguments[0]
+        try:
+            save_explorer(self.code(), name, "compile" in self.options)
+        except Exception as error:  # whatever the example raises is shown at its line
+            raise self.failed(error) from error
+        where = "../" * self.env.docname.count("/") + f"explorers/{name}.html"
+        height = self.options.get("height", 720)
+        frame = (
+            f'<iframe class="shardviz-saved" src="{where}" title="The Explorer: {name}"'
+            f' loading="lazy" style="width: 100%; height: {height}px; border: 0"></iframe>'
+            f'<p><a href="{where}">Open it in a page of its own</a></p>'
+        )
+        return [nodes.raw("", frame, format="html")]
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """What Sphinx calls."""
+    EXTRA.mkdir(parents=True, exist_ok=True)
+    app.add_directive("picture", PictureDirective)
+    app.add_directive("explorer", ExplorerDirective)
+    app.add_directive("examples", ExamplesDirective)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,0 +1,63 @@
+"""How Sphinx makes the site: `make docs`, into docs/_build/html.
+
+Lessons are shown with the outputs that are stored in them and are not executed. What is made at
+build time is in `_ext`, and where it goes git ignores.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+sys.path[:0] = [str(HERE / "_ext"), str(HERE.parent)]
+
+import shardviz  # noqa: E402  after its path
+
+project = "shardviz"
+author = "the shardviz developers"
+copyright = author
+release = version = shardviz.__version__
+
+extensions = [
+    "myst_nb",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx.ext.viewcode",
+    "site_pages",
+    "site_figures",
+]
+exclude_patterns = ["_build", "_ext"]
+
+# Notebooks and Markdown.
+nb_execution_mode = "off"
+nb_mime_priority_overrides = [("html", "image/png", 0), ("html", "text/plain", 10)]
+myst_enable_extensions = ["attrs_inline", "colon_fence"]
+myst_heading_anchors = 4
+
+# The reference. Docstrings name code in single backticks.
+default_role = "code"
+add_module_names = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+viewcode_line_numbers = True
+
+# What is loaded from elsewhere is no part of the site: it must work with the network blocked.
+html_theme = "sphinx_book_theme"
+html_title = "shardviz"
+html_extra_path = ["_made/extra"]
+html_context = {"default_mode": "auto"}  # light or dark, as the reader's system
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    # Buttons that lead to a repository need its address; the project has none yet.
+    "use_download_button": False,
+    "use_fullscreen_button": False,
+    "navbar_persistent": [],  # a second field to search in
+    "show_toc_level": 2,
+    "show_navbar_depth": 1,
+}

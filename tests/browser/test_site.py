@@ -1,0 +1,67 @@
+"""The Explorers in the pages of the site: they work with no kernel and with the network blocked.
+
+`make docs` builds the site; without it there is nothing to open. The browser reaches no other
+machine, and a request beyond this one fails the test.
+"""
+
+from __future__ import annotations
+
+import re
+from itertools import cycle
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.docs.made_pages import HOW, SITE, read_page
+
+GALLERY = SITE / "gallery.html"
+needs_site = pytest.mark.skipif(not GALLERY.is_file(), reason=HOW)
+
+
+def embedded() -> list[str]:
+    """The files of the Explorers in the gallery, in order."""
+    if not GALLERY.is_file():
+        return []
+    references, _ = read_page(GALLERY.read_text(encoding="utf-8"))
+    found = [r.target for r in references if r.loaded and r.target.startswith("explorers/")]
+    return list(dict.fromkeys(found))
+
+
+@needs_site
+def test_the_gallery_embeds_explorers():
+    assert len(embedded()) >= 4
+
+
+@needs_site
+@pytest.mark.parametrize(("file", "theme"), zip(embedded(), cycle(["light", "dark"])))
+def test_an_embedded_explorer_works_without_kernel_and_network(page: Page, file: str, theme: str):
+    page.emulate_media(color_scheme=theme)
+    page.goto(GALLERY.as_uri())
+    frame = page.locator(f'iframe[src="{file}"]')
+    frame.scroll_into_view_if_needed()  # frames load when they are in sight
+    explorer = frame.content_frame
+    root = explorer.locator(".shardviz-explorer[data-seq]")
+    expect(root).to_be_visible()
+    expect(root).to_have_attribute("data-theme", theme)
+    devices = explorer.get_by_label("Devices", exact=True)
+    devices.focus()
+    for _ in range(2):  # to the first device, and on
+        page.keyboard.press("ArrowRight")
+    expect(explorer.locator(".sv-sentence")).to_have_text(re.compile(r"^Device 1 holds \S+\["))
+    for view in ("Rules", "Program", "Layout"):
+        explorer.get_by_role("tab", name=view, exact=True).click()
+        expect(explorer.get_by_role("tab", name=view, exact=True)).to_have_attribute(
+            "aria-selected", "true"
+        )
+
+
+@needs_site
+@pytest.mark.parametrize("name", ["index", "start", "howto/all-gather", "reference/layouts"])
+def test_a_page_loads_nothing_from_elsewhere_and_complains_of_nothing(page: Page, name: str):
+    page.goto((SITE / f"{name}.html").as_uri())
+    expect(page.locator("article h1").first).to_be_visible()
+    shown = page.evaluate(
+        "() => [...document.images].filter(i => i.checkVisibility() && i.loading !== 'lazy')"
+        ".every(i => i.complete && i.naturalWidth > 0)"
+    )
+    assert shown

@@ -1,0 +1,131 @@
+"""What the site is made of, and, where it is built, that every link in it leads somewhere."""
+
+import doctest
+import importlib
+import inspect
+import re
+from types import ModuleType
+
+import pytest
+
+import shardviz as sv
+from shardviz import gallery, legacy
+from tests.docs.made_pages import HOW, SITE, broken, extension
+from tests.docs.pages import PAGES, ROOT
+from tests.structure.names import undocumented
+
+site_pages = extension("site_pages")
+REFERENCE = {name: page for page, (_, names) in site_pages.reference().items() for name in names}
+PUBLIC = [f"shardviz.{n}" for n in sv.__all__ if n != "__version__"]
+PUBLIC += [f"{m.__name__}.{n}" for m in (gallery, legacy) for n in m.__all__]
+EXAMPLES = doctest.DocTestFinder(recurse=True)
+
+needs_site = pytest.mark.skipif(not (SITE / "index.html").is_file(), reason=HOW)
+
+
+def value_of(name):
+    module, _, short = name.rpartition(".")
+    return getattr(importlib.import_module(module), short)
+
+
+def test_every_public_name_is_in_the_reference_once():
+    listed = [name for _, names in site_pages.reference().values() for name in names]
+    assert len(listed) == len(set(listed))
+    assert set(PUBLIC) <= set(listed)
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_a_public_name_has_an_example_that_the_tests_run(name):
+    value = value_of(name)
+    owner = value if inspect.isfunction(value) or inspect.isclass(value) else type(value)
+    assert undocumented(name, value) == []
+    # `pytest shardviz` runs the examples of every module of the package.
+    assert inspect.unwrap(owner).__module__.startswith("shardviz.")
+    assert any(test.examples for test in EXAMPLES.find(owner))
+
+
+def test_pages_for_the_questions_that_people_ask():
+    pages = sorted((ROOT / "docs" / "howto").glob("*.md"))
+    index = (ROOT / "docs" / "howto" / "index.md").read_text()
+    assert len(pages) >= 11
+    for page in pages:
+        if page.stem == "index":
+            continue
+        text = page.read_text()
+        assert text.startswith('# "'), page.name  # as somebody would type it
+        assert "## Repair" in text or page.stem in ("pmap", "ci-sharding"), page.name
+        assert "```python" in text, page.name
+        assert f"]({page.name})" in index
+        assert f"\n{page.stem}\n" in index
+
+
+def test_every_page_is_in_the_table_of_contents():
+    index = (ROOT / "docs" / "index.md").read_text()
+    tables = "".join(re.findall(r"```\{toctree\}\n(.*?)```", index, re.DOTALL)).split("\n")
+    for page in PAGES[1:]:
+        name = page.relative_to(ROOT / "docs").with_suffix("").as_posix()
+        if "/" not in name and name != "index":
+            assert name in tables, f"add {name} to a table of docs/index.md"
+    for name in (n for n in tables if re.fullmatch(r"[\w/-]+", n)):
+        made = name in ("lessons/index", "reference/index", "start", "changelog", "contributing")
+        assert made or (ROOT / "docs" / f"{name}.md").is_file(), name
+
+
+def test_names_of_a_module_that_lists_none():
+    module = ModuleType("planted")
+    exec("def check(): ...\ndef _own(): ...\nfrom math import sin\nTABLE = {}", vars(module))  # noqa: S102
+    assert site_pages._public(module) == ["check"]
+
+
+@pytest.mark.parametrize(
+    ("link", "file", "page", "made"),
+    [
+        ("[a](../notebooks/03_run_it.ipynb)", "docs/x.md", None, "[a](lessons/03_run_it.ipynb)"),
+        ("[a](../../CHANGELOG.md#x)", "docs/howto/x.md", None, "[a](../changelog.md#x)"),
+        ("[a](docs/stages.md)", "README.md", "start.md", "[a](stages.md)"),
+        ("[a](CHANGELOG.md)", "README.md", "start.md", "[a](changelog.md)"),
+        ("[a](LICENSE)", "README.md", "start.md", "[a](../LICENSE)"),
+        ("[a](https://x.org/docs)", "README.md", "start.md", "[a](https://x.org/docs)"),
+        ("values[0](docs)(x)", "README.md", "start.md", "values[0](docs)(x)"),
+        ("values[0](w, x)", "docs/x.md", None, "values[0](w, x)"),
+        ("[a](missing.md)", "docs/x.md", None, "[a](missing.md)"),
+    ],
+)
+def test_links_lead_to_the_pages_that_are_made(link, file, page, made):
+    assert site_pages.with_site_links(link, file, page) == made
+
+
+def test_examples_of_the_modules_that_make_pages():
+    assert doctest.testmod(site_pages).failed == 0
+    assert doctest.testmod(site_pages).attempted >= 3
+
+
+def test_a_planted_broken_link_is_found(tmp_path):
+    (tmp_path / "a.html").write_text(
+        '<a href="b.html#there">x</a> <a href="b.html#gone">x</a> <a href="c.html">x</a>'
+        '<a href="https://x.org">x</a> <script src="https://x.org/x.js"></script>'
+        '<link rel="stylesheet" href="//x.org/x.css"> <img src="data:image/png;base64,AA">'
+    )
+    (tmp_path / "b.html").write_text('<p id="there"></p>')
+    assert broken(tmp_path) == [
+        "a.html: //x.org/x.css: loaded from elsewhere",
+        "a.html: b.html#gone: no such anchor",
+        "a.html: c.html: no such file",
+        "a.html: https://x.org/x.js: loaded from elsewhere",
+    ]
+
+
+@needs_site
+def test_every_link_inside_the_site_leads_somewhere_and_nothing_is_loaded_from_elsewhere():
+    assert broken(SITE) == []
+
+
+@needs_site
+def test_the_site_has_every_page_lesson_and_public_name():
+    for page in PAGES[1:]:
+        assert (SITE / page.relative_to(ROOT / "docs").with_suffix(".html")).is_file(), page
+    for lesson in (ROOT / "notebooks").glob("*.ipynb"):
+        assert (SITE / "lessons" / f"{lesson.stem}.html").is_file(), lesson
+    for name, page in REFERENCE.items():
+        if name in PUBLIC:
+            assert f'id="{name}"' in (SITE / "reference" / f"{page}.html").read_text(), name

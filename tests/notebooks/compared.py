@@ -1,0 +1,54 @@
+"""A plugin of pytest: nbval compares the outputs that are stored in a lesson with those it gets.
+
+`--nbval-lax` alone runs the cells and compares nothing. With `-p tests.notebooks.compared` (`make
+test`) it compares the text of every cell that is not marked `nbval-ignore-output`, where jax is of
+the version that the outputs are from: another compiler makes other numbers. Left out are what a
+lesson does not store, pictures, which each matplotlib draws in its own way, how long something
+took, and how much memory the machine has.
+"""
+
+from __future__ import annotations
+
+from importlib.metadata import version
+
+import pytest
+
+from tests.notebooks.outputs import KEY
+
+# What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
+_NOT_STORED = ("text/html", "text/latex", "stderr")
+_TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"
+# Regular expressions and what stands for them, in this order. A text is wrapped where a time ends.
+SAME = {
+    r"\s+": " ",
+    rf"\b(lower|compile|place|run|in) {_TIME}": r"\1 TIME",
+    rf"{_TIME} for ": "TIME for ",
+    rf"devices, {_TIME}": "devices, TIME",
+    r"(simulated: .*?Fits: \S+ \S+ of) \S+ \S+": r"\1 MEMORY",
+}
+
+
+def minor(text: str) -> str:
+    """A version without its last number.
+
+    >>> minor("0.10.2")
+    '0.10'
+    """
+    return text.rpartition(".")[0]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    here = minor(version("jax"))
+    for item in items:
+        if type(item).__name__ == "IPyNbCell":
+            made_with = item.parent.nb["metadata"].get(KEY, {}).get("made_with", {})
+            if minor(made_with.get("jax", "")) == here:
+                _compare(item)
+
+
+def _compare(cell) -> None:
+    marked = "nbval-ignore-output" in cell.cell["metadata"].get("tags", [])
+    cell.options["check"] = not marked
+    file = cell.parent
+    file.skip_compare = tuple(dict.fromkeys((*file.skip_compare, *_NOT_STORED)))
+    file.sanitize_patterns.update(SAME)
