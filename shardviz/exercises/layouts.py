@@ -131,7 +131,6 @@ def _memory(g: Given, answer: Any) -> str:
         "that counts 1 byte for each element; see the type of q.": right / 2,
         "that is what all devices hold together.": right * g.mesh.size,
         "that counts elements, and each takes more than a byte.": math.prod(found.shard_shape),
-        "that is split over one of the axes only: host.": g.q.bytes / 4,
     }
     compare(value, right, bytes_text(int(value)), slips, 1e-9)
     return says(found)
@@ -248,7 +247,7 @@ def _refuse_problems(found: Audit) -> None:
 def _unknown(table: Rules, arrays: Iterable[ArraySpec]) -> str:
     """What to know of rules for names that no array has."""
     strange = {r.logical for r in table} - {n for a in arrays for n in a.logical or ()}
-    return f" No array here has the name {listed(sorted(strange))}." if strange else ""
+    return f" No dimension is called {listed(sorted(strange), 'or')}." if strange else ""
 
 
 def _why(row: Request, name: str) -> str:

@@ -252,7 +252,6 @@ def _sent_bytes(g: Given, answer: Any) -> str:
         "that is one time around the ring; an all-reduce goes around twice.": right / 2,
         "that is twice all of it, but a device keeps its own part.": 2 * held,
         "that is for a product that is not split along I, but it is.": 2 * right,
-        "that is the full product.": 2 * held,
         "that is what all devices send together.": right * g.mesh.size,
     }
     compare(value, right, bytes_text(int(value)), slips, 1e-9)
@@ -317,15 +316,13 @@ def _reduced(g: Given) -> Collective:
 )
 def _ring_time(g: Given, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _ring_seconds(g)
-    chip, share = g.topology.chip, 15 / 16
-    rate = chip.link_bandwidth
+    chip, rate = g.topology.chip, g.topology.chip.link_bandwidth
     slips = {
         "that is one way around the ring only; both directions carry half each.": 2 * right,
         "that uses the links of both axes, and the ring has those of one.": right / 2,
         "that reads or writes memory; the data crosses links.": GIB / chip.hbm_bandwidth,
         "that counts bits where the rate is in bytes.": 8 * right,
         "that is one step of the ring: one part of sixteen.": g.bytes / 16 / rate,
-        "that is an all-reduce, which goes around twice.": 4 * share * g.bytes / rate,
     }
     compare(value, right, seconds_text(value), slips, 0.08)
     return f"{seconds_text(right)}: {bytes_text(g.bytes)} both ways at {rate / 1e9:.0f} GB/s."

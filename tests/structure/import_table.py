@@ -80,6 +80,13 @@ PARTS = (
         dynamic=True,
     ),
     Part(
+        "exercises",
+        (*_CORE, "gallery", "api", "exercises"),
+        ("numpy", "jax"),
+        (*_LAZY_BACKEND, "jax"),
+        dynamic=True,  # the modules that hold the exercises are found by themselves
+    ),
+    Part(
         "pytest_plugin",
         ("core.errors", "core.format", "core.program", "api"),
         ("pytest",),
