@@ -72,9 +72,9 @@ class _InText(Displayed):
         return repr(self)
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, Any]:
-        head, _, rest = html.escape(repr(self)).partition(": ")
+        head, _, rest = html.escape(repr(self)).partition(":")
         rest = rest.replace("\n", "<br>")
-        return {"text/plain": repr(self), "text/html": f"<p><b>{head}</b>: {rest}</p>"}
+        return {"text/plain": repr(self), "text/html": f"<p><b>{head}</b>:{rest}</p>"}
 
 
 class Text(str, Displayed):
@@ -156,9 +156,9 @@ class Exercise(NamedTuple):
     """One exercise; made by `exercise`."""
 
     name: str
-    given: Callable[[], Given]
-    grade: Callable[[Given, Any], str]
-    solve: Callable[[Given], Any]
+    setup: Callable[[], Setup]
+    grade: Callable[[Setup, Any], str]
+    solve: Callable[[Setup], Any]
     words: Words
 
 
@@ -193,15 +193,15 @@ Grade = TypeVar("Grade", bound=Callable[[Any, Any], str])
 
 def exercise(
     name: str,
-    given: Callable[[], Given],
-    solve: Callable[[Given], Any],
+    setup: Callable[[], Setup],
+    solve: Callable[[Setup], Any],
     words: str | None = None,
 ) -> Callable[[Grade], Grade]:
     """Makes an exercise of a function that grades an answer.
 
     Args:
         name: its subject and its own name, `subject/name`. An older exercise of it is replaced.
-        given: makes what it gives.
+        setup: makes what it gives.
         solve: makes one right answer of what is given.
         words: the task in Markdown, then a list of at most three hints, each a line with `-`, then
             lines with `>` that say why the solution is right. By default they are below the
@@ -210,7 +210,7 @@ def exercise(
 
     def add(grade: Grade) -> Grade:
         text = words if words is not None else _words_beside(grade.__module__)[name]
-        _EXERCISES[name] = Exercise(name, given, grade, solve, _read_words(text))
+        _EXERCISES[name] = Exercise(name, setup, grade, solve, _read_words(text))
         _things.cache_clear()
         return grade
 
@@ -256,9 +256,9 @@ def names(lesson: int | str | None = None) -> tuple[str, ...]:
 
 
 @cache
-def _things(name: str) -> Given:
+def _things(name: str) -> Setup:
     """What an exercise gives, for the graders, which change nothing of it."""
-    return _EXERCISES[name].given()
+    return _EXERCISES[name].setup()
 
 
 def task(name: str) -> Text:
@@ -274,23 +274,23 @@ def task(name: str) -> Text:
     subject = name.partition("/")[0]
     number = dict(zip(LESSONS, range(1, 9), strict=True)).get(subject)
     lesson = f" (lesson {number}: {LESSONS[subject]})" if number else ""
-    things = "\n".join(f"    {line}" for line in repr(one.given()).splitlines())
+    things = "\n".join(f"    {line}" for line in repr(one.setup()).splitlines())
     return Text(
-        f"**{name}**{lesson}\n\n{one.words.task}\n\n{things}\n\nThese are in `given({name!r})`."
+        f"**{name}**{lesson}\n\n{one.words.task}\n\n{things}\n\nThese are in `setup({name!r})`."
         f" Answer with `check({name!r}, …)`."
     )
 
 
-def given(name: str) -> Given:
+def setup(name: str) -> Setup:
     """What an exercise gives: meshes, arrays, rules and programs, by name.
 
     Raises:
         ShardvizError: where there is no such exercise.
 
-    >>> given("arrays/second-half").mesh.size
+    >>> setup("arrays/second-half").mesh.size
     8
     """
-    return _find(name).given()
+    return _find(name).setup()
 
 
 def check(name: str, answer: Any = ...) -> Check:
@@ -351,7 +351,7 @@ def solution(name: str) -> Solution:
     width -> y
     """
     one = _find(name)
-    return Solution(name, one.solve(one.given()), one.words.why)
+    return Solution(name, one.solve(one.setup()), one.words.why)
 
 
 def reset(name: str | None = None) -> None:
@@ -372,10 +372,10 @@ class Wrong(Exception):
     """An answer that is not right; its text is the hint, which speaks of that very answer."""
 
 
-class Given(SimpleNamespace):
-    """What an exercise gives, by name: `given.mesh`.
+class Setup(SimpleNamespace):
+    """What an exercise gives, by name: `setup.mesh`.
 
-    >>> Given(mesh=MeshSpec(("x",), (4,)))
+    >>> Setup(mesh=MeshSpec(("x",), (4,)))
     mesh = x=4
     """
 
@@ -551,11 +551,13 @@ def read_number(answer: Any, unit: str) -> float:
     return value
 
 
-def compare(value: float, right: float, told: str, slips: Mapping[str, float], rtol: float) -> None:
+def compare(
+    value: float, right: float, amount: str, slips: Mapping[str, float], rtol: float
+) -> None:
     """Refuses a number that is not the right one, with the slip that leads to it where one does.
 
     Args:
-        value: the number in the answer, as `told`.
+        value: the number in the answer, as `amount`.
         right: the right one.
         slips: sentences, each with the number to which that mistake leads.
         rtol: how far it may be off, as a part of the right one.
@@ -567,10 +569,10 @@ def compare(value: float, right: float, told: str, slips: Mapping[str, float], r
         return
     for sentence, slip in slips.items():
         if math.isclose(value, slip, rel_tol=max(rtol, 1e-6)) and slip != right:
-            raise Wrong(f"{told}: {sentence}")
+            raise Wrong(f"{amount}: {sentence}")
     if not right / 500 < value < right * 500:
-        raise Wrong(f"{told} is off by hundreds of times. Is its unit right?")
-    raise Wrong(f"{told} is too {'much' if value > right else 'little'}.")
+        raise Wrong(f"{amount} is off by hundreds of times. Is its unit right?")
+    raise Wrong(f"{amount} is too {'much' if value > right else 'little'}.")
 
 
 def read_names(answer: Any, known: Iterable[str], what: str) -> set[str]:

@@ -26,7 +26,7 @@ from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.exercises import (
     MOST,
-    Given,
+    Setup,
     Wrong,
     as_mesh,
     compare,
@@ -96,8 +96,8 @@ _RACK = make_mesh(host=4, chip=2)
 _X = _array("x", (4096, 1024), dtype="bfloat16")
 
 
-@exercise("arrays/eight-shards", lambda: Given(mesh=_RACK, x=_X), lambda g: "P(('host', 'chip'))")
-def _eight_shards(g: Given, answer: Any) -> str:
+@exercise("arrays/eight-shards", lambda: Setup(mesh=_RACK, x=_X), lambda g: "P(('host', 'chip'))")
+def _eight_shards(g: Setup, answer: Any) -> str:
     found = read_layout(answer, g.x, g.mesh)
     if found.shard_shape[1] != g.x.shape[1]:
         raise Wrong(f"{says(found)} These are parts of rows, since dimension 1 is split, too.")
@@ -114,13 +114,13 @@ def _idle(spec: Spec | None, mesh: MeshSpec) -> str:
 
 @exercise(
     "arrays/memory",
-    lambda: Given(
+    lambda: Setup(
         mesh=make_mesh(host=4, chip=2, pipe=2),
         q=_array("q", (32, 2048, 16, 64), "None, host, chip", "bfloat16"),
     ),
     lambda g: bytes_text(lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype).bytes_per_device),
 )
-def _memory(g: Given, answer: Any) -> str:
+def _memory(g: Setup, answer: Any) -> str:
     found = lay_out(g.q.shape, g.q.spec, g.mesh, g.q.dtype)
     value, right = read_number(answer, "bytes"), found.bytes_per_device
     slips = {
@@ -138,14 +138,14 @@ def _memory(g: Given, answer: Any) -> str:
 
 @exercise(
     "arrays/same-shard",
-    lambda: Given(
+    lambda: Setup(
         mesh=make_mesh(host=4, chip=2, device_ids=(0, 1, 2, 3, 7, 6, 5, 4)),
         w=_array("w", (512, 2048), "None, chip"),
         device=5,
     ),
     lambda g: _sharers(g),
 )
-def _same_shard(g: Given, answer: Any) -> str:
+def _same_shard(g: Setup, answer: Any) -> str:
     ids, right = read_ids(answer, "Device ids") - {g.device}, _sharers(g)
     unknown = ids - set(g.mesh.device_ids.reshape(-1).tolist())
     if unknown:
@@ -162,7 +162,7 @@ def _same_shard(g: Given, answer: Any) -> str:
     return f"Devices {joined(sorted(right))} have the same coordinate along chip as {g.device}."
 
 
-def _sharers(g: Given) -> set[int]:
+def _sharers(g: Setup) -> set[int]:
     found = lay_out(g.w.shape, g.w.spec, g.mesh)
     own = found.groups[g.mesh.position(g.device)]
     return set(found.holders(int(own)).tolist()) - {g.device}
@@ -173,9 +173,9 @@ def _place(mesh: MeshSpec, at: tuple[int, ...]) -> str:
 
 
 @exercise(
-    "arrays/second-half", lambda: Given(mesh=_RACK, x=_X, device=1), lambda g: "P(('chip','host'))"
+    "arrays/second-half", lambda: Setup(mesh=_RACK, x=_X, device=1), lambda g: "P(('chip','host'))"
 )
-def _second_half(g: Given, answer: Any) -> str:
+def _second_half(g: Setup, answer: Any) -> str:
     found = read_layout(answer, g.x, g.mesh)
     rows, half = found.box(g.device)[0], g.x.shape[0] // 2
     if found.replicas > 1 or found.shard_shape[1] != g.x.shape[1]:
@@ -190,10 +190,10 @@ def _second_half(g: Given, answer: Any) -> str:
 
 @exercise(
     "arrays/square-shards",
-    lambda: Given(x=_X, spec=Spec.parse("rows, columns"), devices=16),
+    lambda: Setup(x=_X, spec=Spec.parse("rows, columns"), devices=16),
     lambda g: "rows=8, columns=2",
 )
-def _square_shards(g: Given, answer: Any) -> str:
+def _square_shards(g: Setup, answer: Any) -> str:
     mesh = read_mesh(answer)
     if mesh.size != g.devices:
         raise Wrong(f"Your mesh has {plural(mesh.size, 'device')}; it takes {g.devices}.")
@@ -214,10 +214,10 @@ _TABLE = Rules.parse("tokens -> x\nhidden -> y\nwidth -> y\nwidth -> None\nwidth
 
 @exercise(
     "rules/two-rules",
-    lambda: Given(mesh=_GRID, w_out=_OUT, most=2 * MIB, rules=2),
+    lambda: Setup(mesh=_GRID, w_out=_OUT, most=2 * MIB, rules=2),
     lambda g: "hidden -> x\nwidth -> y",
 )
-def _two_rules(g: Given, answer: Any) -> str:
+def _two_rules(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     if len(table) > g.rules:
         raise Wrong(f"Your table has {len(table)} rules; it takes at most {g.rules}.")
@@ -258,10 +258,10 @@ def _why(row: Request, name: str) -> str:
 
 @exercise(
     "rules/shadowed",
-    lambda: Given(mesh=_GRID, rules=_TABLE, w_in=_named("w_in", (512, 2048), "width hidden")),
+    lambda: Setup(mesh=_GRID, rules=_TABLE, w_in=_named("w_in", (512, 2048), "width hidden")),
     lambda g: "tokens -> x\nhidden -> y\nwidth -> y\nwidth -> x\nwidth -> None",
 )
-def _shadowed(g: Given, answer: Any) -> str:
+def _shadowed(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     new, old = sorted(map(str, table)), sorted(map(str, g.rules))
     if new != old:
@@ -279,10 +279,10 @@ def _shadowed(g: Given, answer: Any) -> str:
 
 @exercise(
     "rules/dialects",
-    lambda: Given(mesh=_GRID, w_in=_named("w_in", (512, 2048), "width hidden")),
+    lambda: Setup(mesh=_GRID, w_in=_named("w_in", (512, 2048), "width hidden")),
     lambda g: "width -> x\nhidden -> y\nwidth -> None",
 )
-def _dialects(g: Given, answer: Any) -> str:
+def _dialects(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     one, two = (_under(table, g.w_in, g.mesh, dialect) for dialect in ("linen", "nnx"))
     if (one.groups == two.groups).all():
@@ -294,12 +294,12 @@ def _dialects(g: Given, answer: Any) -> str:
 
 @exercise(
     "rules/twelve-heads",
-    lambda: Given(
+    lambda: Setup(
         mesh=make_mesh(x=2, y=8), w_q=_named("w_q", (1024, 12, 64), "width heads head_dim"), parts=8
     ),
     lambda g: "width -> y\nheads -> x",
 )
-def _twelve_heads(g: Given, answer: Any) -> str:
+def _twelve_heads(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     found = _under(table, g.w_q, g.mesh)
     if found.num_blocks < g.parts:
@@ -337,12 +337,12 @@ def _parameters(arrays: Iterable[ArraySpec]) -> int:
 
 @exercise(
     "pods/step-seconds",
-    lambda: Given(
+    lambda: Setup(
         parameters=_parameters(_8b()), tokens=1 << 22, topology=Topology.parse("tpu:v5p:8x8x16")
     ),
     lambda g: f"{_step_seconds(g) * 1e3:.0f} ms",
 )
-def _step_time(g: Given, answer: Any) -> str:
+def _step_time(g: Setup, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _step_seconds(g)
     chip = g.topology.chip
     slips = {
@@ -355,14 +355,14 @@ def _step_time(g: Given, answer: Any) -> str:
     return f"At least {seconds_text(right)}, at {chip.peak_bf16 / 1e12:.0f} TFLOP/s per chip."
 
 
-def _step_seconds(g: Given) -> float:
+def _step_seconds(g: Setup) -> float:
     # 2 operations for each parameter and token forward, 4 backward: part 4 of the scaling book.
     return 6 * g.parameters * g.tokens / (g.topology.chips * g.topology.chip.peak_bf16)
 
 
 @exercise(
     "pods/8b-train-state",
-    lambda: Given(
+    lambda: Setup(
         topology=Topology.parse("tpu:v5e:4x8"),
         mesh=make_mesh(fsdp=8, model=4),
         arrays=_8b(),
@@ -371,7 +371,7 @@ def _step_seconds(g: Given) -> float:
     ),
     lambda g: "embed -> (fsdp, model)",
 )
-def _train_state(g: Given, answer: Any) -> str:
+def _train_state(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     found = audit(g.arrays, table, g.mesh)
     _refuse_problems(found)
@@ -387,7 +387,7 @@ def _train_state(g: Given, answer: Any) -> str:
 
 @exercise(
     "pods/70b-mesh",
-    lambda: Given(
+    lambda: Setup(
         devices=128,
         rules=_SPLIT_TWICE,
         arrays=tuple(a.replace(dtype="float32") for a in models.get("70B model")),
@@ -396,7 +396,7 @@ def _train_state(g: Given, answer: Any) -> str:
     ),
     lambda g: "fsdp=16, model=8",
 )
-def _70b_mesh(g: Given, answer: Any) -> str:
+def _70b_mesh(g: Setup, answer: Any) -> str:
     mesh = read_mesh(answer)
     if mesh.size != g.devices:
         raise Wrong(f"Your mesh has {plural(mesh.size, 'device')}; it takes {g.devices}.")
@@ -410,7 +410,7 @@ def _70b_mesh(g: Given, answer: Any) -> str:
 
 @exercise(
     "pods/cache-batch",
-    lambda: Given(
+    lambda: Setup(
         topology=Topology.parse("tpu:v5e:4x8"),
         mesh=make_mesh(data=4, model=8),
         rules=Rules.parse(_SPLIT_TWICE.text().replace("fsdp", "data") + "\nbatch -> data"),
@@ -420,7 +420,7 @@ def _70b_mesh(g: Given, answer: Any) -> str:
     ),
     lambda g: _largest_batch(g),
 )
-def _cache_batch(g: Given, answer: Any) -> str:
+def _cache_batch(g: Setup, answer: Any) -> str:
     value = read_number(answer, "sequences")
     if value != int(value) or int(value) % g.multiple or value < g.multiple or value > 1e6:
         raise Wrong(f"It takes a multiple of {g.multiple}; got {shown(answer)}.")
@@ -437,13 +437,13 @@ def _cache_batch(g: Given, answer: Any) -> str:
     return f"With {batch:,} sequences each device holds {bytes_text(held)} of {bytes_text(most)}."
 
 
-def _serving(g: Given, batch: int) -> int:
+def _serving(g: Setup, batch: int) -> int:
     """What weights and a cache of so many sequences take on each device, in bytes."""
     sized = (a.replace(shape=(a.shape[0], batch, *a.shape[2:])) for a in g.cache)
     return audit([*g.weights, *sized], g.rules, g.mesh).bytes_per_device
 
 
-def _largest_batch(g: Given) -> int:
+def _largest_batch(g: Setup) -> int:
     batch = g.multiple
     while _serving(g, batch + g.multiple) <= g.topology.chip.device_bytes:
         batch += g.multiple
@@ -484,10 +484,10 @@ _LOST = ("opt_state/0/mu/block_1/mlp/wi", "opt_state/0/nu/embed/table")
 
 @exercise(
     "debugging/unmatched",
-    lambda: Given(mesh=_GRID, rules=_RULES, arrays=_tree(misspelt=True)),
+    lambda: Setup(mesh=_GRID, rules=_RULES, arrays=_tree(misspelt=True)),
     lambda g: _misspelt(g),
 )
-def _unmatched(g: Given, answer: Any) -> str:
+def _unmatched(g: Setup, answer: Any) -> str:
     return _same_paths(
         read_names(answer, [a.name for a in g.arrays], "The arrays"),
         _misspelt(g),
@@ -495,7 +495,7 @@ def _unmatched(g: Given, answer: Any) -> str:
     )
 
 
-def _misspelt(g: Given) -> set[str]:
+def _misspelt(g: Setup) -> set[str]:
     return {
         r.path
         for r in audit(g.arrays, g.rules, g.mesh).rows
@@ -513,10 +513,10 @@ def _same_paths(found: set[str], right: set[str], why: Mapping[str, str]) -> str
 
 @exercise(
     "debugging/one-rule",
-    lambda: Given(mesh=_GRID, rules=_SHADOWED, arrays=_tree(), most=6 * MIB),
+    lambda: Setup(mesh=_GRID, rules=_SHADOWED, arrays=_tree(), most=6 * MIB),
     lambda g: "vocab -> y\nheads -> y\nhidden -> y\nwidth -> x\nwidth -> None",
 )
-def _one_rule(g: Given, answer: Any) -> str:
+def _one_rule(g: Setup, answer: Any) -> str:
     table = read_table(answer, g.mesh)
     changed = _edits([str(r) for r in g.rules], [str(r) for r in table])
     if changed > 1:
@@ -545,28 +545,28 @@ def _edits(old: list[str], new: list[str]) -> int:
 
 @exercise(
     "debugging/lost-moments",
-    lambda: Given(mesh=_GRID, rules=_RULES, arrays=_state(_LOST)),
+    lambda: Setup(mesh=_GRID, rules=_RULES, arrays=_state(_LOST)),
     lambda g: _lost_moments(g),
 )
-def _moments(g: Given, answer: Any) -> str:
-    rows = {r.path: r for r in audit(g.arrays, g.rules, g.mesh).rows}
-    split = {path: f"it is split {row.spec}, as its parameter" for path, row in rows.items()}
-    found = read_names(answer, rows, "The arrays")
+def _moments(g: Setup, answer: Any) -> str:
+    found = read_names(answer, [a.name for a in g.arrays], "The arrays")
+    rows = audit(g.arrays, g.rules, g.mesh).rows
+    split = {row.path: f"it is split {row.spec}, as its parameter" for row in rows}
     return _same_paths(found, _lost_moments(g), split)
 
 
-def _lost_moments(g: Given) -> set[str]:
+def _lost_moments(g: Setup) -> set[str]:
     return {d.path for d in audit(g.arrays, g.rules, g.mesh).differences}
 
 
 @exercise(
     "debugging/contract",
-    lambda: Given(
+    lambda: Setup(
         good=audit(_state(()), _RULES, _GRID), bad=audit(_state(_LOST[:1]), _RULES, _GRID)
     ),
     lambda g: _stays_split,
 )
-def _contract(g: Given, answer: Any) -> str:
+def _contract(g: Setup, answer: Any) -> str:
     if not callable(answer):
         raise Wrong(f"This takes a function of an audit; got {shown(answer)}.")
     good, bad = _breaks(answer, g.good), _breaks(answer, g.bad)

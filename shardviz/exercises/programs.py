@@ -1,13 +1,13 @@
 """Exercises on programs, which are planned or compiled (lessons 3 to 6, and one of lesson 8).
 
-Their words are in `programs.md`. Plans are made where they agree with XLA's partitioner; where they
-may not, the program is compiled for simulated CPUs in the worker.
+Their words are in `programs.md`. Where plans may differ from XLA's partitioner, it decides.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from shardviz.core.program.roofline import collective_link_use
 from shardviz.core.program.target import Target
 from shardviz.exercises import (
     MOST,
-    Given,
+    Setup,
     Wrong,
     check_mesh,
     compare,
@@ -104,6 +104,7 @@ def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
     return specs
 
 
+@lru_cache(maxsize=64)  # many answers are alike
 def planned(program: Program) -> Plan:
     """The plan of a program.
 
@@ -119,6 +120,7 @@ def planned(program: Program) -> Plan:
     return found
 
 
+@lru_cache(maxsize=64)
 def partitioned(program: Program) -> tuple[Collective, ...]:
     """The collectives that XLA's partitioner inserts, for as many simulated CPUs as the mesh has.
 
@@ -138,10 +140,10 @@ def _cause(message: str) -> str:
     return f"The program does not compile so: {' '.join(message.split())[:300]}"
 
 
-def listed_collectives(some: Iterable[Collective]) -> str:
+def moves(some: Iterable[Collective]) -> str:
     """Collectives as a phrase, such as `an all-gather of 2 MiB over X`; `no collective`.
 
-    >>> listed_collectives([Collective("all-gather", ("X",), 2048)])
+    >>> moves([Collective("all-gather", ("X",), 2048)])
     'all-gather of 2 KiB over X'
     """
     words = [
@@ -176,16 +178,22 @@ def _matmul(a: Any, b: Any) -> Any:
     return a @ b
 
 
-def _product(one: Any, two: Any) -> Program:
-    """The program of A times B, with the specs of two layouts or arrays."""
-    arrays = [_array(n, t.shape, str(t.spec)) for n, t in (("A", one), ("B", two))]
-    return Program(_matmul, tuple(arrays), _XY)
+def _product(one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
+    """The program of A times B, split as they are."""
+    return _program(
+        _matmul, _array("A", one.shape, str(one.spec)), _array("B", two.shape, str(two.spec))
+    )
+
+
+@lru_cache(maxsize=256)
+def _program(function: Any, *arrays: ArraySpec, out: Spec | None = None) -> Program:
+    return Program(function, arrays, _XY, out_specs=out)
 
 
 @exercise(
-    "matmul/nothing-moves", lambda: Given(mesh=_XY, A=_A, B=_B), lambda g: "A[I_X, J] B[J, K_Y]"
+    "matmul/nothing-moves", lambda: Setup(mesh=_XY, A=_A, B=_B), lambda g: "A[I_X, J] B[J, K_Y]"
 )
-def _nothing_moves(g: Given, answer: Any) -> str:
+def _nothingmoves(g: Setup, answer: Any) -> str:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
     for name, one in (("A", a), ("B", b)):
         if one.num_blocks == 1:
@@ -193,57 +201,55 @@ def _nothing_moves(g: Given, answer: Any) -> str:
     plan = planned(_product(a, b))
     spec = plan.op("dot_general").spec
     if plan.collectives:
-        raise Wrong(f"A as {a.spec} and B as {b.spec} need {_moves(plan.collectives)}.")
+        raise Wrong(f"A as {a.spec} and B as {b.spec} need {moves(plan.collectives)}.")
     blocks = lay_out((a.shape[0], b.shape[1]), spec, g.mesh).num_blocks
     if blocks < g.mesh.size:
         raise Wrong(f"The product is {spec}: {plural(blocks, 'shard')} on {g.mesh.size} devices.")
     return f"The product is {spec}, and nothing moves."
 
 
-def _moves(some: Iterable[Collective]) -> str:
-    return listed_collectives(some)
-
-
 @exercise(
     "matmul/one-all-reduce",
-    lambda: Given(mesh=_XY, A=_A, B=_B),
+    lambda: Setup(mesh=_XY, A=_A, B=_B),
     lambda g: "A[I, J_XY] B[J_XY, K]",
 )
-def _one_all_reduce(g: Given, answer: Any) -> str:
+def _one_all_reduce(g: Setup, answer: Any) -> str:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
     for name, one in (("A", a), ("B", b)):
         if one.replicas > 1:
             raise Wrong(f"{name}: {says(one)} It takes a shard of its own on each device.")
     plan = planned(_product(a, b))
     if [c.kind for c in plan.collectives] != ["all-reduce"]:
-        raise Wrong(f"A as {a.spec} and B as {b.spec} need {_moves(plan.collectives)}.")
-    return f"It needs {_moves(plan.collectives)}."
+        raise Wrong(f"A as {a.spec} and B as {b.spec} need {moves(plan.collectives)}.")
+    return f"It needs {moves(plan.collectives)}."
 
 
 @exercise(
     "matmul/move-the-small-one",
-    lambda: Given(
+    lambda: Setup(
         mesh=_XY, A=_array("A", (8, 8192)), B=_array("B", (8192, 8192), "X, Y"), most=MIB
     ),
     lambda g: "P(None, 'X')",
 )
-def _move_the_small_one(g: Given, answer: Any) -> str:
+def _move_the_small_one(g: Setup, answer: Any) -> str:
     a = read_layout(answer, g.A, g.mesh)
+    if a.num_blocks == 1:
+        raise Wrong(f"{says(a)} It has to be split.")
     some = partitioned(_product(a, g.B))
     if sent_bytes(some) > g.most:
         raise Wrong(
-            f"With A as {a.spec} the partitioner inserts {_moves(some)}: each device sends"
+            f"With A as {a.spec} the partitioner inserts {moves(some)}: each device sends"
             f" {bytes_text(sent_bytes(some))}, more than {bytes_text(g.most)}."
         )
-    return f"With A as {a.spec} each device sends {bytes_text(sent_bytes(some))}: {_moves(some)}."
+    return f"With A as {a.spec} each device sends {bytes_text(sent_bytes(some))}: {moves(some)}."
 
 
 @exercise(
     "matmul/sent-bytes",
-    lambda: Given(mesh=_XY, A=_array("A", (512, 1024), "Y, X"), B=_array("B", (1024, 2048), "X")),
+    lambda: Setup(mesh=_XY, A=_array("A", (512, 1024), "Y, X"), B=_array("B", (1024, 2048), "X")),
     lambda g: bytes_text(sent_bytes(planned(_product(g.A, g.B)).collectives)),
 )
-def _sent_bytes(g: Given, answer: Any) -> str:
+def _sent_bytes(g: Setup, answer: Any) -> str:
     value = read_number(answer, "bytes")
     (one,) = planned(_product(g.A, g.B)).collectives
     right, held = sent_bytes([one]), one.bytes_per_device
@@ -263,31 +269,31 @@ def _sent_bytes(g: Given, answer: Any) -> str:
 
 @exercise(
     "collectives/one-all-to-all",
-    lambda: Given(mesh=_XY, x=_A.renamed("x")),
+    lambda: Setup(mesh=_XY, x=_A.renamed("x")),
     lambda g: ("P('X', None)", "P(None, 'X')"),
 )
-def _one_all_to_all(g: Given, answer: Any) -> str:
+def _one_all_to_all(g: Setup, answer: Any) -> str:
     before, after = read_pair(answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh)
     some = planned(_reshard(g, before.spec, after.spec)).collectives
     if [c.kind for c in some] != ["all-to-all"]:
-        raise Wrong(f"From {before.spec} to {after.spec} takes {_moves(some)}.")
-    return f"From {before.spec} to {after.spec} takes {_moves(some)}."
+        raise Wrong(f"From {before.spec} to {after.spec} takes {moves(some)}.")
+    return f"From {before.spec} to {after.spec} takes {moves(some)}."
 
 
 def _same(x: Any) -> Any:
     return x
 
 
-def _reshard(g: Given, before: Spec | None, after: Spec | None) -> Program:
-    return Program(_same, (g.x.replace(spec=before),), g.mesh, out_specs=after, name="reshard")
+def _reshard(g: Setup, before: Spec | None, after: Spec | None) -> Program:
+    return _program(_same, g.x.replace(spec=before), out=after)
 
 
 @exercise(
     "collectives/all-reduce-sends",
-    lambda: Given(gradient=_array("gradient", (4096, 4096)), devices=8),
+    lambda: Setup(gradient=_array("gradient", (4096, 4096)), devices=8),
     lambda g: bytes_text(_reduced(g).sent_bytes or 0),
 )
-def _all_reduce_sends(g: Given, answer: Any) -> str:
+def _all_reduce_sends(g: Setup, answer: Any) -> str:
     value, size, n = read_number(answer, "bytes"), g.gradient.bytes, g.devices
     right = _reduced(g).sent_bytes or 0
     slips = {
@@ -303,18 +309,18 @@ def _all_reduce_sends(g: Given, answer: Any) -> str:
     return f"Each device sends {bytes_text(right)}: twice 7/8 of {bytes_text(size)}."
 
 
-def _reduced(g: Given) -> Collective:
+def _reduced(g: Setup) -> Collective:
     return Collective("all-reduce", ("data",), g.gradient.bytes, group_size=g.devices)
 
 
 @exercise(
     "collectives/ring-seconds",
-    lambda: Given(
+    lambda: Setup(
         topology=Topology.parse("tpu:v5e:16x16"), mesh=make_mesh(y=16, x=16), axis="x", bytes=GIB
     ),
     lambda g: seconds_text(_ring_seconds(g)),
 )
-def _ring_time(g: Given, answer: Any) -> str:
+def _ring_time(g: Setup, answer: Any) -> str:
     value, right = read_number(answer, "seconds"), _ring_seconds(g)
     chip, rate = g.topology.chip, g.topology.chip.link_bandwidth
     slips = {
@@ -328,14 +334,14 @@ def _ring_time(g: Given, answer: Any) -> str:
     return f"{seconds_text(right)}: {bytes_text(g.bytes)} both ways at {rate / 1e9:.0f} GB/s."
 
 
-def _ring_seconds(g: Given) -> float:
+def _ring_seconds(g: Setup) -> float:
     gather = Collective("all-gather", (g.axis,), g.bytes)
     use = collective_link_use(gather, g.mesh, g.topology)
     return max(t or 0.0 for t in use.times(g.bytes).values()) if use else 0.0
 
 
-@exercise("collectives/all-rings", lambda: Given(chips=64), lambda g: "tpu:v5p:4x4x4")
-def _all_rings(g: Given, answer: Any) -> str:
+@exercise("collectives/all-rings", lambda: Setup(chips=64), lambda g: "tpu:v5p:4x4x4")
+def _all_rings(g: Setup, answer: Any) -> str:
     found = read_topology(answer)
     if found.chip.platform != "tpu":
         raise Wrong(f"{found} has no torus: {found.words()}")
@@ -353,12 +359,12 @@ def _all_rings(g: Given, answer: Any) -> str:
 _OUTER = make_mesh(outer=4, inner=2)
 
 
-def _known(name: str, registry: Any = programs) -> Given:
+def _known(name: str, registry: Any = programs) -> Setup:
     made = registry.get(name).replace(mesh=_OUTER, rules=None)
-    return Given(mesh=_OUTER, program=made, arrays=made.arrays)
+    return Setup(mesh=_OUTER, program=made, arrays=made.arrays)
 
 
-def _under(g: Given, table: Rules) -> Program:
+def _under(g: Setup, table: Rules) -> Program:
     changed = g.program.replace(rules=table)
     for problem in changed.problems:
         raise Wrong(problem)
@@ -384,7 +390,7 @@ def _refuse_split(changed: Program, name: str, least: int, most: int) -> None:
     lambda: _known("MLP, gradient"),
     lambda g: "batch -> (outer, inner)",
 )
-def _data_parallel(g: Given, answer: Any) -> str:
+def _data_parallel(g: Setup, answer: Any) -> str:
     changed = _under(g, read_table(answer, g.mesh))
     _refuse_split(changed, "w_in", 1, 1)
     _refuse_split(changed, "w_out", 1, 1)
@@ -394,19 +400,19 @@ def _data_parallel(g: Given, answer: Any) -> str:
         raise Wrong(f"x becomes {spec}, which does not split the batch.")
     some = partitioned(changed)
     if {c.kind for c in some} != {"all-reduce"}:
-        raise Wrong(f"The partitioner inserts {_moves(some)}, where all-reduces would do.")
-    return f"The partitioner inserts {_moves(some)}."
+        raise Wrong(f"The partitioner inserts {moves(some)}, where all-reduces would do.")
+    return f"The partitioner inserts {moves(some)}."
 
 
 @exercise("parallelism/tensor", lambda: _known("MLP"), lambda g: "batch -> outer\nmlp -> inner")
-def _tensor_parallel(g: Given, answer: Any) -> str:
+def _tensor_parallel(g: Setup, answer: Any) -> str:
     changed = _under(g, read_table(answer, g.mesh))
     for name in ("w_in", "w_out", "x"):
         _refuse_split(changed, name, 2, 8)
     some = partitioned(changed)
     if [c.kind for c in some] != ["all-reduce"]:
-        raise Wrong(f"The partitioner inserts {_moves(some)}; one all-reduce is enough.")
-    return f"The partitioner inserts {_moves(some)}."
+        raise Wrong(f"The partitioner inserts {moves(some)}; one all-reduce is enough.")
+    return f"The partitioner inserts {moves(some)}."
 
 
 @exercise(
@@ -414,15 +420,15 @@ def _tensor_parallel(g: Given, answer: Any) -> str:
     lambda: _known("fsdp, gradient", puzzles),
     lambda g: "batch -> (outer, inner)\nembed -> (outer, inner)",
 )
-def _fully_sharded(g: Given, answer: Any) -> str:
+def _fully_sharded(g: Setup, answer: Any) -> str:
     changed = _under(g, read_table(answer, g.mesh))
     for name in ("w_in", "w_out", "x"):
         _refuse_split(changed, name, 8, 8)
     some = partitioned(changed)
     gathered = [c for c in some if c.kind == "all-gather" and "argument" in c.operand]
     if not gathered or {c.operand for c in gathered} - {"argument w_in", "argument w_out"}:
-        raise Wrong(f"The partitioner inserts {_moves(some)}; fsdp gathers weights only.")
-    return f"The partitioner gathers weights: {_moves(gathered)}."
+        raise Wrong(f"The partitioner inserts {moves(some)}; fsdp gathers weights only.")
+    return f"The partitioner gathers weights: {moves(gathered)}."
 
 
 @exercise(
@@ -430,7 +436,7 @@ def _fully_sharded(g: Given, answer: Any) -> str:
     lambda: _known("mixture of experts"),
     lambda g: "expert -> (outer, inner)",
 )
-def _expert_parallel(g: Given, answer: Any) -> str:
+def _expert_parallel(g: Setup, answer: Any) -> str:
     changed = _under(g, read_table(answer, g.mesh))
     for at, name in ((1, "w_in"), (2, "w_out")):
         found = _layout(changed, at)
@@ -440,22 +446,22 @@ def _expert_parallel(g: Given, answer: Any) -> str:
     expert = _layout(changed, 1).bytes_per_device
     large = [c for c in some if c.kind == "all-gather" and c.bytes_per_device > expert]
     if large:
-        raise Wrong(f"The experts do not stay where they are: {_moves(large)}.")
-    return f"Every device holds two experts, and {_moves(some)} brings the tokens together."
+        raise Wrong(f"The experts do not stay where they are: {moves(large)}.")
+    return f"Every device holds two experts, and {moves(some)} brings the tokens together."
 
 
 # Lesson 6: what the compiler decides.
 
 
-def _transformer() -> Given:
+def _transformer() -> Setup:
     table = Rules.parse("batch -> outer\nheads -> inner\nmlp -> inner")
     made = programs.get("transformer block").replace(mesh=_OUTER, rules=table)
-    return Given(
+    return Setup(
         program=made, line="mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)", axis="inner"
     )
 
 
-def _mixed_origin(g: Given) -> str:
+def _mixed_origin(g: Setup) -> str:
     (op,) = [
         o for o in planned(g.program).ops if "bhqk,bkhd->" in o.op and o.opcode == "dot_general"
     ]
@@ -463,7 +469,7 @@ def _mixed_origin(g: Given) -> str:
 
 
 @exercise("compiler/origin", _transformer, _mixed_origin)
-def _origin(g: Given, answer: Any) -> str:
+def _origin(g: Setup, answer: Any) -> str:
     known = [a.name for a in g.program.arrays]
     origin = opened(answer)
     text = origin.removeprefix("argument ") if isinstance(origin, str) else origin
@@ -481,10 +487,10 @@ def _origin(g: Given, answer: Any) -> str:
 
 @exercise(
     "compiler/rows",
-    lambda: Given(mesh=make_mesh(data=4, model=2), columns=16, between=(1001, 1040)),
+    lambda: Setup(mesh=make_mesh(data=4, model=2), columns=16, between=(1001, 1040)),
     lambda g: 1024,
 )
-def _rows(g: Given, answer: Any) -> str:
+def _rows(g: Setup, answer: Any) -> str:
     shape = getattr(answer, "shape", answer)
     if isinstance(shape, (list, tuple)) and len(shape) == 2 and shape[1] == g.columns:
         answer = shape[0]
@@ -502,9 +508,9 @@ def _rows(g: Given, answer: Any) -> str:
     return f"With {rows:,} rows the result is {result.spec}."
 
 
-def _pinned() -> Given:
+def _pinned() -> Setup:
     a, b = _array("A", (512, 1024), "X"), _array("B", (1024, 2048), "None, Y")
-    return Given(mesh=_XY, A=a, B=b, spec=Spec.parse("Y, X"))
+    return Setup(mesh=_XY, A=a, B=b, spec=Spec.parse("Y, X"))
 
 
 def _constrained(a: Any, b: Any) -> Any:
@@ -514,7 +520,7 @@ def _constrained(a: Any, b: Any) -> Any:
 
 
 @exercise("compiler/pin-the-result", _pinned, lambda g: _constrained)
-def _pin_the_result(g: Given, answer: Any) -> str:
+def _pin_the_result(g: Setup, answer: Any) -> str:
     made = opened(answer)
     if not isinstance(made, Program):
         if not callable(made):
@@ -535,7 +541,7 @@ def _pin_the_result(g: Given, answer: Any) -> str:
     return f"The result is {result[0].spec}."
 
 
-def _refuse_other_values(g: Given, made: Program) -> None:
+def _refuse_other_values(g: Setup, made: Program) -> None:
     """Refuses a function that computes anything but A @ B, on one device."""
 
     rng = np.random.default_rng(0)
@@ -549,16 +555,16 @@ def _refuse_other_values(g: Given, made: Program) -> None:
 
 @exercise(
     "compiler/no-rematerialisation",
-    lambda: Given(mesh=_XY, x=_A.renamed("x"), before=Spec.parse("X"), after=Spec.parse("None, Y")),
+    lambda: Setup(mesh=_XY, x=_A.renamed("x"), before=Spec.parse("X"), after=Spec.parse("None, Y")),
     lambda g: "P('X', 'Y')",
 )
-def _no_rematerialisation(g: Given, answer: Any) -> str:
+def _no_rematerialisation(g: Setup, answer: Any) -> str:
     between = read_layout(answer, g.x, g.mesh).spec
     ways = ((g.before, between), (between, g.after), (g.before, g.after))
     first, second, direct = (partitioned(_reshard(g, *way)) for way in ways)
     some, most = first + second, bytes_text(sent_bytes(direct))
     if any(c.rematerialises for c in some):
-        raise Wrong(f"By way of {between} there is a full rematerialisation: {_moves(some)}.")
+        raise Wrong(f"By way of {between} there is a full rematerialisation: {moves(some)}.")
     sent = bytes_text(sent_bytes(some))
     if sent_bytes(some) >= sent_bytes(direct):
         raise Wrong(f"By way of {between} each device sends {sent}, no less than now: {most}.")
@@ -568,16 +574,16 @@ def _no_rematerialisation(g: Given, answer: Any) -> str:
 # Lesson 8: one of its exercises is about a program.
 
 
-def _mistaken() -> Given:
+def _mistaken() -> Setup:
     specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
     made = programs.get("MLP")
     arrays = tuple(a.replace(logical=None, spec=Spec.parse(specs[a.name])) for a in made.arrays)
     made = made.replace(mesh=_OUTER, rules=None, arrays=arrays)
-    return Given(mesh=_OUTER, program=made, array="w_out")
+    return Setup(mesh=_OUTER, program=made, array="w_out")
 
 
 @exercise("debugging/unasked-gather", _mistaken, lambda g: "P('inner', None)")
-def _unasked_gather(g: Given, answer: Any) -> str:
+def _unasked_gather(g: Setup, answer: Any) -> str:
     w_in, w_out, x = g.program.arrays
     made = opened(answer)
     if isinstance(made, Program):
@@ -590,5 +596,5 @@ def _unasked_gather(g: Given, answer: Any) -> str:
         raise Wrong(f"{says(found)} It has to stay split.")
     some = planned(g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))).collectives
     if [c.kind for c in some] != ["all-reduce"]:
-        raise Wrong(f"With w_out as {found.spec} it needs {_moves(some)}.")
-    return f"With w_out as {found.spec} it needs {_moves(some)}."
+        raise Wrong(f"With w_out as {found.spec} it needs {moves(some)}.")
+    return f"With w_out as {found.spec} it needs {moves(some)}."

@@ -45,15 +45,15 @@ def opened(mesh: str, rules: str, *arrays: sv.ArraySpec) -> Late:
 
 
 RACK = {"host": 4, "chip": 2}
-X = exercises.given("arrays/eight-shards").x
-GIVEN_OUT = exercises.given("rules/two-rules").w_out
+X = exercises.setup("arrays/eight-shards").x
+GIVEN_OUT = exercises.setup("rules/two-rules").w_out
 GRID = sv.mesh(x=4, y=2)
-W_IN = exercises.given("rules/shadowed").w_in
-W_Q = exercises.given("rules/twelve-heads").w_q
-TABLE = exercises.given("debugging/one-rule").rules.text()
-LOST = exercises.given("debugging/lost-moments")
+W_IN = exercises.setup("rules/shadowed").w_in
+W_Q = exercises.setup("rules/twelve-heads").w_q
+TABLE = exercises.setup("debugging/one-rule").rules.text()
+LOST = exercises.setup("debugging/lost-moments")
 LOST_AUDIT = sv.audit(LOST.arrays, LOST.rules, LOST.mesh)
-MISSPELT = exercises.given("debugging/unmatched")
+MISSPELT = exercises.setup("debugging/unmatched")
 MISSPELT_AUDIT = sv.audit(MISSPELT.arrays, MISSPELT.rules, MISSPELT.mesh)
 BLOCKS = ("params/block_0/mlp/wo", "params/block_1/mlp/wo")
 MOMENTS = ("opt_state/0/mu/block_1/mlp/wi", "opt_state/0/nu/embed/table")

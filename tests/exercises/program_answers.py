@@ -15,13 +15,14 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz import exercises
+from shardviz.core.program.target import Target
 from tests.exercises.layout_answers import Late, mesh_of, named
 
 XY = {"X": 4, "Y": 2}
 GRID = sv.mesh(**XY)
-A, B = vars(exercises.given("matmul/nothing-moves"))["A"], exercises.given("matmul/nothing-moves").B
-BLOCK = sv.plan(exercises.given("compiler/origin").program)
-MLP = exercises.given("debugging/unasked-gather").program
+A, B = vars(exercises.setup("matmul/nothing-moves"))["A"], exercises.setup("matmul/nothing-moves").B
+BLOCK = sv.plan(exercises.setup("compiler/origin").program)
+MLP = exercises.setup("debugging/unasked-gather").program
 
 
 def pair(a: str, b: str) -> sv.Program:
@@ -33,7 +34,7 @@ def ruled(name: str, rules: str, mesh: str = "outer=4, inner=2") -> Late:
     """An Explorer on the program of an exercise, with rules typed into it."""
 
     def make() -> Any:
-        program = exercises.given(name).program
+        program = exercises.setup(name).program
         explorer = sv.explore(program.replace(mesh=sv.mesh(mesh)))
         explorer.session.edit("rules", rules)
         return explorer
@@ -126,7 +127,6 @@ ANSWERS: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
     "matmul/move-the-small-one": (
         [
             P(None, "X"),
-            "",
             (None, "Y"),
             "None, (X, Y)",
             named(P(None, "X"), **XY),
@@ -135,6 +135,7 @@ ANSWERS: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
         ],
         [
             ("X", "128 MiB over X"),
+            ("", "8 devices hold each shard. It has to be split"),
             ("X, Y", "all-gather of 128 MiB"),
             ("(X, Y)", "more than 1 MiB"),
             (P("X", None), "each device sends"),
@@ -234,6 +235,7 @@ ANSWERS: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
             sv.topology("tpu:7x:4x4x4"),
             "TPU : v5p : 4 x 4 x 4",
             "v5p-128",
+            Target("described", "tpu", 64, "tpu:v4:4x4x4"),
         ],
         [
             ("tpu:v5e:8x8", "64 chips of TPU v5e as 8×8"),
@@ -345,7 +347,7 @@ ANSWERS: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
             ["w_v"],
             BLOCK.op("w_v"),
             next(o.origins["inner"] for o in BLOCK.ops if "bhqk,bkhd" in o.op),
-            exercises.given("compiler/origin").program.arrays[3],
+            exercises.setup("compiler/origin").program.arrays[3],
         ],
         [
             ("w_q", "w_q has the axis inner, but"),

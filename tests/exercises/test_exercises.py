@@ -260,7 +260,7 @@ def test_every_exercise_has_three_hints_and_shows_what_it_gives(name):
     assert len(words.hints) == 3
     shown = exercises.task(name)
     assert words.task in shown
-    assert all(thing in shown for thing in vars(exercises.given(name)))
+    assert all(thing in shown for thing in vars(exercises.setup(name)))
     assert f"check({name!r}, …)" in shown
 
 
@@ -284,15 +284,15 @@ def test_values_show_themselves_in_a_notebook_and_on_a_terminal():
 
 
 def test_the_estimate_is_what_the_partitioner_does_where_plans_grade():
-    given = exercises.given("matmul/sent-bytes")
+    given = exercises.setup("matmul/sent-bytes")
     cases = [graders._product(vars(given)["A"], given.B)]
     for name in ("matmul/nothing-moves", "matmul/one-all-reduce"):
-        things = exercises.given(name)
+        things = exercises.setup(name)
         pair = (vars(things)["A"], things.B)
         cases.append(
             graders._product(*graders.read_pair(exercises.solution(name).answer, pair, things.mesh))
         )
-    cases.append(exercises.given("debugging/unasked-gather").program)
+    cases.append(exercises.setup("debugging/unasked-gather").program)
     for program in cases:
         estimated, real = graders.planned(program).collectives, graders.partitioned(program)
         assert [(c.kind, c.mesh_axes, c.bytes_per_device) for c in estimated] == [
@@ -303,7 +303,7 @@ def test_the_estimate_is_what_the_partitioner_does_where_plans_grade():
 def test_a_course_adds_its_own_exercise():
     @exercises.exercise(
         "mine/first",
-        given=lambda: exercises.Given(mesh=sv.mesh(a=2)),
+        setup=lambda: exercises.Setup(mesh=sv.mesh(a=2)),
         solve=lambda g: "a=2",
         words="Which mesh?\n\n- Look.\n- Look\n  again.\n\n> Because.\n> Really.",
     )

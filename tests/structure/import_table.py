@@ -81,9 +81,9 @@ PARTS = (
     ),
     Part(
         "exercises",
-        (*_CORE, "gallery", "api", "exercises"),
+        (*_CORE, "widgets", "gallery", "api", "exercises"),
         ("numpy", "jax"),
-        (*_LAZY_BACKEND, "jax"),
+        (*_LAZY_BACKEND, "widgets", "jax"),
         dynamic=True,  # the modules that hold the exercises are found by themselves
     ),
     Part(
