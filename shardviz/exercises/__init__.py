@@ -7,9 +7,8 @@
 
 An answer is laid out, planned or compiled, and what comes out is compared with what the task asks:
 no right answer is stored, and many are right. The exercises are in the other modules of this
-package, which are found by themselves, and their words in a file of Markdown beside each. Here is
-what shows and grades them, and the readers of answers, which take each in every form that people
-have it in. Nothing is evaluated, and no endless iterable is exhausted.
+package, which are found by themselves, each with a file of Markdown for its words. Here is what
+shows and grades them, and what reads answers; it evaluates nothing and exhausts no iterable.
 """
 
 from __future__ import annotations
@@ -387,9 +386,8 @@ def _in_words(thing: Any) -> str:
     if isinstance(thing, ArraySpec):
         names = f", logical names {' '.join(map(str, thing.logical))}" if thing.logical else ""
         return f"{thing.short}{names}{f', split {thing.spec}' if thing.spec else ''}"
-    if isinstance(thing, tuple):
-        named = lambda a: f"{a.name}: " if isinstance(a, ArraySpec) else ""  # noqa: E731
-        return "".join(f"\n    {named(each)}{_in_words(each)}" for each in thing)
+    if isinstance(thing, tuple) and isinstance(thing[0], ArraySpec):
+        return "".join(f"\n    {each.name}: {_in_words(each)}" for each in thing)
     if isinstance(thing, Rules):
         return "".join(f"\n    {rule}" for rule in thing)
     if isinstance(thing, Program):
@@ -557,7 +555,7 @@ def compare(
     """Refuses a number that is not the right one, with the slip that leads to it where one does.
 
     Args:
-        value: the number in the answer, as `amount`.
+        value, amount: the number in the answer, and its text.
         right: the right one.
         slips: sentences, each with the number to which that mistake leads.
         rtol: how far it may be off, as a part of the right one.
