@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from textwrap import indent
 from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeVar
 
@@ -273,10 +274,10 @@ def task(name: str) -> Text:
     subject = name.partition("/")[0]
     number = dict(zip(LESSONS, range(1, 9), strict=True)).get(subject)
     lesson = f" (lesson {number}: {LESSONS[subject]})" if number else ""
-    things = "\n".join(f"    {line}" for line in repr(one.setup()).splitlines())
+    things = indent(repr(one.setup()), "    ")
     return Text(
-        f"**{name}**{lesson}\n\n{one.words.task}\n\n{things}\n\nThese are in `setup({name!r})`."
-        f" Answer with `check({name!r}, …)`."
+        f"**{name}**{lesson}\n\n{one.words.task}\n\n{things}\n\nThese are in"
+        f" `exercises.setup({name!r})`. Answer with `exercises.check({name!r}, …)`."
     )
 
 
@@ -331,12 +332,11 @@ def hint(name: str) -> Text:
     >>> print(hint("arrays/memory"))
     Which of the axes split `q`, and which do not?
     """
-    some = _find(name).words.hints
-    number = _SHOWN[name]
+    some, number = _find(name).words.hints, _SHOWN[name]
     _SHOWN[name] = min(number + 1, len(some))
     if number < len(some):
         return Text(some[number])
-    return Text(f"There are no more hints. `solution({name!r})` shows an answer.")
+    return Text(f"There are no more hints. `exercises.solution({name!r})` shows an answer.")
 
 
 def solution(name: str) -> Solution:
@@ -391,7 +391,7 @@ def _in_words(thing: Any) -> str:
     if isinstance(thing, Rules):
         return "".join(f"\n    {rule}" for rule in thing)
     if isinstance(thing, Program):
-        return "".join(f"\n    {line}" for line in _source(thing.fn).splitlines())
+        return "\n" + indent(_source(thing.fn), "    ")
     if isinstance(thing, (MeshSpec, Spec, Topology)):
         return str(thing)
     return thing if isinstance(thing, str) else f"{thing!r}"

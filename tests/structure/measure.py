@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FILE_LINES = {".py": 600, ".js": 600, ".css": 600}
-MOST_FILES = 161
+MOST_FILES = 160
 MEDIAN_FUNCTION = 12
 FUNCTION_LINES = 60
 
