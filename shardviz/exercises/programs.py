@@ -48,10 +48,8 @@ from shardviz.gallery import programs, puzzles
 GIB, MIB = 1 << 30, 1 << 20
 
 
-def _array(
-    name: str, shape: tuple[int, ...], spec: str | None = None, dtype: str = "float32"
-) -> ArraySpec:
-    return ArraySpec(name, shape, None, dtype, None if spec is None else Spec.parse(spec))
+def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArraySpec:
+    return ArraySpec(name, shape, spec=None if spec is None else Spec.parse(spec))
 
 
 def read_pair(answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec) -> list[Layout]:
@@ -542,14 +540,15 @@ def _pin_the_result(g: Setup, answer: Any) -> str:
 
 
 def _refuse_other_values(g: Setup, made: Program) -> None:
-    """Refuses a function that computes anything but A @ B, on one device."""
+    """Refuses a function that computes anything but A @ B."""
 
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(t.shape).astype("float32") for t in (g.A, g.B))
     report = run(made.replace(mesh=make_mesh(X=1, Y=1)), a, b)
     if report.error is not None:
         raise Wrong(f"It does not run on one device: {shown(report.error.message, 200)}")
-    if not np.allclose(np.asarray(report.outputs), a @ b, rtol=1e-2, atol=1e-2):
+    off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
+    if not off < 0.01:  # an accelerator may multiply in bfloat16
         raise Wrong("The result has the right shape and sharding, but it is not A @ B.")
 
 
