@@ -54,6 +54,7 @@ SECONDS = {
     "tests/program/test_targets.py": 25,
     "tests/widgets/test_jax_code.py": 20,
     "tests/gallery/": 25,
+    "tests/exercises/": 40,
     "notebooks/": 20,
     "tests/layout/test_": 15,
     "tests/plots/": 15,
