@@ -443,9 +443,7 @@ def read_spec(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Spec:
     if hasattr(sharding, "spec") and hasattr(sharding, "mesh"):
         check_mesh(as_mesh(sharding.mesh), mesh)  # type: ignore[union-attr]
         return as_spec(sharding.spec)  # type: ignore[union-attr]
-    if isinstance(answer, (list, tuple)):
-        answer = tuple(answer[: MOST + 1])
-    return as_spec(answer)
+    return as_spec(tuple(answer[:MOST]) if isinstance(answer, (list, tuple)) else answer)
 
 
 def read_layout(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Layout:
@@ -457,6 +455,8 @@ def read_layout(answer: Any, array: ArraySpec, mesh: MeshSpec) -> Layout:
     """
     if isinstance(answer, Layout) and answer.shape != array.shape:
         raise Wrong(f"Your layout is of shape {answer.shape}; {array.name} has {array.shape}.")
+    if isinstance(answer, Layout) and answer.spec is None and answer.mesh.size == mesh.size:
+        return answer  # of another kind of sharding: what each device holds is what counts
     if is_jax(answer) and not hasattr(answer, "spec") and hasattr(answer, "devices_indices_map"):
         return layout_of(array, answer, mesh, None, None, "linen")
     return lay_out(array.shape, read_spec(answer, array, mesh), mesh, array.dtype)
@@ -496,7 +496,7 @@ def read_table(answer: Any, mesh: MeshSpec | None = None) -> Rules:
     return table
 
 
-def is_real(answer: Any) -> float | None:
+def real_number(answer: Any) -> float | None:
     """A number of any kind as a float; None for what is no number."""
     if isinstance(answer, (bool, np.bool_, complex, str, bytes)) or answer is None:
         return None
@@ -531,7 +531,7 @@ def read_number(answer: Any, unit: str) -> float:
     >>> read_number("2 MiB", "bytes"), read_number("10 ms", "seconds"), read_number("16", "chips")
     (2097152.0, 0.01, 16.0)
     """
-    value = is_real(answer)
+    value = real_number(answer)
     if isinstance(answer, str) and len(answer) < 100:
         text = answer.strip().lower().replace(",", "").replace("_", "")
         timed = _TIME.fullmatch(text) if unit == "seconds" else None

@@ -32,12 +32,12 @@ from shardviz.exercises import (
     compare,
     exercise,
     is_jax,
-    is_real,
     opened,
     read_layout,
     read_names,
     read_number,
     read_table,
+    real_number,
     says,
 )  # fmt: skip
 from shardviz.gallery import arrays as models
@@ -66,7 +66,7 @@ def read_ids(answer: Any, what: str) -> set[int]:
         if not re.fullmatch(r"[\d\s,;{}\[\]()]{1,1000}", answer) or not re.search(r"\d", answer):
             raise Wrong(f"{what} are numbers, such as 0, 1; got {shown(answer)}.")
         answer = [int(n[:9]) for n in re.findall(r"\d+", answer)]
-    if is_real(answer) is not None:
+    if real_number(answer) is not None:
         answer = [answer]
     if isinstance(answer, (set, frozenset, list, tuple)) and any(is_jax(d) for d in answer):
         answer = [getattr(device, "id", device) for device in answer]

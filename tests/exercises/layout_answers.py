@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz import exercises
+from shardviz.core.layout.layout import layout_from_indices
 
 
 class Late:
@@ -103,6 +104,10 @@ ANSWERS: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
             X.replace(spec=sv.Spec.parse("(chip, host)")),
             jax.ShapeDtypeStruct(X.shape, "bfloat16", sharding=named(P(("host", "chip")), **RACK)),
             [["host", "chip"]],
+            layout_from_indices(
+                X.shape, "bfloat16", {i: np.s_[512 * i : 512 * (i + 1), 0:1024] for i in range(8)}
+            ),
+            opened("host=4, chip=2", "a -> host", X.replace(spec=sv.Spec.of(("host", "chip")))),
         ],
         [
             (P("host"), "Nothing is split over 'chip'"),
@@ -115,6 +120,7 @@ ANSWERS: dict[str, tuple[list[Any], list[tuple[Any, str]]]] = {
             (P("host", None, "chip"), "Take away"),
             (named(P(("x", "y")), x=4, y=2), "x=4, y=2"),
             (sv.layout((8, 8), "(host, chip)", sv.mesh(**RACK)), "(8, 8)"),
+            (sv.layout(X, "x", sv.mesh(x=8)), "x=8; this exercise is about host=4, chip=2"),
             ("(host, chip", "position"),
             (None, "None"),
             (8, "got 8"),
