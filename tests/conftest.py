@@ -56,6 +56,7 @@ SECONDS = {
     "tests/worker/test_worker.py": 30,
     "tests/program/test_rounding.py": 30,
     "tests/docs/test_docs.py": 40,
+    "tests/exercises/": 40,
     "tests/layout/test_layout_equals_jax.py": 28,
     "tests/worker/test_exits.py": 25,
     "tests/plots/test_figures.py": 25,

@@ -6,6 +6,7 @@ tests.notebooks.compared notebooks`.
 
 import ast
 import json
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -14,6 +15,7 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from shardviz import exercises
 from tests.notebooks.outputs import KEY, MOST_BYTES, ROOT, stale
 
 NOTEBOOKS = sorted((Path(__file__).resolve().parents[2] / "notebooks").glob("*.ipynb"))
@@ -41,6 +43,8 @@ def words(notebook, kind):
     return sum(len(source(c).split()) for c in cells(notebook, kind))
 
 
+# These have no exercises that are graded; their answers are in folded cells.
+APPENDIX = {"06_from_sharded_jit_to_named_sharding", "07_effects_and_caches"}
 LESSONS = {
     "01_see_a_sharding",
     "02_why_did_no_rule_match",
@@ -115,13 +119,28 @@ def test_cells_are_short_and_prose_is_about_as_long_as_code(notebook):
 
 
 def test_most_cells_make_a_claim(notebook):
-    code = cells(notebook, "code")
-    assert sum(map(claims, code)) >= len(code) * 0.6
+    code = [c for c in cells(notebook, "code") if not c["id"].startswith("exercise-")]
+    graded = sum(c["id"].startswith("check-") for c in code)  # the reader's own claims
+    assert graded + sum(map(claims, code)) >= len(code) * 0.6
 
 
-def test_answers_can_be_hidden(notebook):
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_exercises_are_unanswered_and_their_tasks_are_those_of_today(path):
+    code = {c["id"]: c for c in cells(json.loads(path.read_text()), "code")}
+    checks = [cell for name, cell in code.items() if name.startswith("check-")]
+    assert len(checks) == (0 if path.stem in APPENDIX else 2)
+    for number, cell in enumerate(checks, 1):
+        name = re.fullmatch(r'exercises\.check\("(.+)", \.\.\.\)', source(cell))[1]
+        shown = [code[f"exercise-{number}"], cell]
+        texts = ["".join(c["outputs"][0]["data"]["text/plain"]) for c in shown]
+        assert f'exercises.task("{name}")' in source(shown[0])
+        assert texts == [exercises.task(name), repr(exercises.check(name))], "run `make lessons`"
+
+
+def test_only_the_appendix_has_answers_and_they_can_be_hidden(notebook):
     answers = [c for c in cells(notebook, "code") if c["id"].startswith("answer")]
-    assert len(answers) == 3
+    assert len(answers) in (0, 3)
+    assert not (answers and any(c["id"] == "check-1" for c in notebook["cells"]))
     for cell in answers:
         assert cell["metadata"]["jupyter"]["source_hidden"]
         assert "hide-input" in cell["metadata"]["tags"]

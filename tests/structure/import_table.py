@@ -79,6 +79,13 @@ PARTS = (
         dynamic=True,
     ),
     Part(
+        "exercises",
+        (*_CORE, "widgets", "gallery", "api", "exercises"),
+        ("numpy", "jax"),
+        (*_LAZY_BACKEND, "widgets", "jax"),
+        dynamic=True,  # the modules that hold the exercises are found by themselves
+    ),
+    Part(
         "pytest_plugin",
         ("core.errors", "core.format", "core.program", "api"),
         ("pytest",),

@@ -55,6 +55,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.api.pictures", HEAVY),
         ("shardviz.api.programs", HEAVY),
         ("shardviz.gallery.programs", HEAVY),
+        ("shardviz.exercises", HEAVY),
         ("shardviz.widgets.session", HEAVY),
         ("shardviz.plots.paint", (*JAX, *WIDGETS)),
         ("shardviz.core.backend.worker.run", (*WIDGETS, "flax", "matplotlib")),

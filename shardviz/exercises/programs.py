@@ -1,0 +1,599 @@
+"""Exercises on programs, which are planned or compiled (lessons 3 to 6, and one of lesson 8).
+
+Their words are in `programs.md`. Where plans may differ from XLA's partitioner, it decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from shardviz.api.programs import compile as compile_program
+from shardviz.api.programs import plan as plan_program
+from shardviz.api.programs import program, run
+from shardviz.core.errors import ShardvizError
+from shardviz.core.format import bytes_text, joined, plural, seconds_text, shown
+from shardviz.core.hardware.topology import Topology
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.layout import Layout, lay_out
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.layout.parse import limited
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.rules import Rules
+from shardviz.core.program.plan import Plan
+from shardviz.core.program.program import Program
+from shardviz.core.program.report import Collective
+from shardviz.core.program.roofline import collective_link_use
+from shardviz.core.program.target import Target
+from shardviz.exercises import (
+    MOST,
+    Setup,
+    Wrong,
+    check_mesh,
+    compare,
+    exercise,
+    opened,
+    read_layout,
+    read_names,
+    read_number,
+    read_table,
+    says,
+)  # fmt: skip
+from shardviz.gallery import programs, puzzles
+
+GIB, MIB = 1 << 30, 1 << 20
+
+
+def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArraySpec:
+    return ArraySpec(name, shape, spec=None if spec is None else Spec.parse(spec))
+
+
+def read_pair(answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec) -> list[Layout]:
+    """The layouts of two arrays: two specs, a dict of them, `A[I_X, J] B[J, K_Y]`, or a program.
+
+    Raises:
+        Wrong: for anything else.
+        ShardvizError: for what is no spec, and where it cannot be laid out.
+    """
+    answer = opened(answer)
+    names = [array.name for array in arrays]
+    if isinstance(answer, Program):
+        two = [answer, answer]
+    elif isinstance(answer, str):
+        two = _bracketed(answer, names, mesh)
+    elif isinstance(answer, Mapping):
+        if set(limited(answer, MOST, "The specs", ShardvizError)) != set(names):
+            raise Wrong(f"Name a spec for each of {joined(names)}; got {shown(answer)}.")
+        two = [answer[name] for name in names]
+    else:
+        two = limited(answer, MOST, "Two specs", ShardvizError)
+        if len(two) != 2:
+            raise Wrong(f"This takes two specs, of {joined(names)}; got {len(two)}.")
+    return [read_layout(a, array, mesh) for a, array in zip(two, arrays, strict=True)]
+
+
+_ARRAY = re.compile(r"(\w{1,20})\s*\[([^\[\]]{0,200})\]")
+_DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s*")
+
+
+def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
+    """The specs of `A[I_X, J] B[J, K_XY]`: mesh axes of one letter after an underscore."""
+    found = {m[1]: m[2] for m in _ARRAY.finditer(text[:1000])}
+    if set(found) != set(names):
+        raise Wrong(
+            f"Write both arrays with their dimensions, as {names[0]}[I, J_X]"
+            f" {names[1]}[…]; got {shown(text)}."
+        )
+    specs = []
+    for name in names:
+        dims = [_DIMENSION.fullmatch(part) for part in found[name].split(",")]
+        if None in dims:
+            raise Wrong(f"Cannot read the dimensions of {name}: {shown(found[name])}.")
+        entries = [tuple(m[1] or ()) for m in dims if m is not None]
+        for axis in sum(entries, ()):
+            if axis not in mesh.shape:
+                known = joined(mesh.axis_names)
+                raise Wrong(f"{name} is split over {axis}, and the mesh axes are {known}.")
+        specs.append(Spec.of(*entries))
+    return specs
+
+
+@lru_cache(maxsize=64)  # many answers are alike
+def planned(program: Program) -> Plan:
+    """The plan of a program.
+
+    Raises:
+        Wrong: where there is none, with the reason.
+        ShardvizError: where jax is not installed.
+    """
+    for problem in program.problems:
+        raise Wrong(problem)
+    found = plan_program(program)
+    if found.error is not None:
+        raise Wrong(_cause(found.error.message))
+    return found
+
+
+@lru_cache(maxsize=64)
+def partitioned(program: Program) -> tuple[Collective, ...]:
+    """The collectives that XLA's partitioner inserts, for as many simulated CPUs as the mesh has.
+
+    Raises:
+        Wrong: where the program does not compile, with the reason.
+        ShardvizError: where jax is not installed.
+    """
+    for problem in program.problems:
+        raise Wrong(problem)
+    report = compile_program(program, f"cpu:{program.mesh.size}")
+    if report.error is not None:
+        raise Wrong(_cause(report.error.message))
+    return report.partitioned or ()
+
+
+def _cause(message: str) -> str:
+    return f"The program does not compile so: {' '.join(message.split())[:300]}"
+
+
+def moves(some: Iterable[Collective]) -> str:
+    """Collectives as a phrase, such as `an all-gather of 2 MiB over X`; `no collective`.
+
+    >>> moves([Collective("all-gather", ("X",), 2048)])
+    'all-gather of 2 KiB over X'
+    """
+    words = [
+        f"{c.kind} of {bytes_text(c.bytes_per_device)} over {' × '.join(c.mesh_axes)}" for c in some
+    ]
+    return joined(words, limit=4) or "no collective"
+
+
+def sent_bytes(some: Iterable[Collective]) -> int:
+    """What each device sends in some collectives, in bytes."""
+    return sum(c.sent_in_all for c in some)
+
+
+def read_topology(answer: Any) -> Topology:
+    """A topology: text, our own, or a target that has one.
+
+    Raises:
+        ShardvizError: for anything else.
+    """
+    if isinstance(answer, Target):
+        answer = answer.topology or answer.name
+    return answer if isinstance(answer, Topology) else Topology.parse(answer)
+
+
+# Lesson 3: the cases of a sharded matmul, A[I, J] B[J, K].
+
+_XY = make_mesh(X=4, Y=2)
+_A, _B = _array("A", (512, 1024)), _array("B", (1024, 2048))
+
+
+def _matmul(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def _product(one: Layout | ArraySpec, two: Layout | ArraySpec) -> Program:
+    """The program of A times B, split as they are."""
+    return _program(
+        _matmul, _array("A", one.shape, str(one.spec)), _array("B", two.shape, str(two.spec))
+    )
+
+
+@lru_cache(maxsize=256)
+def _program(function: Any, *arrays: ArraySpec, out: Spec | None = None) -> Program:
+    return Program(function, arrays, _XY, out_specs=out)
+
+
+@exercise(
+    "matmul/nothing-moves", lambda: Setup(mesh=_XY, A=_A, B=_B), lambda g: "A[I_X, J] B[J, K_Y]"
+)
+def _nothingmoves(g: Setup, answer: Any) -> str:
+    a, b = read_pair(answer, (g.A, g.B), g.mesh)
+    for name, one in (("A", a), ("B", b)):
+        if one.num_blocks == 1:
+            raise Wrong(f"Every device holds all of {name}; split both.")
+    plan = planned(_product(a, b))
+    spec = plan.op("dot_general").spec
+    if plan.collectives:
+        raise Wrong(f"A as {a.spec} and B as {b.spec} need {moves(plan.collectives)}.")
+    blocks = lay_out((a.shape[0], b.shape[1]), spec, g.mesh).num_blocks
+    if blocks < g.mesh.size:
+        raise Wrong(f"The product is {spec}: {plural(blocks, 'shard')} on {g.mesh.size} devices.")
+    return f"The product is {spec}, and nothing moves."
+
+
+@exercise(
+    "matmul/one-all-reduce",
+    lambda: Setup(mesh=_XY, A=_A, B=_B),
+    lambda g: "A[I, J_XY] B[J_XY, K]",
+)
+def _one_all_reduce(g: Setup, answer: Any) -> str:
+    a, b = read_pair(answer, (g.A, g.B), g.mesh)
+    for name, one in (("A", a), ("B", b)):
+        if one.replicas > 1:
+            raise Wrong(f"{name}: {says(one)} It takes a shard of its own on each device.")
+    plan = planned(_product(a, b))
+    if [c.kind for c in plan.collectives] != ["all-reduce"]:
+        raise Wrong(f"A as {a.spec} and B as {b.spec} need {moves(plan.collectives)}.")
+    return f"It needs {moves(plan.collectives)}."
+
+
+@exercise(
+    "matmul/move-the-small-one",
+    lambda: Setup(
+        mesh=_XY, A=_array("A", (8, 8192)), B=_array("B", (8192, 8192), "X, Y"), most=MIB
+    ),
+    lambda g: "P(None, 'X')",
+)
+def _move_the_small_one(g: Setup, answer: Any) -> str:
+    a = read_layout(answer, g.A, g.mesh)
+    if a.num_blocks == 1:
+        raise Wrong(f"{says(a)} It has to be split.")
+    some = partitioned(_product(a, g.B))
+    if sent_bytes(some) > g.most:
+        raise Wrong(
+            f"With A as {a.spec} the partitioner inserts {moves(some)}: each device sends"
+            f" {bytes_text(sent_bytes(some))}, more than {bytes_text(g.most)}."
+        )
+    return f"With A as {a.spec} each device sends {bytes_text(sent_bytes(some))}: {moves(some)}."
+
+
+@exercise(
+    "matmul/sent-bytes",
+    lambda: Setup(mesh=_XY, A=_array("A", (512, 1024), "Y, X"), B=_array("B", (1024, 2048), "X")),
+    lambda g: bytes_text(sent_bytes(planned(_product(g.A, g.B)).collectives)),
+)
+def _sent_bytes(g: Setup, answer: Any) -> str:
+    value = read_number(answer, "bytes")
+    (one,) = planned(_product(g.A, g.B)).collectives
+    right, held = sent_bytes([one]), one.bytes_per_device
+    slips = {
+        f"that is what the {one.kind} gives to each device, not what it sends.": held,
+        "that is one time around the ring; an all-reduce goes around twice.": right / 2,
+        "that is twice all of it, but a device keeps its own part.": 2 * held,
+        "that is for a product that is not split along I, but it is.": 2 * right,
+        "that is what all devices send together.": right * g.mesh.size,
+    }
+    compare(value, right, bytes_text(int(value)), slips, 1e-9)
+    return f"Each device sends {bytes_text(right)} in the {one.kind} over {joined(one.mesh_axes)}."
+
+
+# Lesson 4: collectives.
+
+
+@exercise(
+    "collectives/one-all-to-all",
+    lambda: Setup(mesh=_XY, x=_A.renamed("x")),
+    lambda g: ("P('X', None)", "P(None, 'X')"),
+)
+def _one_all_to_all(g: Setup, answer: Any) -> str:
+    before, after = read_pair(answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh)
+    some = planned(_reshard(g, before.spec, after.spec)).collectives
+    if [c.kind for c in some] != ["all-to-all"]:
+        raise Wrong(f"From {before.spec} to {after.spec} takes {moves(some)}.")
+    return f"From {before.spec} to {after.spec} takes {moves(some)}."
+
+
+def _same(x: Any) -> Any:
+    return x
+
+
+def _reshard(g: Setup, before: Spec | None, after: Spec | None) -> Program:
+    return _program(_same, g.x.replace(spec=before), out=after)
+
+
+@exercise(
+    "collectives/all-reduce-sends",
+    lambda: Setup(gradient=_array("gradient", (4096, 4096)), devices=8),
+    lambda g: bytes_text(_reduced(g).sent_bytes or 0),
+)
+def _all_reduce_sends(g: Setup, answer: Any) -> str:
+    value, size, n = read_number(answer, "bytes"), g.gradient.bytes, g.devices
+    right = _reduced(g).sent_bytes or 0
+    slips = {
+        "that is the gradient itself. Each device sends more than it has in the end.": size,
+        "that is a reduce-scatter alone; what it leaves has to be gathered.": right / 2,
+        "that would be everything twice, but a device need not send its own part.": 2 * size,
+        "that is every device sending all it has to all others, which no ring does.": (n - 1)
+        * size,
+        "that is one device's part of the gradient, sent once.": size / n,
+        "that is what all devices send together.": right * n,
+    }
+    compare(value, right, bytes_text(int(value)), slips, 1e-9)
+    return f"Each device sends {bytes_text(right)}: twice 7/8 of {bytes_text(size)}."
+
+
+def _reduced(g: Setup) -> Collective:
+    return Collective("all-reduce", ("data",), g.gradient.bytes, group_size=g.devices)
+
+
+@exercise(
+    "collectives/ring-seconds",
+    lambda: Setup(
+        topology=Topology.parse("tpu:v5e:16x16"), mesh=make_mesh(y=16, x=16), axis="x", bytes=GIB
+    ),
+    lambda g: seconds_text(_ring_seconds(g)),
+)
+def _ring_time(g: Setup, answer: Any) -> str:
+    value, right = read_number(answer, "seconds"), _ring_seconds(g)
+    chip, rate = g.topology.chip, g.topology.chip.link_bandwidth
+    slips = {
+        "that is one way around the ring only; both directions carry half each.": 2 * right,
+        "that uses the links of both axes, and the ring has those of one.": right / 2,
+        "that reads or writes memory; the data crosses links.": GIB / chip.hbm_bandwidth,
+        "that counts bits where the rate is in bytes.": 8 * right,
+        "that is one step of the ring: one part of sixteen.": g.bytes / 16 / rate,
+    }
+    compare(value, right, seconds_text(value), slips, 0.08)
+    return f"{seconds_text(right)}: {bytes_text(g.bytes)} both ways at {rate / 1e9:.0f} GB/s."
+
+
+def _ring_seconds(g: Setup) -> float:
+    gather = Collective("all-gather", (g.axis,), g.bytes)
+    use = collective_link_use(gather, g.mesh, g.topology)
+    return max(t or 0.0 for t in use.times(g.bytes).values()) if use else 0.0
+
+
+@exercise("collectives/all-rings", lambda: Setup(chips=64), lambda g: "tpu:v5p:4x4x4")
+def _all_rings(g: Setup, answer: Any) -> str:
+    found = read_topology(answer)
+    if found.chip.platform != "tpu":
+        raise Wrong(f"{found} has no torus: {found.words()}")
+    if found.slices > 1:
+        raise Wrong(f"{found} is {found.slices} slices; no ring goes from one to another.")
+    if found.chips != g.chips:
+        raise Wrong(f"{found} has {plural(found.chips, 'chip')}; it takes {g.chips}.")
+    if not all(found.wraps):
+        raise Wrong(f"{found}: {found.words()}")
+    return f"{found}: {found.words()}"
+
+
+# Lesson 5: kinds of parallelism. The mesh has other axis names than the lessons.
+
+_OUTER = make_mesh(outer=4, inner=2)
+
+
+def _known(name: str, registry: Any = programs) -> Setup:
+    made = registry.get(name).replace(mesh=_OUTER, rules=None)
+    return Setup(mesh=_OUTER, program=made, arrays=made.arrays)
+
+
+def _under(g: Setup, table: Rules) -> Program:
+    changed = g.program.replace(rules=table)
+    for problem in changed.problems:
+        raise Wrong(problem)
+    return changed
+
+
+def _layout(changed: Program, at: int) -> Layout:
+    found = changed.requests[at].layout
+    assert found is not None  # `_under` refuses what cannot be laid out
+    return found
+
+
+def _refuse_split(changed: Program, name: str, least: int, most: int) -> None:
+    at = [array.name for array in changed.arrays].index(name)
+    found = _layout(changed, at).num_blocks
+    if not least <= found <= most:
+        wanted = least if least == most else f"{least} or more"
+        raise Wrong(f"{name} is in {plural(found, 'shard')} on {_OUTER}; it takes {wanted}.")
+
+
+@exercise(
+    "parallelism/data",
+    lambda: _known("MLP, gradient"),
+    lambda g: "batch -> (outer, inner)",
+)
+def _data_parallel(g: Setup, answer: Any) -> str:
+    changed = _under(g, read_table(answer, g.mesh))
+    _refuse_split(changed, "w_in", 1, 1)
+    _refuse_split(changed, "w_out", 1, 1)
+    _refuse_split(changed, "x", 8, 8)
+    spec = _layout(changed, 2).spec
+    if not spec or not spec.dims[0]:
+        raise Wrong(f"x becomes {spec}, which does not split the batch.")
+    some = partitioned(changed)
+    if {c.kind for c in some} != {"all-reduce"}:
+        raise Wrong(f"The partitioner inserts {moves(some)}, where all-reduces would do.")
+    return f"The partitioner inserts {moves(some)}."
+
+
+@exercise("parallelism/tensor", lambda: _known("MLP"), lambda g: "batch -> outer\nmlp -> inner")
+def _tensor_parallel(g: Setup, answer: Any) -> str:
+    changed = _under(g, read_table(answer, g.mesh))
+    for name in ("w_in", "w_out", "x"):
+        _refuse_split(changed, name, 2, 8)
+    some = partitioned(changed)
+    if [c.kind for c in some] != ["all-reduce"]:
+        raise Wrong(f"The partitioner inserts {moves(some)}; one all-reduce is enough.")
+    return f"The partitioner inserts {moves(some)}."
+
+
+@exercise(
+    "parallelism/fsdp",
+    lambda: _known("fsdp, gradient", puzzles),
+    lambda g: "batch -> (outer, inner)\nembed -> (outer, inner)",
+)
+def _fully_sharded(g: Setup, answer: Any) -> str:
+    changed = _under(g, read_table(answer, g.mesh))
+    for name in ("w_in", "w_out", "x"):
+        _refuse_split(changed, name, 8, 8)
+    some = partitioned(changed)
+    gathered = [c for c in some if c.kind == "all-gather" and "argument" in c.operand]
+    if not gathered or {c.operand for c in gathered} - {"argument w_in", "argument w_out"}:
+        raise Wrong(f"The partitioner inserts {moves(some)}; fsdp gathers weights only.")
+    return f"The partitioner gathers weights: {moves(gathered)}."
+
+
+@exercise(
+    "parallelism/experts",
+    lambda: _known("mixture of experts"),
+    lambda g: "expert -> (outer, inner)",
+)
+def _expert_parallel(g: Setup, answer: Any) -> str:
+    changed = _under(g, read_table(answer, g.mesh))
+    for at, name in ((1, "w_in"), (2, "w_out")):
+        found = _layout(changed, at)
+        if found.shard_shape != (2, *found.shape[1:]):
+            raise Wrong(f"{name}: {says(found)} Two complete experts are [2, …].")
+    some = partitioned(changed)
+    expert = _layout(changed, 1).bytes_per_device
+    large = [c for c in some if c.kind == "all-gather" and c.bytes_per_device > expert]
+    if large:
+        raise Wrong(f"The experts do not stay where they are: {moves(large)}.")
+    return f"Every device holds two experts, and {moves(some)} brings the tokens together."
+
+
+# Lesson 6: what the compiler decides.
+
+
+def _transformer() -> Setup:
+    table = Rules.parse("batch -> outer\nheads -> inner\nmlp -> inner")
+    made = programs.get("transformer block").replace(mesh=_OUTER, rules=table)
+    return Setup(
+        program=made, line="mixed = jnp.einsum('bhqk,bkhd->bqhd', weights, v)", axis="inner"
+    )
+
+
+def _mixed_origin(g: Setup) -> str:
+    (op,) = [
+        o for o in planned(g.program).ops if "bhqk,bkhd->" in o.op and o.opcode == "dot_general"
+    ]
+    return op.origins[g.axis].name
+
+
+@exercise("compiler/origin", _transformer, _mixed_origin)
+def _origin(g: Setup, answer: Any) -> str:
+    known = [a.name for a in g.program.arrays]
+    origin = opened(answer)
+    text = origin.removeprefix("argument ") if isinstance(origin, str) else origin
+    names, right = read_names(text, known, "The arguments"), _mixed_origin(g)
+    if names != {right}:
+        if len(names) != 1:
+            raise Wrong(f"You name {plural(len(names), 'argument')}; the axis came from one.")
+        (name,) = names
+        rows = {r.path: r for r in g.program.requests}
+        if g.axis not in rows[name].spec.axes:
+            raise Wrong(f"{name} is {rows[name].spec}: it has no axis {g.axis} to give.")
+        raise Wrong(f"{name} has the axis {g.axis}, but it does not reach this value first.")
+    return f"It came from {right}."
+
+
+@exercise(
+    "compiler/rows",
+    lambda: Setup(mesh=make_mesh(data=4, model=2), columns=16, between=(1001, 1040)),
+    lambda g: 1024,
+)
+def _rows(g: Setup, answer: Any) -> str:
+    shape = getattr(answer, "shape", answer)
+    if isinstance(shape, (list, tuple)) and len(shape) == 2 and shape[1] == g.columns:
+        answer = shape[0]
+    count = read_number(answer, "rows")
+    low, high = g.between
+    if count != int(count) or not low <= count <= high:
+        raise Wrong(f"It takes a number of rows from {low} to {high}; got {shown(answer)}.")
+    rows = int(count)
+    from_gallery = puzzles.get("a constraint that replicates")
+    x = _array("x", (rows, g.columns), "None, None")
+    result = next(o for o in planned(from_gallery.replace(arrays=(x,))).ops if o.kind == "result")
+    if result.spec.axes != ("data",):
+        left = rows % 4
+        raise Wrong(f"{rows:,} rows leave {left} over, and the result is {result.spec}.")
+    return f"With {rows:,} rows the result is {result.spec}."
+
+
+def _pinned() -> Setup:
+    a, b = _array("A", (512, 1024), "X"), _array("B", (1024, 2048), "None, Y")
+    return Setup(mesh=_XY, A=a, B=b, spec=Spec.parse("Y, X"))
+
+
+def _constrained(a: Any, b: Any) -> Any:
+    import jax
+
+    return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("Y", "X"))
+
+
+@exercise("compiler/pin-the-result", _pinned, lambda g: _constrained)
+def _pin_the_result(g: Setup, answer: Any) -> str:
+    made = opened(answer)
+    if not isinstance(made, Program):
+        if not callable(made):
+            raise Wrong(f"This takes a function of A and B; got {shown(made)}.")
+        made = program(made, g.A, g.B, mesh=g.mesh)
+    check_mesh(made.mesh, g.mesh)
+    if [(a.shape, str(a.spec)) for a in made.arrays] != [
+        (a.shape, str(a.spec)) for a in (g.A, g.B)
+    ]:
+        raise Wrong("The arguments have to stay as they are: A and B as given.")
+    result = [o for o in planned(made).ops if o.kind == "result"]
+    shapes = [list(o.shape) for o in result]
+    if shapes != [[512, 2048]]:
+        raise Wrong(f"Your function returns {joined(shapes) or 'nothing'}; A @ B is [512, 2048].")
+    if not result[0].spec.equivalent(g.spec):
+        raise Wrong(f"The result is {result[0].spec}, not {g.spec}.")
+    _refuse_other_values(g, made)
+    return f"The result is {result[0].spec}."
+
+
+def _refuse_other_values(g: Setup, made: Program) -> None:
+    """Refuses a function that computes anything but A @ B."""
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(t.shape).astype("float32") for t in (g.A, g.B))
+    report = run(made.replace(mesh=make_mesh(X=1, Y=1)), a, b)
+    if report.error is not None:
+        raise Wrong(f"It does not run on one device: {shown(report.error.message, 200)}")
+    off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
+    if not off < 0.01:  # an accelerator may multiply in bfloat16
+        raise Wrong("The result has the right shape and sharding, but it is not A @ B.")
+
+
+@exercise(
+    "compiler/no-rematerialisation",
+    lambda: Setup(mesh=_XY, x=_A.renamed("x"), before=Spec.parse("X"), after=Spec.parse("None, Y")),
+    lambda g: "P('X', 'Y')",
+)
+def _no_rematerialisation(g: Setup, answer: Any) -> str:
+    between = read_layout(answer, g.x, g.mesh).spec
+    ways = ((g.before, between), (between, g.after), (g.before, g.after))
+    first, second, direct = (partitioned(_reshard(g, *way)) for way in ways)
+    some, most = first + second, bytes_text(sent_bytes(direct))
+    if any(c.rematerialises for c in some):
+        raise Wrong(f"By way of {between} there is a full rematerialisation: {moves(some)}.")
+    sent = bytes_text(sent_bytes(some))
+    if sent_bytes(some) >= sent_bytes(direct):
+        raise Wrong(f"By way of {between} each device sends {sent}, no less than now: {most}.")
+    return f"By way of {between} each device sends {sent} instead of {most}."
+
+
+# Lesson 8: one of its exercises is about a program.
+
+
+def _mistaken() -> Setup:
+    specs = {"w_in": "None, inner", "w_out": "None, inner", "x": "outer"}
+    made = programs.get("MLP")
+    arrays = tuple(a.replace(logical=None, spec=Spec.parse(specs[a.name])) for a in made.arrays)
+    made = made.replace(mesh=_OUTER, rules=None, arrays=arrays)
+    return Setup(mesh=_OUTER, program=made, array="w_out")
+
+
+@exercise("debugging/unasked-gather", _mistaken, lambda g: "P('inner', None)")
+def _unasked_gather(g: Setup, answer: Any) -> str:
+    w_in, w_out, x = g.program.arrays
+    made = opened(answer)
+    if isinstance(made, Program):
+        check_mesh(made.mesh, g.mesh)
+        others = {r.path: str(r.spec) for r in made.requests if r.path != w_out.name}
+        if others != {a.name: str(a.spec) for a in (w_in, x)}:
+            raise Wrong(f"Only {w_out.name} may change; the others are {others}.")
+    found = read_layout(made, w_out, g.mesh)
+    if found.num_blocks == 1:
+        raise Wrong(f"{says(found)} It has to stay split.")
+    some = planned(g.program.replace(arrays=(w_in, w_out.replace(spec=found.spec), x))).collectives
+    if [c.kind for c in some] != ["all-reduce"]:
+        raise Wrong(f"With w_out as {found.spec} it needs {moves(some)}.")
+    return f"With w_out as {found.spec} it needs {moves(some)}."

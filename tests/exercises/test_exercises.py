@@ -1,0 +1,333 @@
+"""Every exercise, with right and wrong answers, and with what nobody would answer."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import json
+import random
+import re
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import shardviz as sv
+from shardviz import exercises
+from shardviz.exercises import programs as graders
+from tests.exercises import layout_answers, program_answers
+from tests.structure.isolation import printed
+from tests.wrong_arguments import VALUES
+
+ANSWERS = layout_answers.ANSWERS | program_answers.ANSWERS
+NAMES = exercises.names()
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+def made(answer: Any) -> Any:
+    return answer.make() if isinstance(answer, layout_answers.Late) else answer
+
+
+@pytest.fixture(autouse=True)
+def fresh_hints_and_our_own_exercises_alone(monkeypatch):
+    # A page of the documentation adds one.
+    ours = {name: one for name, one in exercises._EXERCISES.items() if name in NAMES}
+    monkeypatch.setattr(exercises, "_EXERCISES", ours)
+    exercises.reset()
+    yield
+    exercises.reset()
+
+
+def test_every_lesson_has_three_to_five_and_there_are_thirty():
+    assert len(NAMES) >= 32
+    assert [3 <= len(exercises.names(lesson)) <= 5 for lesson in range(1, 9)] == [True] * 8
+    assert exercises.names("rules") == exercises.names(2)
+    assert set(ANSWERS) == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_right_answers_of_different_forms_are_accepted(name):
+    right = ANSWERS[name][0]
+    functions = all(callable(made(a)) for a in right)
+    assert len({id(a) if functions else (type(a), repr(a)) for a in right}) >= 5
+    assert len({type(made(a)) for a in right}) >= (1 if functions else 3)
+    for answer in map(made, right):
+        found = exercises.check(name, answer)
+        assert found.ok, (answer, found)
+        assert found
+        assert found.hint == ""
+        assert found.does
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_wrong_answers_are_refused_with_a_hint_that_speaks_of_them(name):
+    wrong = ANSWERS[name][1]
+    assert len(wrong) >= 10
+    hints = []
+    for answer, words in wrong:
+        found = exercises.check(name, made(answer))
+        assert not found.ok, (answer, found)
+        assert words in found.hint, (answer, found)
+        hints.append(found.hint)
+    assert len(set(hints)) >= 8  # they depend on the answer
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_solution_is_right_and_says_why(name):
+    found = exercises.solution(name)
+    assert exercises.check(name, found.answer).ok
+    assert len(found.why) > 30
+    assert repr(found).startswith(f"{name}:")
+
+
+def accepted(name: str, text: str) -> bool:
+    return exercises.check(name, text).ok
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_hint_and_no_task_holds_an_answer(name):
+    words = exercises._find(name).words
+    solution = " ".join(str(exercises.solution(name).answer).split())
+    for text in (words.task, *words.hints):
+        parts = re.findall(r"`([^`]+)`", text) + re.findall(r"[\d.,]+ ?(?:[KMG]i?B|ms|s)?\b", text)
+        assert [p for p in (text, *parts) if accepted(name, p)] == []
+        assert len(solution) < 4 or solution not in text
+    for answer, _ in ANSWERS[name][1]:
+        assert len(solution) < 6 or solution not in exercises.check(name, made(answer)).hint
+
+
+def literals(path: Path) -> set[str]:
+    """Every text and number in the code of a lesson, and every cell."""
+    found: set[str] = set()
+    for cell in json.loads(path.read_text())["cells"]:
+        source = "".join(cell["source"])
+        if cell["cell_type"] == "code":
+            found.add(source)
+            constants = [n for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)]
+            found |= {n.value for n in constants if isinstance(n.value, str)}
+        else:
+            found |= set(re.findall(r"`([^`\n]+)`", source))
+    return found
+
+
+def test_no_lesson_holds_an_answer():
+    # Exercises with axes, names or sizes of their own; an argument's name is in any program.
+    own = [n for n in NAMES if n != "compiler/origin"]
+    texts = sorted(set().union(*map(literals, NOTEBOOKS)))
+    assert len(texts) > 300
+    found = [(name, text) for name in own for text in texts if accepted(name, text)]
+    assert found == []
+
+
+def test_an_answer_planted_in_a_lesson_is_found(tmp_path):
+    cell = {"cell_type": "code", "source": ["sv.layout(x, '(host, chip)', mesh)"]}
+    path = tmp_path / "lesson.ipynb"
+    path.write_text(json.dumps({"cells": [cell]}))
+    assert [t for t in literals(path) if accepted("arrays/eight-shards", t)] == ["(host, chip)"]
+
+
+def odd_objects(count: int) -> list[Any]:
+    """Objects that nobody would answer, alone and inside of others; always the same."""
+    rng = random.Random(0)
+    scalars: list[Any] = [
+        *(
+            None,
+            True,
+            False,
+            0,
+            -1,
+            1,
+            7,
+            10**30,
+            -0.0,
+            1e300,
+            float("nan"),
+            2j,
+            "",
+            " ",
+            "x",
+            "P(",
+        ),
+        *(
+            "None",
+            "x, y",
+            "data",
+            "(((",
+            "a -> b",
+            "a[b] c[d]",
+            "__import__('os')",
+            "0x10",
+            "1e999",
+        ),
+        *("9" * 400, b"", b"x", "\ud800", ..., NotImplemented, object(), object, int, len, print),
+        *(ValueError("x"), ValueError, types, slice(1), range(0), np.float32(1), np.array([]), ast),
+        *(
+            np.zeros((2, 2)),
+            np.array("x"),
+            np.datetime64("2020"),
+            iter(()),
+            lambda: 1,
+            lambda *a: a,
+        ),
+    ]
+    found = list(scalars)
+    while len(found) < count:
+        parts = rng.choices(scalars, k=rng.randint(0, 4))
+        texts = [str(p)[:9] for p in parts if isinstance(p, (str, int))]
+        found.append(
+            rng.choice(
+                [
+                    parts,
+                    tuple(parts),
+                    dict(enumerate(parts)),
+                    dict.fromkeys(texts, rng.choice(scalars)),
+                    [(t, rng.choice(scalars)) for t in texts],
+                    set(texts),
+                    ", ".join(texts),
+                    " -> ".join(texts),
+                    [parts, [parts]],
+                ]
+            )
+        )
+    return found
+
+
+@pytest.mark.parametrize("lesson", range(1, 9))
+def test_any_object_is_refused_with_a_sentence_and_nothing_is_raised(lesson):
+    # Right by chance: functions that raise for any audit do not pass, and none of these is right.
+    for name in exercises.names(lesson):
+        for answer in itertools.chain(odd_objects(500), (make() for _, make in VALUES.values())):
+            found = exercises.check(name, answer)
+            assert not found.ok, (name, answer)
+            assert found.hint.isprintable()
+            assert 10 < len(found.hint) <= 600, (name, found.hint)
+
+
+def test_an_answer_that_ends_the_process_is_refused_and_an_interrupt_is_not():
+    class Leaves:
+        def __call__(self, *_: Any) -> None:
+            raise SystemExit
+
+    class Interrupts:
+        def __call__(self, *_: Any) -> None:
+            raise KeyboardInterrupt
+
+    assert "SystemExit" in exercises.check("debugging/contract", Leaves()).hint
+    with pytest.raises(KeyboardInterrupt):
+        exercises.check("debugging/contract", Interrupts())
+
+
+def test_nothing_is_evaluated(tmp_path):
+    file = tmp_path / "made"
+    text = f"__import__('pathlib').Path({str(file)!r}).touch()"
+    for name in NAMES:
+        assert not exercises.check(name, text).ok
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("name", ["arrays/eightshards", "", None, 3, ["a"], object()])
+def test_a_name_that_there_is_not_is_a_sentence(name):
+    found = exercises.check(name, 1)
+    assert not found.ok
+    assert "There is no exercise called" in found.hint
+    with pytest.raises(sv.ShardvizError, match="There is no exercise called"):
+        exercises.task(name)
+
+
+def test_a_near_name_is_suggested_and_an_unknown_lesson_lists_them():
+    assert "Did you mean 'arrays/memory'?" in exercises.check("array/memory", 1).hint
+    for lesson in (0, 9, -1, "matmuls", True, 1.5):
+        with pytest.raises(sv.ShardvizError, match="1 arrays, 2 rules"):
+            exercises.names(lesson)
+
+
+def test_three_hints_then_the_solution_is_named():
+    name = "arrays/memory"
+    some = [exercises.hint(name) for _ in range(5)]
+    assert len(set(some[:3])) == 3
+    assert some[3] == some[4]
+    assert "solution('arrays/memory')" in some[3]
+    exercises.reset(name)
+    assert exercises.hint(name) == some[0]
+    assert exercises.hint("rules/two-rules") != some[1]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_exercise_has_three_hints_and_shows_what_it_gives(name):
+    words = exercises._find(name).words
+    assert len(words.hints) == 3
+    shown = exercises.task(name)
+    assert words.task in shown
+    assert all(thing in shown for thing in vars(exercises.setup(name)))
+    assert f"check({name!r}, …)" in shown
+
+
+def test_an_unanswered_cell_says_so():
+    assert exercises.check("arrays/memory").hint == "Put your answer in place of the dots."
+    assert exercises.check("arrays/memory", ...).hint == exercises.check("arrays/memory").hint
+
+
+def test_values_show_themselves_in_a_notebook_and_on_a_terminal():
+    found = exercises.check("rules/two-rules", "a<b -> x")
+    bundle = found._repr_mimebundle_()
+    assert bundle["text/plain"] == repr(found) == sv.text(found, 1000).rstrip()
+    assert bundle["text/html"].startswith("<p><b>✗ rules/two-rules</b>: ")
+    assert "a&lt;b" in bundle["text/html"]
+    assert (
+        "<b>rules/two-rules</b>"
+        in exercises.solution("rules/two-rules")._repr_mimebundle_()["text/html"]
+    )
+    task = exercises.task("rules/two-rules")
+    assert repr(task) == task._repr_mimebundle_()["text/markdown"] == str(task)
+
+
+def test_the_estimate_is_what_the_partitioner_does_where_plans_grade():
+    given = exercises.setup("matmul/sent-bytes")
+    cases = [graders._product(vars(given)["A"], given.B)]
+    for name in ("matmul/nothing-moves", "matmul/one-all-reduce"):
+        things = exercises.setup(name)
+        pair = (vars(things)["A"], things.B)
+        cases.append(
+            graders._product(*graders.read_pair(exercises.solution(name).answer, pair, things.mesh))
+        )
+    cases.append(exercises.setup("debugging/unasked-gather").program)
+    for program in cases:
+        estimated, real = graders.planned(program).collectives, graders.partitioned(program)
+        assert [(c.kind, c.mesh_axes, c.bytes_per_device) for c in estimated] == [
+            (c.kind, c.mesh_axes, c.bytes_per_device) for c in real
+        ]
+
+
+def test_a_course_adds_its_own_exercise():
+    @exercises.exercise(
+        "mine/first",
+        setup=lambda: exercises.Setup(mesh=sv.mesh(a=2)),
+        solve=lambda g: "a=2",
+        words="Which mesh?\n\n- Look.\n- Look\n  again.\n\n> Because.\n> Really.",
+    )
+    def _first(given, answer):
+        if exercises.opened(answer) != "a=2":
+            raise exercises.Wrong(f"It is not {answer}.")
+        return "It is."
+
+    assert exercises.check("mine/first", "a=2").ok
+    assert exercises.check("mine/first", "a=3").hint == "It is not a=3."
+    assert [exercises.hint("mine/first") for _ in range(2)] == ["Look.", "Look again."]
+    assert exercises.solution("mine/first").why == "Because. Really."
+    assert exercises.names("mine") == exercises.names(9) == ("mine/first",)
+    assert exercises.task("mine/first").startswith(
+        "**mine/first**\n\nWhich mesh?\n\n    mesh = a=2"
+    )
+
+
+def test_layouts_are_graded_without_jax_and_programs_name_what_is_missing():
+    code = """
+from shardviz import exercises
+good = [exercises.check(n, exercises.solution(n).answer).ok for n in exercises.names(1)]
+assert all(good) and exercises.check("rules/two-rules", "hidden -> x\\nwidth -> y")
+print(exercises.check("matmul/nothing-moves", ("X", "None, Y")).hint)
+"""
+    sentence = printed(code, without=("jax", "jaxlib", "ipywidgets", "matplotlib"))
+    assert sentence == "sv.plan needs jax, which is not installed here: pip install jax."
