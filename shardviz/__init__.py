@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from shardviz.core.program.report import Collective, Report
     from shardviz.core.program.roofline import Roofline
     from shardviz.core.program.stages import Stages
-    from shardviz.core.program.target import Target
+    from shardviz.core.program.program import Target
     from shardviz.picture.picture import Picture
 
 _NAMES = {
@@ -147,7 +147,7 @@ _NAMES = {
     ),
     "shardviz.core.program.roofline": ("Roofline",),
     "shardviz.core.program.stages": ("Stages",),
-    "shardviz.core.program.target": ("Target",),
+    "shardviz.core.program.program": ("Target",),
     "shardviz.picture.picture": ("Picture",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

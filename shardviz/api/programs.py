@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
     from shardviz.core.program.stages import Stages
-    from shardviz.core.program.target import Targets
+    from shardviz.core.program.program import Targets
 
 
 P = ParamSpec("P")

@@ -28,7 +28,7 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
-from shardviz.core.program.target import Target
+from shardviz.core.program.program import Target
 from shardviz.exercises import (
     MOST,
     Setup,

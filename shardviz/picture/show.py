@@ -30,7 +30,7 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
-from shardviz.core.program.target import Target, Targets
+from shardviz.core.program.program import Target, Targets
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.movement import draw_movement, movement_text
@@ -159,7 +159,8 @@ def draw(value: Any, **options: Any) -> Picture:
     Args:
         value: anything that `import shardviz` makes.
         options: what the picture of that value understands: `by="host"` for devices,
-            `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)` for a layout, `title=""` for all.
+            `view="devices"` or `"both"`, `dims=(0, 2)` and `at=(1,)` for a layout, and
+            `title=""` for all.
 
     Raises:
         ShardvizError: for a value without a picture, or an option that it does not have.

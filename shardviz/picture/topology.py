@@ -12,7 +12,7 @@ from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use, collective_name
-from shardviz.core.program.target import Target, Targets
+from shardviz.core.program.program import Target, Targets
 from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
 from shardviz.picture.page import page, text_width, wrapped
 from shardviz.picture.picture import (

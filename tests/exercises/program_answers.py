@@ -15,7 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz import exercises
-from shardviz.core.program.target import Target
+from shardviz.core.program.program import Target
 from tests.exercises.layout_answers import Late, mesh_of, named
 
 XY = {"X": 4, "Y": 2}

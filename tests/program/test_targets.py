@@ -17,7 +17,7 @@ from shardviz.core.backend.targets import (
 )
 from shardviz.core.errors import TargetError
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.core.program.target import Target
+from shardviz.core.program.program import Target
 from tests.program.helpers import each_in_new_jax, in_new_python
 
 START = "from shardviz.core.backend.targets import *; import jax\n"

@@ -33,7 +33,7 @@ from shardviz.core.format import plural, shown
 from shardviz.core.hardware.chips import CHIPS
 from shardviz.core.hardware.topology import EXAMPLES, Topology, even_topology, is_described
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
-from shardviz.core.program.target import Target, Targets, only_described
+from shardviz.core.program.program import Target, Targets, only_described
 
 _PLATFORMS = {"gpu": "gpu", "cuda": "gpu", "rocm": "gpu", "tpu": "tpu"}
 _HOW = "Write 'attached', 'gpu', 'tpu', 'cpu', 'cpu:8', 'tpu:v5e:4x4' or 'gpu:h100:2x8'."

@@ -48,7 +48,7 @@ from shardviz.core.layout.layout import Layout
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Check, Report
-from shardviz.core.program.target import Target
+from shardviz.core.program.program import Target
 
 DUMP = "dump"
 _LAPACK = "@lapack_"
