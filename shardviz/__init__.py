@@ -65,11 +65,10 @@ if TYPE_CHECKING:
     from shardviz.core.program.lock import Lock
     from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
-    from shardviz.core.program.program import Program
+    from shardviz.core.program.program import Program, Target
     from shardviz.core.program.report import Collective, Report
     from shardviz.core.program.roofline import Roofline
     from shardviz.core.program.stages import Stages
-    from shardviz.core.program.program import Target
     from shardviz.picture.picture import Picture
 
 _NAMES = {
@@ -140,14 +139,16 @@ _NAMES = {
     "shardviz.core.program.lock": ("Lock",),
     "shardviz.core.program.movement": ("Movement",),
     "shardviz.core.program.plan": ("Plan",),
-    "shardviz.core.program.program": ("Program",),
+    "shardviz.core.program.program": (
+        "Program",
+        "Target",
+    ),
     "shardviz.core.program.report": (
         "Collective",
         "Report",
     ),
     "shardviz.core.program.roofline": ("Roofline",),
     "shardviz.core.program.stages": ("Stages",),
-    "shardviz.core.program.program": ("Target",),
     "shardviz.picture.picture": ("Picture",),
 }
 _MODULE_OF = {name: module for module, names in _NAMES.items() for name in names}

@@ -22,8 +22,8 @@ from shardviz.core.errors import (
 )
 from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.array_leaf import is_array, on_mesh, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_tree import is_array, on_mesh, read_leaf
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.libraries import library_of, mesh_of, named_sharding, without_metadata
 from shardviz.core.layout.mesh import MeshSpec, make_mesh

@@ -33,8 +33,7 @@ from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rule_tables import read_rules
 from shardviz.core.layout.rules import Dialect, PathRules, Rules, is_pair
-from shardviz.core.program.program import Program
-from shardviz.core.program.program import Target
+from shardviz.core.program.program import Program, Target
 
 if TYPE_CHECKING:
     from shardviz.core.backend.mesh_context import MeshComparison

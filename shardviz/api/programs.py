@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from shardviz.core.program.lock import Lock
     from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
-    from shardviz.core.program.stages import Stages
     from shardviz.core.program.program import Targets
+    from shardviz.core.program.stages import Stages
 
 
 P = ParamSpec("P")

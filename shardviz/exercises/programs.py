@@ -25,10 +25,9 @@ from shardviz.core.layout.parse import limited
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
-from shardviz.core.program.program import Target
 from shardviz.exercises import (
     MOST,
     Setup,

@@ -26,11 +26,10 @@ from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.explanation import Explanation
 from shardviz.core.program.movement import Movement
 from shardviz.core.program.plan import Plan, PlanDiff
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
-from shardviz.core.program.program import Target, Targets
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
 from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
 from shardviz.picture.movement import draw_movement, movement_text

@@ -10,9 +10,9 @@ from shardviz.core.format import bytes_text, count_text, ids_text, plural, secon
 from shardviz.core.hardware.interconnect import LinkUse, Torus, device_rows
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.program import Target, Targets
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use, collective_name
-from shardviz.core.program.program import Target, Targets
 from shardviz.picture.chip_grid import ChipGrid, chip_grid, connection_edges
 from shardviz.picture.page import page, text_width, wrapped
 from shardviz.picture.picture import (

@@ -17,8 +17,7 @@ from shardviz.core.format import plural, shown
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.program.program import Program
-from shardviz.core.program.program import only_described
+from shardviz.core.program.program import Program, only_described
 from shardviz.gallery import programs, puzzles
 
 

@@ -25,11 +25,10 @@ from shardviz.core.program.effects import (
     Refusal,
 )
 from shardviz.core.program.plan import Plan
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
 from shardviz.core.program.stages import Stages
-from shardviz.core.program.program import Target, Targets
 from shardviz.legacy.partitions import Parts
 from shardviz.legacy.sharding_spec import Chunked, Replicated, ShardedAxis, ShardingSpec, Unstacked
 from shardviz.picture.show import draw

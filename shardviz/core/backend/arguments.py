@@ -16,9 +16,17 @@ from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, foreign_memory
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_leaf import Names, TreeLeaf, on_mesh, read_leaf
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
-from shardviz.core.layout.array_tree import MAX_DEPTH, ArrayTree, is_optimizer_state, short_name
+from shardviz.core.layout.array_tree import (
+    MAX_DEPTH,
+    ArrayTree,
+    Names,
+    TreeLeaf,
+    is_optimizer_state,
+    on_mesh,
+    read_leaf,
+    short_name,
+)
 from shardviz.core.layout.libraries import LeafMetadata, without_metadata
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME

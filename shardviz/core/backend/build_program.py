@@ -20,8 +20,8 @@ from shardviz.core.backend.calls import BoundCall, Call, read_call
 from shardviz.core.backend.mesh_context import mesh_context
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
-from shardviz.core.layout.array_leaf import Names
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_tree import Names
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited
 from shardviz.core.layout.rules import Dialect, Rules

@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError
 from shardviz.core.format import Fold, bytes_text, fold, joined, plural, shown
-from shardviz.core.layout.array_leaf import Names, TreeLeaf, on_mesh
-from shardviz.core.layout.array_tree import ArrayTree, Children, read_tree
+from shardviz.core.layout.array_tree import ArrayTree, Children, Names, TreeLeaf, on_mesh, read_tree
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.libraries import mesh_of
 from shardviz.core.layout.mesh import MeshSpec, make_mesh

@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 from shardviz.core.display import Displayed
 from shardviz.core.errors import RuleError, ShardvizError
 from shardviz.core.format import ids_text, listed, nearest, plural, shown
-from shardviz.core.layout.array_leaf import TreeLeaf
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.array_tree import TreeLeaf
 from shardviz.core.layout.layout import Layout, lay_out_parsed
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_PATH, check_path

@@ -7,16 +7,17 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any
+
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown, suggestion
+from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, unique_names
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.resolution import Request, requests
 from shardviz.core.layout.rules import Dialect, Rules
-from dataclasses import dataclass
-from shardviz.core.hardware.topology import Topology
+
 
 @dataclass(frozen=True, repr=False)
 class Target(Displayed):

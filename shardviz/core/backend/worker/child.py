@@ -46,9 +46,8 @@ from shardviz.core.backend.worker.messages import Answer, Stage
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.layout.layout import Layout
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Check, Report
-from shardviz.core.program.program import Target
 
 DUMP = "dump"
 _LAPACK = "@lapack_"

@@ -31,9 +31,8 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import shown
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.effects import Event, Observed
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Target
 from shardviz.core.program.report import Report
-from shardviz.core.program.program import Target
 
 _CALLS = ("debug_print", "debug_callback", "io_callback", "pure_callback")
 

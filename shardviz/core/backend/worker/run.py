@@ -36,10 +36,9 @@ from shardviz.core.format import shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Target, only_described
 from shardviz.core.program.report import Failure, Report
 from shardviz.core.program.roofline import roofline
-from shardviz.core.program.program import Target, only_described
 
 _PLATFORMS = {"cpu": "cpu", "tpu": "tpu", "gpu": "cuda"}
 _SHOWN = ("compile", "place", "run", "check")  # the stages before happen in the kernel
