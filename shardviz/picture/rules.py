@@ -293,7 +293,7 @@ def draw_path_rules(rules: PathRules, title: str | None = None) -> Picture:
 
 def path_rules_text(rules: PathRules, width: int) -> str:
     """A numbered line per pattern."""
-    return _numbered(rules, "pattern")
+    return _numbered(rules.entries, "pattern")
 
 
 def draw_path_resolution(found: PathResolution, title: str | None = None) -> Picture:
