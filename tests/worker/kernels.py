@@ -12,6 +12,7 @@ from jupyter_client.blocking.client import BlockingKernelClient
 from jupyter_client.manager import KernelManager
 
 ROOT = Path(__file__).parents[2]
+READY_S = 180  # a kernel that hangs is ended; where much else runs, one takes a minute to start
 WITHOUT = "import jax; jax.devices()"
 IDLE = """
 import threading
@@ -46,13 +47,15 @@ class Kernel:
         manager.start_kernel(env={**os.environ, "JAX_PLATFORMS": "cpu"}, cwd=str(ROOT))
         client = manager.client()
         client.start_channels()
-        client.wait_for_ready(60)
+        client.wait_for_ready(READY_S)
         return cls(manager, client)
 
     def run(self, code: str) -> float:
         """Runs a cell; seconds."""
         begun = time.perf_counter()
-        reply = self.client.execute_interactive(code, timeout=60, output_hook=lambda message: None)
+        reply = self.client.execute_interactive(
+            code, timeout=READY_S, output_hook=lambda message: None
+        )
         assert reply["content"]["status"] == "ok", reply["content"]
         return time.perf_counter() - begun
 
@@ -69,7 +72,7 @@ class Kernel:
         begun = time.perf_counter()
         self.manager.restart_kernel()
         seconds = time.perf_counter() - begun
-        self.client.wait_for_ready(60)
+        self.client.wait_for_ready(READY_S)
         return seconds
 
 
