@@ -47,7 +47,7 @@ def eight_devices() -> list[jax.Device]:
 # in one process; any other file does so by itself. With roughly the seconds that they take, since
 # what takes longest is begun first; whatever is not named here takes less.
 SECONDS = {
-    "tests/browser/": 120,
+    "tests/browser/": 200,
     "tests/stages/": 115,
     "tests/worker/test_forks.py": 65,
     "tests/worker/test_faults.py": 35,
