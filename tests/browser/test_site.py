@@ -33,7 +33,7 @@ def test_the_gallery_embeds_explorers():
 
 
 @needs_site
-@pytest.mark.parametrize(("file", "theme"), zip(embedded(), cycle(["light", "dark"])))
+@pytest.mark.parametrize(("file", "theme"), list(zip(embedded(), cycle(["light", "dark"]))))
 def test_an_embedded_explorer_works_without_kernel_and_network(page: Page, file: str, theme: str):
     page.emulate_media(color_scheme=theme)
     page.goto(GALLERY.as_uri())
