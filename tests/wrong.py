@@ -26,6 +26,16 @@ class Hostile:
     __repr__ = __str__ = __eq__ = __hash__ = __len__ = __bool__ = __format__ = _fail  # type: ignore[assignment]
 
 
+class Endless(list):
+    """A list that says it is short and never ends."""
+
+    def __len__(self) -> int:
+        return 3
+
+    def __iter__(self) -> Any:
+        return itertools.count()
+
+
 def nested(depth: int) -> list:
     """Lists in lists, deeper than any recursion should go."""
     value: list = ["x"]
@@ -257,6 +267,7 @@ WRONG: dict[str, dict[str, Any]] = {
         "hostile inside": (Hostile(),),
     },
     "rules": {
+        "endless list": Endless(),
         "no arrow": "batch data",
         "no target": "batch ->",
         "no name": "-> data",
@@ -338,6 +349,8 @@ WRONG: dict[str, dict[str, Any]] = {
         "number": 1,
         "none inside": (None, "Auto"),
         "endless": itertools.repeat("Auto"),
+        "endless list": Endless(),
+        "array without dimensions": np.array("a"),
         "bytes": b"Auto",
         "hostile": Hostile(),
     },

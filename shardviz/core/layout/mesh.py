@@ -96,7 +96,7 @@ def spread_types(types: Any, count: int) -> tuple[str, ...]:
     """One type for all axes, or one per axis."""
     if types is None:
         return ()
-    if isinstance(types, str) or not isinstance(types, Iterable):
+    if isinstance(types, str) or not isinstance(types, Iterable) or getattr(types, "ndim", 1) == 0:
         return (types,) * count
     return tuple(islice(types, MAX_AXES + 1))  # it may be endless
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import enum
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -148,10 +149,12 @@ class Rules(Displayed, tuple[Rule, ...]):
             pairs = (_table(pairs[0]),) if not isinstance(pairs[0], Rules) else pairs
             if isinstance(pairs[0], Rules):
                 return pairs[0]
-            pairs = tuple(pairs[0])
-        if len(pairs) > MAX_RULES:
+            pairs = pairs[0]
+        # A user's own class of list may be endless.
+        found = tuple(itertools.islice(pairs, MAX_RULES + 1))
+        if len(found) > MAX_RULES:
             raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {len(pairs):,}.")
-        return Rules(tuple(_rule(i, p) for i, p in enumerate(pairs)))
+        return Rules(tuple(_rule(i, p) for i, p in enumerate(found)))
 
     @staticmethod
     def parse(text: str) -> Rules:
