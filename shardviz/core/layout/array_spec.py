@@ -196,7 +196,7 @@ def read_shape(shape: Any) -> tuple[int, ...]:
         shape = _shape_from_text(shape)
     elif isinstance(shape, (bytes, bytearray, memoryview, dict, set)):
         raise LayoutError(f"A shape is a tuple of sizes; got {shown(shape)}.")
-    elif not isinstance(shape, Iterable):
+    elif not isinstance(shape, Iterable) or getattr(shape, "ndim", 1) == 0:
         shape = (shape,)
     some = tuple(islice(shape, MAX_RANK + 1))  # it may be endless
     sizes = tuple(check_size(s, "The size of a dimension", LayoutError) for s in some)
