@@ -18,8 +18,6 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
 from matplotlib.figure import Figure as PlainFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
-from PIL import Image
-from PIL.PngImagePlugin import PngInfo
 
 from shardviz.picture.page import text_width
 from shardviz.picture.palette import (
@@ -470,15 +468,14 @@ def _png(figure: PlainFigure, words: str) -> bytes:
     dpi = min(
         DOTS_PER_INCH, MOST_DOTS / max(width, height), math.sqrt(MOST_PIXELS / (width * height))
     )
-    dots = io.BytesIO()
-    figure.savefig(dots, format="rgba", dpi=dpi, facecolor=figure.get_facecolor())
-    image = Image.frombuffer("RGBA", (int(width * dpi), int(height * dpi)), dots.getvalue())
-    if image.getchannel("A").getextrema() == (255, 255):
-        image = image.convert("RGB")  # a fourth less to compress
-    about = PngInfo()
-    if words:
-        about.add_text("Description", words)
-    level = 2 if image.width * image.height > LARGE else 4
     buffer = io.BytesIO()
-    image.save(buffer, "png", compress_level=level, pnginfo=about, dpi=(dpi, dpi))
+    figure.savefig(
+        buffer,
+        format="png",
+        dpi=dpi,
+        facecolor=figure.get_facecolor(),
+        # A third less time than 4 takes, which takes half that of 6; a small one to fewer bytes.
+        pil_kwargs={"compress_level": 2 if width * height * dpi**2 > LARGE else 4},
+        metadata={"Description": words} if words else None,
+    )
     return buffer.getvalue()
