@@ -121,7 +121,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
         self._alive = Heartbeat(self._beat)
-        self._told: Any = None  # of which state the page has the line that opens it again
+        self._line_of: Any = None  # of which state the page has the line that opens it again
         self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
         session.listen(self._session_changed)
@@ -338,7 +338,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             burst = str(intent.get("burst") or "")[:40]
             self.session.edit(str(intent.get("field")), intent.get("value"), number, burst)
         elif kind == "plan":
-            self._told = None  # a page looks at it, and has heard nothing yet
+            self._line_of = None  # a page looks at it, and has heard nothing yet
             self._alive.start()
         elif kind == "show":
             self._show(str(intent.get("value")))
@@ -382,8 +382,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             try:
                 known = {name: self.answer[name] for name in ("seq", "client")}
                 now = (self.session.revision, self._handled)
-                if now != self._told:
-                    self._told, known["line"] = now, opening_line(self.session)
+                if now != self._line_of:
+                    self._line_of, known["line"] = now, opening_line(self.session)
             finally:
                 self._sync.release()
         self.send({"kind": "alive", **known})

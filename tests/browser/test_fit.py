@@ -169,10 +169,10 @@ def test_every_view_fits_in_jupyterlab_beside_its_sidebar(lab):
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     page.evaluate("() => window.jupyterapp.commands.execute('filebrowser:activate')")
     page.locator(".jp-FileBrowser").wait_for()
-    room = page.locator(".jp-WindowedPanel-outer").first.bounding_box()
+    panel = page.locator(".jp-WindowedPanel-outer").first.bounding_box()
     explorer = page.locator(".shardviz-explorer").bounding_box()
-    assert explorer["height"] <= room["height"], "all of it is in sight at once"
-    assert explorer["width"] < room["width"] < 1100
+    assert explorer["height"] <= panel["height"], "all of it is in sight at once"
+    assert explorer["width"] < panel["width"] < 1100
     page.locator(".shardviz-explorer").scroll_into_view_if_needed()
     wrong = []
     for view in VIEWS:

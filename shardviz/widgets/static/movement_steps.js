@@ -65,7 +65,17 @@ export class MovementSteps {
       const slot = this.fixed ? chunk : (there?.slot ?? freeSlot(state[target]));
       state[target].set(chunk, { slot, bits });
     });
+    if (this.data.kind === "reshard" && number === this.count - 1) this.dropOld(state);
     return state;
+  }
+
+  /** At the end of a reshard only the new shard stays. @param {State} state */
+  dropOld(state) {
+    state.forEach((chunks, device) => {
+      const needed = this.data.end?.[device];
+      if (!needed) return;
+      for (const chunk of [...chunks.keys()]) if (!needed.includes(chunk)) chunks.delete(chunk);
+    });
   }
 
   /** The device that each chunk is coloured by: that which has it first, or its number in a sum. */

@@ -4,7 +4,7 @@ import { keepKey } from "./controls.js";
 import { OWN_KEYS, h, iconButton, setIcon, setText, toggle } from "./dom.js";
 
 /**
- * What is told: another step is shown; on the way to it, how much of it is done, from 0 to 1.
+ * What is called: another step is shown; on the way to it, how much of it is done, from 0 to 1.
  * @typedef {{changed: (step: number | null) => void, moving?: (step: number, part: number) => void}} Hooks
  * @typedef {{slider: string, group: string}} Names
  */
