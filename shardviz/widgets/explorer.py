@@ -39,7 +39,7 @@ from shardviz.widgets.session_view import (
     session_view,
 )
 from shardviz.widgets.stages_view import StageViews
-from shardviz.widgets.state import opening_line, session_on, session_state
+from shardviz.widgets.state import line_to_restore, session_on, session_state
 from shardviz.widgets.values_view import explanation_view
 
 
@@ -383,7 +383,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
                 known = {name: self.answer[name] for name in ("seq", "client")}
                 now = (self.session.revision, self._handled)
                 if now != self._line_of:
-                    self._line_of, known["line"] = now, opening_line(self.session)
+                    self._line_of, known["line"] = now, line_to_restore(self.session)
             finally:
                 self._sync.release()
         self.send({"kind": "alive", **known})

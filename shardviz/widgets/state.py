@@ -194,10 +194,10 @@ def _session_on_audit(audit: Audit) -> Session:
     return session
 
 
-def opening_line(session: Session) -> str:
+def line_to_restore(session: Session) -> str:
     """The code that opens the state again in another kernel; `""` where it would be too long.
 
-    >>> opening_line(session_on(None)).startswith("import shardviz as sv; sv.explore('{")
+    >>> line_to_restore(session_on(None)).startswith("import shardviz as sv; sv.explore('{")
     True
     """
     if session.model and len(session.model.arrays) > MOST_IN_LINE:
