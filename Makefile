@@ -43,8 +43,8 @@ lab: $(LESSONS)
 
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(BIN)/python -m pytest -p tests.quick_start -p tests.notebooks.compared \
-	    --nbval-lax --nbval-current-env --nbval-cell-timeout=300 -n auto --maxprocesses=4 \
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	    -p tests.quick_start -p tests.notebooks.compared -n auto --maxprocesses=4 \
 	    --dist=loadscope --ignore=tests/real_programs tests shardviz notebooks
 
 # Programs of other libraries, compared with plain jax; and what reads their trees and tables.
