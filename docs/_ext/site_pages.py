@@ -41,8 +41,8 @@ _LINK = re.compile(r"(\]\(|src(?:set)?=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
 def page_of(path: str) -> str:
     """Where a path from the project's root is on the site, from the site's own root.
 
-    >>> page_of("notebooks/03_run_it.ipynb"), page_of("docs/stages.md"), page_of("LICENSE")
-    ('lessons/03_run_it.ipynb', 'stages.md', '../LICENSE')
+    >>> page_of("notebooks/a1_run_it.ipynb"), page_of("docs/stages.md"), page_of("LICENSE")
+    ('lessons/a1_run_it.ipynb', 'stages.md', '../LICENSE')
     """
     if path in FROM_ROOT:
         return FROM_ROOT[path]
@@ -58,8 +58,8 @@ def with_site_links(text: str, file: str, page: str | None = None) -> str:
         file: its path from the project's root.
         page: where it is on the site, where that is not where the file is.
 
-    >>> with_site_links("[a](../notebooks/03_run_it.ipynb#run)", "docs/index.md")
-    '[a](lessons/03_run_it.ipynb#run)'
+    >>> with_site_links("[a](../notebooks/a1_run_it.ipynb#run)", "docs/index.md")
+    '[a](lessons/a1_run_it.ipynb#run)'
     >>> with_site_links("![a](docs/images/values-dark.png)", "README.md", "start.md")
     '![a](images/values-dark.png)'
     """

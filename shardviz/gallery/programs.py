@@ -179,7 +179,7 @@ _REGISTRY: Registry[Program] = Registry(
 
 _CUBE = (16, 16, 16)
 # Each is a question. `sv.plan` and `sv.stages` have the answer, which the notebook
-# `08_known_puzzles` works out.
+# `a5_known_puzzles` works out.
 puzzles: Registry[Program] = Registry(
     "puzzle",
     program_example(

@@ -80,7 +80,7 @@ def test_names_of_a_module_that_lists_none():
 @pytest.mark.parametrize(
     ("link", "file", "page", "made"),
     [
-        ("[a](../notebooks/03_run_it.ipynb)", "docs/x.md", None, "[a](lessons/03_run_it.ipynb)"),
+        ("[a](../notebooks/a1_run_it.ipynb)", "docs/x.md", None, "[a](lessons/a1_run_it.ipynb)"),
         ("[a](../../CHANGELOG.md#x)", "docs/howto/x.md", None, "[a](../changelog.md#x)"),
         ("[a](docs/stages.md)", "README.md", "start.md", "[a](stages.md)"),
         ("[a](CHANGELOG.md)", "README.md", "start.md", "[a](changelog.md)"),

@@ -96,7 +96,8 @@ def spread_types(types: Any, count: int) -> tuple[str, ...]:
     """One type for all axes, or one per axis."""
     if types is None:
         return ()
-    if isinstance(types, str) or not isinstance(types, Iterable) or getattr(types, "ndim", 1) == 0:
+    one = isinstance(types, str) or getattr(types, "ndim", 1) == 0
+    if one or not isinstance(types, Iterable):
         return (types,) * count
     return tuple(islice(types, MAX_AXES + 1))  # it may be endless
 
