@@ -419,6 +419,15 @@ def test_a_target_gives_the_memory_to_compare_with():
         sv.audit(rows, RULES, MESH, target="cpu:8")
 
 
+def test_whether_arrays_fit_is_not_known_where_one_could_not_be_counted():
+    odd = [("w", (64, 64), "batch mlp"), ("odd", (3, 64), "batch mlp")]
+    found = sv.audit(odd, RULES, MESH, target="tpu:v5e:2x4")
+    assert (found.fits, len(found.problems)) == (None, 1)
+    assert "whether all fit is not known, since 1 array could not be counted" in found.explain()
+    whole = sv.audit([*odd, ("w2", (1 << 20, 1 << 13), "_ _")], [], MESH, target="tpu:v5e:2x4")
+    assert whole.fits is False
+
+
 def test_layers_fold_into_one_row_and_full_text_has_them_all():
     rows = [(f"layers/{n}/{k}", (512, 2048), "batch mlp") for n in range(40) for k in "ab"]
     found = sv.audit([*rows, ("layers/7/norm", (512,), None)], RULES, MESH)

@@ -131,8 +131,10 @@ class Audit(Displayed):
 
     @cached_property
     def fits(self) -> bool | None:
-        """Whether the arrays fit in the memory of the target; None where no target was given."""
-        return None if self.capacity is None else self.bytes_per_device <= self.capacity
+        """Whether all arrays fit in the memory of the target; None where that is not known."""
+        if self.capacity is not None and self.bytes_per_device > self.capacity:
+            return False
+        return None if self.capacity is None or self.problems or self.unknown else True
 
     @cached_property
     def differences(self) -> tuple[Difference, ...]:
@@ -493,11 +495,11 @@ def _explain_capacity(found: Audit) -> str:
     if found.capacity is None:
         return ""
     share = found.bytes_per_device / found.capacity
-    verdict = "they fit" if found.fits else "they do not fit"
-    return (
-        f"That is {share:.1%} of the {bytes_text(found.capacity)} of one device of {found.target}:"
-        f" {verdict}{', before activations' * bool(found.fits)}."
-    )
+    left = plural(len(found.problems) + len(found.unknown), "array")
+    unknown = f"whether all fit is not known, since {left} could not be counted"
+    words = {True: "they fit, before activations", False: "they do not fit", None: unknown}
+    memory = f"the {bytes_text(found.capacity)} of one device of {found.target}"
+    return f"That is {share:.1%} of {memory}: {words[found.fits]}."
 
 
 def _explain_differences(found: Audit) -> str:
