@@ -1,4 +1,4 @@
-"""Takes the screenshots in docs/images, of the Explorer in JupyterLab.
+"""Makes the pictures in docs/images: screenshots of the Explorer in JupyterLab, and figures.
 
 python -m tests.browser.images            every one
 python -m tests.browser.images 64 dark    those whose names hold these words
@@ -11,9 +11,13 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from playwright.sync_api import Page
 
+import shardviz as sv
+from shardviz.picture.show import draw
+from shardviz.plots.paint import png
 from tests.browser.chromium import HOW, find_chromium
 from tests.browser.lab import DARK, LIGHT, Lab, lab_server
 from tests.browser.views import open_tab, play_largest, press_button, show_view
@@ -226,6 +230,15 @@ SHOTS = (
 )
 
 
+def figures() -> dict[str, Any]:
+    """The pictures that are no screenshots: what they show, by name."""
+    w = sv.layout((512, 2048), "None, model", sv.mesh(data=4, model=2), dtype="bfloat16")
+    return {
+        "first": draw(w, view="both", name="w"),
+        "movement": draw(sv.movement("all-reduce", devices=8, size="8 MiB")),
+    }
+
+
 def take(lab: Lab, shot: Shot, theme: str, path: Path) -> None:
     """Writes one picture of the Explorer, and of nothing around it."""
     page = lab.open(shot.cells, theme=THEMES[theme], width=WIDTH, height=HEIGHT, scale=SCALE)
@@ -238,12 +251,21 @@ def take(lab: Lab, shot: Shot, theme: str, path: Path) -> None:
 
 
 def main(words: Sequence[str] = ()) -> int:
-    """Takes the pictures whose file names hold every word; 1 where there is no browser."""
+    """Makes the pictures whose file names hold every word; 1 where there is no browser."""
+
+    def wanted(name: str) -> bool:
+        return set(words) <= set(name.removesuffix(".png").split("-"))
+
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for what, picture in figures().items():
+        for theme in THEMES:
+            if wanted(name := f"{what}-{theme}.png"):
+                (FOLDER / name).write_bytes(png(picture, theme))
+                print(f"docs/images/{name}")
     chromium_path = find_chromium()
     if chromium_path is None:
         print(HOW)
         return 1
-    FOLDER.mkdir(parents=True, exist_ok=True)
     complaints = Complaints()
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -254,7 +276,7 @@ def main(words: Sequence[str] = ()) -> int:
         for shot in SHOTS:
             for theme in THEMES:
                 name = f"{shot.name}-{theme}.png"
-                if set(words) <= set(name.removesuffix(".png").split("-")):
+                if wanted(name):
                     take(lab, shot, theme, FOLDER / name)
                     print(f"docs/images/{name}")
     complaints.check()
