@@ -43,7 +43,7 @@ lab: $(LESSONS)
 
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=300 \
+	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
 	    -p tests.quick_start -p tests.notebooks.compared -n auto --maxprocesses=4 \
 	    --dist=loadscope --ignore=tests/real_programs tests shardviz notebooks
 

@@ -52,7 +52,7 @@ def _array(name: str, shape: tuple[int, ...], spec: str | None = None) -> ArrayS
 
 
 def read_pair(answer: Any, arrays: tuple[ArraySpec, ArraySpec], mesh: MeshSpec) -> list[Layout]:
-    """The layouts of two arrays: two specs, a dict of them, `A[I_X, J] B[J, K_Y]`, or a program.
+    """The layouts of two arrays: two specs, a dict of them, `A[I_U, J] B[J, K_V]`, or a program.
 
     Raises:
         Wrong: for anything else.
@@ -80,11 +80,11 @@ _DIMENSION = re.compile(r"\s*[A-Za-z]+\s*(?:_\s*\{?\s*([A-Za-z]{1,20})\s*\}?)?\s
 
 
 def _bracketed(text: str, names: list[str], mesh: MeshSpec) -> list[Spec]:
-    """The specs of `A[I_X, J] B[J, K_XY]`: mesh axes of one letter after an underscore."""
+    """The specs of `A[I_U, J] B[J, K_UV]`: mesh axes of one letter after an underscore."""
     found = {m[1]: m[2] for m in _ARRAY.finditer(text[:1000])}
     if set(found) != set(names):
         raise Wrong(
-            f"Write both arrays with their dimensions, as {names[0]}[I, J_X]"
+            f"Write both arrays with their dimensions, as {names[0]}[I, J_U]"
             f" {names[1]}[…]; got {shown(text)}."
         )
     specs = []
@@ -138,10 +138,10 @@ def _cause(message: str) -> str:
 
 
 def moves(some: Iterable[Collective]) -> str:
-    """Collectives as a phrase, such as `an all-gather of 2 MiB over X`; `no collective`.
+    """Collectives as a phrase, such as `an all-gather of 2 MiB over U`; `no collective`.
 
-    >>> moves([Collective("all-gather", ("X",), 2048)])
-    'all-gather of 2 KiB over X'
+    >>> moves([Collective("all-gather", ("U",), 2048)])
+    'all-gather of 2 KiB over U'
     """
     words = [
         f"{c.kind} of {bytes_text(c.bytes_per_device)} over {' × '.join(c.mesh_axes)}" for c in some
@@ -167,7 +167,7 @@ def read_topology(answer: Any) -> Topology:
 
 # Lesson 3: the cases of a sharded matmul, A[I, J] B[J, K].
 
-_XY = make_mesh(X=4, Y=2)
+_XY = make_mesh(U=4, V=2)
 _A, _B = _array("A", (512, 1024)), _array("B", (1024, 2048))
 
 
@@ -188,7 +188,7 @@ def _program(function: Any, *arrays: ArraySpec, out: Spec | None = None) -> Prog
 
 
 @exercise(
-    "matmul/nothing-moves", lambda: Setup(mesh=_XY, A=_A, B=_B), lambda g: "A[I_X, J] B[J, K_Y]"
+    "matmul/nothing-moves", lambda: Setup(mesh=_XY, A=_A, B=_B), lambda g: "A[I_U, J] B[J, K_V]"
 )
 def _nothingmoves(g: Setup, answer: Any) -> str:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
@@ -208,7 +208,7 @@ def _nothingmoves(g: Setup, answer: Any) -> str:
 @exercise(
     "matmul/one-all-reduce",
     lambda: Setup(mesh=_XY, A=_A, B=_B),
-    lambda g: "A[I, J_XY] B[J_XY, K]",
+    lambda g: "A[I, J_UV] B[J_UV, K]",
 )
 def _one_all_reduce(g: Setup, answer: Any) -> str:
     a, b = read_pair(answer, (g.A, g.B), g.mesh)
@@ -224,9 +224,9 @@ def _one_all_reduce(g: Setup, answer: Any) -> str:
 @exercise(
     "matmul/move-the-small-one",
     lambda: Setup(
-        mesh=_XY, A=_array("A", (8, 8192)), B=_array("B", (8192, 8192), "X, Y"), most=MIB
+        mesh=_XY, A=_array("A", (8, 8192)), B=_array("B", (8192, 8192), "U, V"), most=MIB
     ),
-    lambda g: "P(None, 'X')",
+    lambda g: "P(None, 'U')",
 )
 def _move_the_small_one(g: Setup, answer: Any) -> str:
     a = read_layout(answer, g.A, g.mesh)
@@ -243,7 +243,7 @@ def _move_the_small_one(g: Setup, answer: Any) -> str:
 
 @exercise(
     "matmul/sent-bytes",
-    lambda: Setup(mesh=_XY, A=_array("A", (512, 1024), "Y, X"), B=_array("B", (1024, 2048), "X")),
+    lambda: Setup(mesh=_XY, A=_array("A", (512, 1024), "V, U"), B=_array("B", (1024, 2048), "U")),
     lambda g: bytes_text(sent_bytes(planned(_product(g.A, g.B)).collectives)),
 )
 def _sent_bytes(g: Setup, answer: Any) -> str:
@@ -267,7 +267,7 @@ def _sent_bytes(g: Setup, answer: Any) -> str:
 @exercise(
     "collectives/one-all-to-all",
     lambda: Setup(mesh=_XY, x=_A.renamed("x")),
-    lambda g: ("P('X', None)", "P(None, 'X')"),
+    lambda g: ("P('U', None)", "P(None, 'U')"),
 )
 def _one_all_to_all(g: Setup, answer: Any) -> str:
     before, after = read_pair(answer, (g.x.renamed("before"), g.x.renamed("after")), g.mesh)
@@ -337,7 +337,7 @@ def _ring_seconds(g: Setup) -> float:
     return max(t or 0.0 for t in use.times(g.bytes).values()) if use else 0.0
 
 
-@exercise("collectives/all-rings", lambda: Setup(chips=64), lambda g: "tpu:v5p:4x4x4")
+@exercise("collectives/all-rings", lambda: Setup(chips=192), lambda g: "tpu:v5p:4x4x12")
 def _all_rings(g: Setup, answer: Any) -> str:
     found = read_topology(answer)
     if found.chip.platform != "tpu":
@@ -506,14 +506,14 @@ def _rows(g: Setup, answer: Any) -> str:
 
 
 def _pinned() -> Setup:
-    a, b = _array("A", (512, 1024), "X"), _array("B", (1024, 2048), "None, Y")
-    return Setup(mesh=_XY, A=a, B=b, spec=Spec.parse("Y, X"))
+    a, b = _array("A", (512, 1024), "U"), _array("B", (1024, 2048), "None, V")
+    return Setup(mesh=_XY, A=a, B=b, spec=Spec.parse("V, U"))
 
 
 def _constrained(a: Any, b: Any) -> Any:
     import jax
 
-    return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("Y", "X"))
+    return jax.lax.with_sharding_constraint(a @ b, jax.sharding.PartitionSpec("V", "U"))
 
 
 @exercise("compiler/pin-the-result", _pinned, lambda g: _constrained)
@@ -543,7 +543,7 @@ def _refuse_other_values(g: Setup, made: Program) -> None:
 
     rng = np.random.default_rng(0)
     a, b = (rng.standard_normal(t.shape).astype("float32") for t in (g.A, g.B))
-    report = run(made.replace(mesh=make_mesh(X=1, Y=1)), a, b)
+    report = run(made.replace(mesh=make_mesh(U=1, V=1)), a, b)
     if report.error is not None:
         raise Wrong(f"It does not run on one device: {shown(report.error.message, 200)}")
     off = np.linalg.norm(np.asarray(report.outputs) - a @ b) / np.linalg.norm(a @ b)
@@ -553,8 +553,8 @@ def _refuse_other_values(g: Setup, made: Program) -> None:
 
 @exercise(
     "compiler/no-rematerialisation",
-    lambda: Setup(mesh=_XY, x=_A.renamed("x"), before=Spec.parse("X"), after=Spec.parse("None, Y")),
-    lambda g: "P('X', 'Y')",
+    lambda: Setup(mesh=_XY, x=_A.renamed("x"), before=Spec.parse("U"), after=Spec.parse("None, V")),
+    lambda g: "P('U', 'V')",
 )
 def _no_rematerialisation(g: Setup, answer: Any) -> str:
     between = read_layout(answer, g.x, g.mesh).spec

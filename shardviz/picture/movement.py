@@ -265,7 +265,8 @@ def _filled(
             for a, b, text in zip(x, y, texts, strict=True)
         ]
     edges = None if step is None or cells.across < 5 else _arrows(m, cells, step)
-    return Picture(*cells.size, tiles, tuple(labels), groups=groups, edges=edges)
+    alt = f"{plural(len(row), 'chunk')} on {plural(m.size, 'device')}."
+    return Picture(*cells.size, tiles, tuple(labels), alt=alt, groups=groups, edges=edges)
 
 
 def _fraction(m: Movement, chunk: int, count: int) -> str:

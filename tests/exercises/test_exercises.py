@@ -327,7 +327,7 @@ def test_layouts_are_graded_without_jax_and_programs_name_what_is_missing():
 from shardviz import exercises
 good = [exercises.check(n, exercises.solution(n).answer).ok for n in exercises.names(1)]
 assert all(good) and exercises.check("rules/two-rules", "hidden -> x\\nwidth -> y")
-print(exercises.check("matmul/nothing-moves", ("X", "None, Y")).hint)
+print(exercises.check("matmul/nothing-moves", ("U", "None, V")).hint)
 """
     sentence = printed(code, without=("jax", "jaxlib", "ipywidgets", "matplotlib"))
     assert sentence == "sv.plan needs jax, which is not installed here: pip install jax."

@@ -82,7 +82,7 @@ def execute(path: Path) -> None:
 
     notebook: Any = nbformat.read(path, as_version=4)
     where = {"metadata": {"path": FOLDER}}
-    nbclient.NotebookClient(notebook, timeout=300, resources=where).execute()
+    nbclient.NotebookClient(notebook, timeout=900, resources=where).execute()
     for cell in _code_cells(notebook):
         kept = (_stored(output) for output in cell["outputs"])
         cell["outputs"] = [nbformat.from_dict(o) for o in kept if o is not None]

@@ -24,6 +24,7 @@ from shardviz.core.program.effects import (
     Observed,
     Refusal,
 )
+from shardviz.core.program.movement import collective_movement
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
@@ -97,6 +98,7 @@ ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_
 
 VALUES: dict[str, Any] = {
     "mesh": MESH,
+    "movement": collective_movement("all-reduce", 4, "8 MiB"),
     "mesh of names": make_mesh({"文": 2, "$x^{2}$": 2, "<b>": 2}),
     "layout": lay_out((512, 2048), Spec.parse("None, model"), MESH, "bfloat16"),
     "spec": Spec.parse("x, None, (y, z)"),
