@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+import shardviz.exercises.layouts  # noqa: F401  the exercises of the earlier lessons come first
 from shardviz.api.programs import compile as compile_program
 from shardviz.api.programs import plan as plan_program
 from shardviz.api.programs import program, run
