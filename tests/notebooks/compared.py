@@ -16,7 +16,7 @@ import pytest
 from tests.notebooks.outputs import KEY
 
 # What a kernel gives beside text, and `tests.notebooks.outputs` does not store.
-_NOT_STORED = ("text/html", "text/latex", "stderr")
+_NOT_STORED = ("text/html", "text/latex", "text/markdown", "stderr")
 _TIME = r"[\d.,]+ (?:ns|µs|us|ms|s)\b"
 # Regular expressions and what stands for them, in this order. A text is wrapped where a time ends.
 SAME = {
