@@ -36,16 +36,23 @@ PAGE_TOOLS := $(VENV)/node/.installed-$(TSC_VERSION)-$(PRETTIER_VERSION)
 # JupyterLab refuses to run as root until it is told to, and containers run as root.
 ROOT     := $(if $(filter 0,$(shell id -u)),--allow-root)
 
-.PHONY: lab test programs check format bench images lessons docs wheel clean
+.PHONY: lab test slow programs check format bench images lessons docs wheel clean
 
 lab: $(LESSONS)
 	$(BIN)/jupyter lab $(ROOT) $(LABFLAGS) notebooks/01_see_a_sharding.ipynb
 
+PYTEST   := $(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
+	    -p tests.quick_start -p tests.notebooks.compared -n auto --maxprocesses=4 \
+	    --dist=loadscope --ignore=tests/real_programs
+
 test: $(COMPILERS)
 	@$(BIN)/python tests/browser/chromium.py
-	$(BIN)/python -m pytest --nbval-lax --nbval-current-env --nbval-cell-timeout=900 \
-	    -p tests.quick_start -p tests.notebooks.compared -n auto --maxprocesses=4 \
-	    --dist=loadscope --ignore=tests/real_programs tests shardviz notebooks
+	$(PYTEST) tests shardviz notebooks
+
+# The same, and which files and tests take the most time of the processor: `make slow TESTS=tests/layout`.
+TESTS    ?= tests shardviz notebooks
+slow: $(COMPILERS)
+	$(PYTEST) -p tests.processor_time $(TESTS)
 
 # Programs of other libraries, compared with plain jax; and what reads their trees and tables.
 programs: $(FOREIGN)

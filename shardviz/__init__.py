@@ -22,17 +22,20 @@ if TYPE_CHECKING:
         layout,
         mesh,
         mesh_context,
+        process_rows,
         remedies,
+        reshard,
         resolve,
+        restore,
         rules,
         to_jax,
     )
-    from shardviz.api.pictures import explore, plot, text
     from shardviz.api.programs import (
         cached,
         compile,
         effects,
         expect,
+        hosts,
         lock,
         movement,
         observed_order,
@@ -43,16 +46,20 @@ if TYPE_CHECKING:
         targets,
         topology,
     )
+    from shardviz.api.values import explore, plot, text
     from shardviz.core.errors import ContractError, ShardvizError
     from shardviz.core.hardware.topology import Topology
     from shardviz.core.layout.array_spec import ArraySpec
     from shardviz.core.layout.audit import Audit
+    from shardviz.core.layout.checkpoint import Restore
     from shardviz.core.layout.layout import Layout
     from shardviz.core.layout.mesh import MeshSpec
     from shardviz.core.layout.mesh_context import MeshContext
     from shardviz.core.layout.partition_spec import Spec
     from shardviz.core.layout.path_rules import PathResolution
+    from shardviz.core.layout.process_rows import ProcessRows
     from shardviz.core.layout.remedies import Remedies, Remedy
+    from shardviz.core.layout.reshard import Reshard
     from shardviz.core.layout.resolution import Decision, Resolution
     from shardviz.core.layout.rule_uses import AuditDiff
     from shardviz.core.layout.rules import Dialect, PathRules, Rules
@@ -79,21 +86,20 @@ _NAMES = {
         "layout",
         "mesh",
         "mesh_context",
+        "process_rows",
         "remedies",
+        "reshard",
         "resolve",
+        "restore",
         "rules",
         "to_jax",
-    ),
-    "shardviz.api.pictures": (
-        "explore",
-        "plot",
-        "text",
     ),
     "shardviz.api.programs": (
         "cached",
         "compile",
         "effects",
         "expect",
+        "hosts",
         "lock",
         "movement",
         "observed_order",
@@ -104,6 +110,11 @@ _NAMES = {
         "targets",
         "topology",
     ),
+    "shardviz.api.values": (
+        "explore",
+        "plot",
+        "text",
+    ),
     "shardviz.core.errors": (
         "ContractError",
         "ShardvizError",
@@ -111,15 +122,18 @@ _NAMES = {
     "shardviz.core.hardware.topology": ("Topology",),
     "shardviz.core.layout.array_spec": ("ArraySpec",),
     "shardviz.core.layout.audit": ("Audit",),
+    "shardviz.core.layout.checkpoint": ("Restore",),
     "shardviz.core.layout.layout": ("Layout",),
     "shardviz.core.layout.mesh": ("MeshSpec",),
     "shardviz.core.layout.mesh_context": ("MeshContext",),
     "shardviz.core.layout.partition_spec": ("Spec",),
+    "shardviz.core.layout.process_rows": ("ProcessRows",),
     "shardviz.core.layout.remedies": (
         "Remedies",
         "Remedy",
     ),
     "shardviz.core.layout.path_rules": ("PathResolution",),
+    "shardviz.core.layout.reshard": ("Reshard",),
     "shardviz.core.layout.resolution": (
         "Decision",
         "Resolution",
@@ -174,11 +188,14 @@ __all__ = [
     "PathRules",
     "Picture",
     "Plan",
+    "ProcessRows",
     "Program",
     "Remedies",
     "Remedy",
     "Report",
+    "Reshard",
     "Resolution",
+    "Restore",
     "Roofline",
     "Rules",
     "ShardvizError",
@@ -197,6 +214,7 @@ __all__ = [
     "effects",
     "expect",
     "explore",
+    "hosts",
     "layout",
     "lock",
     "mesh",
@@ -205,9 +223,12 @@ __all__ = [
     "observed_order",
     "plan",
     "plot",
+    "process_rows",
     "program",
     "remedies",
+    "reshard",
     "resolve",
+    "restore",
     "rules",
     "run",
     "stages",
@@ -231,7 +252,7 @@ def __dir__() -> list[str]:
 
 
 def _mimebundle(value: Any) -> dict[str, Any]:
-    from shardviz.api.pictures import mimebundle
+    from shardviz.api.values import mimebundle
 
     return mimebundle(value)
 

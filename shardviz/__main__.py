@@ -374,7 +374,7 @@ def _run(call: Callable[[], Any], doing: str) -> Any:
         UserError: where it raises, with the line of it.
     """
     from shardviz.core.errors import ContractError
-    from shardviz.core.hlo.sources import is_user_file
+    from shardviz.core.hlo.module import is_user_file
 
     try:
         return call()
@@ -402,9 +402,8 @@ def _print_json(value: Any) -> None:
 
 
 def _print_audit(found: Audit) -> None:
-    from shardviz.api.pictures import text
-    from shardviz.core.format import bytes_text
-    from shardviz.core.program.folding import fold
+    from shardviz.api.values import text
+    from shardviz.core.format import bytes_text, fold
 
     print(text(found, max(40, min(shutil.get_terminal_size((100, 24)).columns, 120))))
     alike = lambda row: (row.array.short, str(row.spec), row.bytes_per_device)  # noqa: E731

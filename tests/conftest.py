@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -49,6 +50,7 @@ def eight_devices() -> list[jax.Device]:
 SECONDS = {
     "tests/browser/": 200,
     "tests/stages/": 115,
+    "notebooks/07_will_it_fit.ipynb": 70,
     "tests/worker/test_forks.py": 65,
     "tests/worker/test_faults.py": 35,
     "tests/effects/test_prediction.py": 32,
@@ -67,6 +69,7 @@ SECONDS = {
     "tests/widgets/test_jax_code.py": 19,
     "tests/layout/test_sharding_spec.py": 18,
     "tests/gallery/test_programs.py": 17,
+    "notebooks/a2_compile_for_a_pod.ipynb": 40,
     "notebooks/": 15,
     "tests/layout/test_audit_trees.py": 15,
     "tests/plots/": 10,
@@ -112,6 +115,15 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log):
             super()._assign_work_unit(node)
 
     return LongestFirst(config, log)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file(file_path: Path):
+    """What has no example is not imported to look for one: half of all files, and benches."""
+    found = yield
+    if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
+        return found
+    return [node for node in found if type(node).__name__ != "DoctestModule"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ import json
 import resource
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -46,6 +47,36 @@ class Text(str):
         raise RuntimeError("asked a hostile text")
 
     __repr__ = __format__ = __str__  # type: ignore[assignment]
+
+
+class Endless(list):
+    """A list that ends only where it is asked how long it is."""
+
+    def __iter__(self) -> Any:
+        return itertools.count()
+
+
+class EndlessTuple(tuple):
+    """So is this tuple."""
+
+    __slots__ = ()
+    __iter__ = Endless.__iter__  # type: ignore[assignment]
+
+
+class EndlessDict(dict):
+    """And the keys of this dict."""
+
+    def __iter__(self) -> Any:
+        return (f"a{n}" for n in itertools.count())
+
+    def keys(self) -> Any:
+        return iter(self)
+
+    def values(self) -> Any:
+        return itertools.repeat(2)
+
+    def items(self) -> Any:
+        return ((key, 2) for key in self)
 
 
 def _recursive_list() -> list:
@@ -110,6 +141,11 @@ VALUES: dict[str, tuple[str, Callable[[], Any]]] = {
     "hostile array": ("object", _raising("array", "index", "int", "float")),
     "hostile list": ("list", _raising("len", "iter", "repr", "getitem", base=list)),
     "hostile dict": ("dict", _raising("len", "iter", "repr", "items", base=dict)),
+    "endless list": ("list", lambda: Endless([0] * 3)),
+    "endless tuple": ("list", lambda: EndlessTuple((0, 0))),
+    "endless dict": ("dict", lambda: EndlessDict(a=1)),
+    "numpy text of no dimension": ("array", lambda: np.array("a")),
+    "numpy text itself": ("text", lambda: np.str_("a\ud800")),
     "hostile attributes": ("object", _raising("getattr", "bool", "repr", "hash", "eq")),
 }  # fmt: skip
 
@@ -120,11 +156,29 @@ ROWS = [("w", (8, 12), "embed mlp")]
 PATHS = sv.rules(("w", ("data",)), dialect="regex")
 AUDIT = sv.audit(ROWS, RULES, MESH)
 LAYOUT = sv.layout((8, 12), "data", MESH)
+ROWS_LOADED = sv.process_rows((8, 12), "data", sv.mesh(data=4, processes=2))
 PROGRAM = sv.program(abs, ARRAY, mesh=MESH)
 PLANNED = sv.plan(PROGRAM)
 RING = sv.movement("reduce-scatter", devices=4, size=8)
 DEVICES = jax.sharding.Mesh(np.array(jax.devices()[:1]), ("x",))
 SHAPE = jax.ShapeDtypeStruct((8,), "float32")
+FOLDER = tempfile.TemporaryDirectory()  # removed at the end
+
+
+def _checkpoint(folder: Path) -> Path:
+    """A checkpoint of one array, as orbax writes its metadata."""
+    leaf = {"key_metadata": [{"key": "w"}], "value_metadata": {"value_type": "jax.Array"}}
+    array = {
+        "zarr_format": 2, "shape": [8, 8], "chunks": [4, 8], "dtype": "<f4", "compressor": None,
+        "fill_value": None, "filters": None, "order": "C",
+    }  # fmt: skip
+    (folder / "w").mkdir()
+    (folder / "w" / ".zarray").write_text(json.dumps(array))
+    (folder / "_METADATA").write_text(json.dumps({"tree_metadata": {"w": leaf}}))
+    return folder
+
+
+SAVED = _checkpoint(Path(FOLDER.name))
 
 #: `function(argument)` -> the function of that argument
 ARGUMENTS: dict[str, Callable[[Any], Any]] = {
@@ -144,6 +198,9 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "resolve(path)": lambda v: sv.resolve(v, PATHS, dialect="keras"),
     "audit(paths)": lambda v: sv.audit(ROWS, v, MESH, dialect="keras"),
     "diff(other)": lambda v: AUDIT.diff(v),
+    "hosts(count)": lambda v: sv.hosts(v, devices=2),
+    "hosts(devices)": lambda v: sv.hosts(2, devices=v),
+    "hosts(platform)": lambda v: sv.hosts(2, devices=2, platform=v),
     "array(name)": lambda v: sv.array(v, (8,)),
     "array(shape)": lambda v: sv.array("x", v),
     "array(size)": lambda v: sv.array("x", (8, v)),
@@ -162,6 +219,10 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "layout(spec)": lambda v: sv.layout((8, 12), v, MESH),
     "layout(entry)": lambda v: sv.layout((8, 12), (v,), MESH),
     "layout(mesh)": lambda v: sv.layout((8, 12), "data", v),
+    "process_rows(thing)": lambda v: sv.process_rows(v, "data", MESH),
+    "process_rows(spec)": lambda v: sv.process_rows((8, 12), v, MESH),
+    "process_rows(mesh)": lambda v: sv.process_rows((8, 12), "data", v),
+    "process_rows.of(process)": lambda v: ROWS_LOADED.of(v),
     "layout(rules)": lambda v: sv.layout(sv.array("x", (8,), "batch"), mesh=MESH, rules=v),
     "layout(dtype)": lambda v: sv.layout((8, 12), "data", MESH, dtype=v),
     "layout(dialect)": lambda v: sv.layout(ARRAY, mesh=MESH, rules=RULES, dialect=v),
@@ -170,6 +231,15 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "audit(mesh)": lambda v: sv.audit(ROWS, RULES, v),
     "audit(dialect)": lambda v: sv.audit(ROWS, RULES, MESH, dialect=v),
     "audit(names)": lambda v: sv.audit({"w": np.zeros(8)}, RULES, MESH, names=v),
+    "restore(path)": lambda v: sv.restore(v, sv.Spec(), MESH),
+    "restore(wanted)": lambda v: sv.restore(SAVED, v, MESH),
+    "restore(leaf)": lambda v: sv.restore(SAVED, {"w": v}, MESH),
+    "restore(mesh)": lambda v: sv.restore(SAVED, sv.Spec(), v),
+    "restore(rules)": lambda v: sv.restore(SAVED, ROWS, MESH, rules=v),
+    "restore(dialect)": lambda v: sv.restore(SAVED, ROWS, MESH, dialect=v),
+    "restore(step)": lambda v: sv.restore(SAVED, sv.Spec(), MESH, step=v),
+    "restore(item)": lambda v: sv.restore(SAVED, sv.Spec(), MESH, item=v),
+    "restore(limit)": lambda v: sv.restore(SAVED, sv.Spec(), MESH, restore_concurrent_gb=v),
     "to_jax(thing)": lambda v: sv.to_jax(v),
     "text(thing)": lambda v: sv.text(v),
     "text(width)": lambda v: sv.text(MESH, v),
@@ -209,6 +279,13 @@ ARGUMENTS: dict[str, Callable[[Any], Any]] = {
     "observed_order(program)": lambda v: sv.observed_order(v),
     "cached(fn)": lambda v: sv.cached(v),
     "cached(size)": lambda v: sv.cached(abs, size=v),
+    "reshard(tree)": lambda v: sv.reshard(v, "x=2", "x=2"),
+    "reshard(from)": lambda v: sv.reshard(ROWS, v, "x=2"),
+    "reshard(to)": lambda v: sv.reshard(ROWS, "x=2", v),
+    "reshard(specs)": lambda v: sv.reshard(ROWS, "x=2", ("x=2", v)),
+    "reshard(specs in a tree)": lambda v: sv.reshard(ROWS, "x=2", ("x=2", {"w": v})),
+    "reshard(dialect)": lambda v: sv.reshard(ROWS, "x=2", "x=2", dialect=v),
+    "reshard(topology)": lambda v: sv.reshard(ROWS, "x=2", "x=2", topology=v),
     "movement(what)": lambda v: sv.movement(v, devices=4, size=8),
     "movement(which)": lambda v: sv.movement(LAYOUT, v),
     "movement(number)": lambda v: sv.movement(PLANNED, v),
@@ -238,13 +315,20 @@ FINE: dict[str, tuple[str, ...]] = {
     "program(array)": (
         *("array", "iterator", "range", "text", "bytes", "set", "object"),
         *("list of such a range", "list of nan", "nan", "infinity", "decimal", "complex"),
-        *("hostile list", "hostile dict"),
+        *("hostile list", "hostile dict", "endless list", "endless tuple", "endless dict"),
     ),
     "array(logical)": ("numpy text",),
     "compile(options)": ("dict",),
     "program(name)": ("text",),
     "text(width)": ("negative and huge",),  # text has a least width
     "audit(tree)": ("numpy array", "jax array", "jax matrix of bools", "hostile dict"),
+    # What says nothing of these arrays leaves them behind, with the reason.
+    **dict.fromkeys(
+        [f"reshard({n})" for n in ("tree", "from", "to", "specs", "specs in a tree")],
+        ("numpy array", "jax array", "jax matrix of bools", "hostile dict"),
+    ),
+    "restore(wanted)": ("numpy array", "jax array", "jax matrix of bools"),  # trees of one array
+    "restore(leaf)": ("numpy array", "jax array", "jax matrix of bools"),
     "resolve(names)": ("numpy text",),
     "rules(paths)": ("hostile dict",),  # an empty one
     "audit(paths)": ("hostile dict",),
@@ -299,6 +383,7 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), used + (4 << 30)))
     outcome("plot(thing)", "object")  # imports what is needed
     outcome("compile(target)", "object")
+    outcome("hosts(count)", "object")
     for argument, label in cases():
         wrong = outcome(argument, label)
         if wrong:

@@ -6,9 +6,12 @@ All of them take jax's own objects, too.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from shardviz.api.conversion import (
+import numpy as np
+
+from shardviz.api.values import (
     as_mesh,
     as_spec,
     bridge,
@@ -17,18 +20,26 @@ from shardviz.api.conversion import (
     layout_of,
     reads_arguments,
 )
+from shardviz.api.wanted_layouts import layouts_on, wanted_restore
 from shardviz.core.errors import LayoutError, ShardvizError, import_optional
 from shardviz.core.format import shown
+from shardviz.core.hardware.interconnect import device_rows, least_send_seconds
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
+from shardviz.core.layout.array_tree import ArrayTree, read_tree
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.audit import audit as _audit
+from shardviz.core.layout.checkpoint import CONCURRENT_GB, Restore, plan_restore
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.optimizer_state import with_names_of_parameter
+from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.path_rules import PathResolution, resolve_path
+from shardviz.core.layout.process_rows import ProcessRows
+from shardviz.core.layout.process_rows import process_rows as _process_rows
 from shardviz.core.layout.remedies import Remedies
+from shardviz.core.layout.reshard import Reshard, reshard_layouts
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.resolution import resolve as _resolve
 from shardviz.core.layout.rule_tables import read_rules
@@ -184,6 +195,37 @@ def layout(
 
 
 @reads_arguments
+def process_rows(
+    thing: Any, spec: Any = None, mesh: Any = None, *, rules: Any = None, dtype: Any = None,
+    dialect: Any = "linen",
+) -> ProcessRows:  # fmt: skip
+    """Which rows of an array each process loads, for `jax.make_array_from_process_local_data`.
+
+    `.parts` has the ranges and the local shape of every process, `.sentences` what a loader has to
+    heed, and `.code()` the lines of one.
+
+    Args:
+        thing: an input batch: a Layout, or whatever `sv.layout` takes.
+        spec: a PartitionSpec, or a jax `Sharding`.
+        mesh: the mesh, with the process of every device: `sv.mesh(data=8, processes=2)`, or a jax
+            `Mesh` of several processes.
+        rules: axis rules, for an ArraySpec with logical names.
+        dtype: the element type, where `thing` has none; float32 by default.
+        dialect: who reads the rules.
+
+    Raises:
+        ShardvizError: where the array cannot be laid out so, and for arrays of partial sums.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> found = process_rows((256, 512), "data", make_mesh(data=4, model=2, processes=2))
+    >>> [part.rows for part in found.parts]
+    [((0, 128),), ((128, 256),)]
+    """
+    known = isinstance(thing, Layout) and spec is None
+    return _process_rows(thing if known else layout_of(thing, spec, mesh, rules, dtype, dialect))
+
+
+@reads_arguments
 def audit(
     tree: Any, rules: Any = (), mesh: Any = None, *, dialect: Any = "linen",
     names: Callable[[str, Any], Any] | None = None, target: Any = None,
@@ -284,6 +326,80 @@ def remedies(thing: Any, want: Any, *, dtype: Any = "float32") -> Remedies:
 
 
 @reads_arguments
+def reshard(
+    tree: Any, from_: Any, to: Any, *, dialect: Any = "linen", topology: Any = None
+) -> Reshard:
+    """Who sends what to whom when arrays move from one mesh and spec to another.
+
+    Nothing is moved or compiled, and no array is read. The devices of either side are found by
+    their ids; there may be fewer, more or others. What a device has already stays, and the rest
+    comes from the nearest device that has it. `from_` and `to` say where the arrays are and are
+    to be, each as one of
+
+    - a mesh: by the arrays' own shardings and names, read on its axes;
+    - `(mesh, rules)`: by rules, for arrays with logical names, or by patterns of paths;
+    - `(mesh, specs)`: one spec for all, or a tree of them as that of the arrays or a prefix of it;
+    - a sharding, a Layout, or a tree of these or of arrays that have shardings; or an Audit.
+
+    Args:
+        tree: the arrays: whatever `sv.audit` takes.
+        from_: where they are; None where they say it by themselves, as live arrays do.
+        to: where they are to be.
+        dialect: who reads rules.
+        topology: the slice or cluster of the devices, `"tpu:v5e:4x4"`, for the rates of its links,
+            and for its hosts.
+
+    Returns:
+        A Reshard: `.moves`, `.bytes_between_hosts`, `.peak_bytes_per_device` and more. Arrays that
+        cannot be moved are in `.left_behind`, each with the reason.
+
+    Raises:
+        ShardvizError: for a tree or sides that cannot be read, and devices that are not those of
+            the topology.
+
+    >>> state = {"w": ((512, 2048), "embed mlp"), "b": ((2048,), "mlp")}
+    >>> old = "data=4, model=2", [("mlp", "model")]
+    >>> found = reshard(state, old, ("data=8", [("mlp", "data")]))
+    >>> found.bytes_moved, found.rows[0].path, found.peak_bytes_per_device
+    (2101248, 'w', 2626560)
+    """
+    reader = Dialect.of(dialect)
+    if isinstance(tree, Program):
+        arguments = import_optional("shardviz.core.backend.arguments", "sv.reshard", "jax")
+        from_ = (tree.mesh, tree.rules) if from_ is None and tree.mesh is not None else from_
+        read = arguments.argument_tree(tree)
+    else:
+        read = tree
+    read = read if isinstance(read, ArrayTree) else read_tree(read, children=children_of)
+    before = layouts_on(read, from_, reader, "from_")
+    after = layouts_on(read, to, reader, "to")
+    arrays = [leaf.array for leaf in read.leaves]
+    if topology is None:
+        return reshard_layouts(arrays, before, after)
+    where = topology if isinstance(topology, Topology) else Topology.parse(topology)
+    return _reshard_over_links(arrays, before, after, where)
+
+
+def _reshard_over_links(
+    arrays: list[ArraySpec],
+    before: list[Layout | str],
+    after: list[Layout | str],
+    where: Topology,
+) -> Reshard:
+    """A reshard with the hosts of a topology, and the least time that its links need."""
+
+    def rows(ids: np.ndarray) -> np.ndarray:
+        """The positions of devices in the topology's order."""
+        return device_rows(MeshSpec(("device",), (len(ids),), (), ids), where)
+
+    found = reshard_layouts(arrays, before, after, lambda ids: where.process_indices[rows(ids)])
+    pairs = rows(found.device_ids)[found.sends[:, :2]]
+    seconds = least_send_seconds(where, np.c_[pairs, found.sends[:, 2]])
+    source = f"published rates of {where.chip.title}, {where}"
+    return replace(found, link_seconds=seconds, rate_source=source)
+
+
+@reads_arguments
 def to_jax(thing: Any) -> Any:
     """jax's own object for a value: a Mesh, PartitionSpec, NamedSharding, ShapeDtypeStruct.
 
@@ -336,3 +452,45 @@ def compare_meshes(
     """
     contexts = import_optional("shardviz.core.backend.mesh_context", "sv.compare_meshes", "jax")
     return contexts.compare_meshes(first, second, fn, *arrays, specs=specs)
+
+
+@reads_arguments
+def restore(
+    path: Any, wanted: Any = None, mesh: Any = None, *, rules: Any = (), dialect: Any = "linen",
+    step: int | None = None, item: str | None = None, restore_concurrent_gb: int = CONCURRENT_GB,
+) -> Restore:  # fmt: skip
+    """What every process would read to restore an orbax checkpoint, found from its metadata alone.
+
+    No array is read, and jax's devices are not started. What is counted is what orbax does by
+    default: every process reads, for each distinct shard of its devices, the chunks that it meets.
+
+    Args:
+        path: the folder of a checkpoint, of a step, or of a CheckpointManager.
+        wanted: how it is to be split: a tree of PartitionSpecs or shardings, or one for all;
+            pairs of a pattern of paths and a spec; the tree that it is restored into, as for
+            `sv.audit`; by default as it was saved.
+        mesh: the mesh to restore on; with `processes=` for several. That of the shardings, or that
+            it was saved on, where it is left out.
+        rules: axis rules, for a tree with logical names.
+        dialect: who reads the rules.
+        step: which step of a CheckpointManager; the last by default.
+        item: which item of a checkpoint of several.
+        restore_concurrent_gb: what orbax may read at once, in GB per process.
+
+    Raises:
+        ShardvizError: where there is no finished checkpoint of orbax, no mesh, or no such step.
+
+    >>> restore("no/such/folder", "kernel -> P('model')", "model=2")
+    Traceback (most recent call last):
+        ...
+    shardviz.core.errors.ShardvizError: There is no folder 'no/such/folder'. Give that of...
+    """
+    reader = import_optional("shardviz.core.backend.checkpoints", "sv.restore", "jax")
+    number = None if step is None else check_size(step, "The step", ShardvizError)
+    limit = check_size(restore_concurrent_gb, "restore_concurrent_gb", ShardvizError)
+    if limit < 1:
+        raise ShardvizError(f"restore_concurrent_gb is 1 or more; got {shown(limit)}.")
+    if item is not None and not isinstance(item, str):
+        raise ShardvizError(f"item= is the name of an item, such as 'state'; got {shown(item)}.")
+    found = reader.read_checkpoint(path, number, item)
+    return plan_restore(found, wanted_restore(found, wanted, mesh, rules, dialect), limit)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import functools
 import inspect
+import io
 import os
+import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
-from shardviz.api.conversion import adopt, as_mesh, make_movement, reads_arguments
+from shardviz.api.values import adopt, as_mesh, make_movement, reads_arguments
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.effects import Effects, Observed
-from shardviz.core.program.program import Program
+from shardviz.core.program.program import Program, Targets
 from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
     from shardviz.core.backend.call_cache.cached_function import CachedFunction
+    from shardviz.core.backend.hosts.run import Hosts
     from shardviz.core.hardware.topology import Topology
     from shardviz.core.program.contracts import Expectation
     from shardviz.core.program.lock import Lock
     from shardviz.core.program.movement import Movement
     from shardviz.core.program.plan import Plan
-    from shardviz.core.program.program import Targets
     from shardviz.core.program.stages import Stages
 
 
@@ -180,13 +182,13 @@ def compile(program: Program, target: Any = None, *, options: Any = None) -> Rep
     >>> import jax.numpy as jnp, shardviz as sv
     >>> compile(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).error
     """
-    runner = import_optional("shardviz.core.backend.worker.run", "sv.compile", "jax")
+    runner = import_optional("shardviz.core.backend.hosts.run", "sv.compile", "jax")
     if options is not None and not isinstance(options, Mapping):
         raise ProgramError(f"Compiler options are a dict of names to values; got {shown(options)}.")
     changed = program if options is None else program.replace(
         options={**program.options, **options}
     )  # fmt: skip
-    with StageClock(_name(program)) as clock:
+    with _clock(program) as clock:
         return runner.compile_program(changed, target, cache=cache, progress=clock)
 
 
@@ -215,8 +217,8 @@ def stages(program: Program, target: Any = None) -> Stages:
     from shardviz.core.program.stages import Stages
 
     planned = plan(program)
-    runner = import_optional("shardviz.core.backend.worker.run", "sv.stages", "jax")
-    with StageClock(_name(program)) as clock:
+    runner = import_optional("shardviz.core.backend.hosts.run", "sv.stages", "jax")
+    with _clock(program) as clock:
         report = runner.compile_program(program, target, cache=cache, progress=clock)
     return Stages(program, planned, report)
 
@@ -241,18 +243,21 @@ def run(
     >>> run(program(jnp.sin, sv.array("x", (8,)), mesh="data=1")).ok
     True
     """
-    runner = import_optional("shardviz.core.backend.worker.run", "sv.run", "jax")
+    runner = import_optional("shardviz.core.backend.hosts.run", "sv.run", "jax")
     if isinstance(program, Program) and (keywords or (values and hasattr(program.fn, "arguments"))):
         calls = import_optional("shardviz.core.backend.calls", "sv.run", "jax")
         values = calls.values_of(program.fn, values, keywords)
-    with StageClock(_name(program)) as clock:
+    with _clock(program) as clock:
         return runner.run_program(
             program, *values, target=target, repeat=repeat, cache=cache, progress=clock
         )
 
 
-def _name(program: Any) -> str:
-    return program.name if isinstance(program, Program) else "program"
+def _clock(program: Any) -> StageClock:
+    """The line that says what is done; of several processes the first one has it."""
+    name = program.name if isinstance(program, Program) else "program"
+    processes = import_optional("shardviz.core.backend.rendezvous", "sv.run", "jax")
+    return StageClock(name, stream=None if processes.is_first() else io.StringIO())
 
 
 def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
@@ -275,7 +280,7 @@ def effects(thing: Any, *args: Any, **keywords: Any) -> Effects:
     >>> effects(log, jax.ShapeDtypeStruct((8,), "float32")).devices
     '1 device'
     """
-    prediction = import_optional("shardviz.core.backend.effects", "sv.effects", "jax")
+    prediction = import_optional("shardviz.core.backend.worker.effects", "sv.effects", "jax")
     return prediction.predict(thing, *args, **keywords)
 
 
@@ -298,9 +303,7 @@ def observed_order(program: Program, *values: Any, target: Any = None) -> Observ
     >>> [e.what for e in seen.events]
     ['{x}']
     """
-    order = import_optional(
-        "shardviz.core.backend.worker.observed_effects", "sv.observed_order", "jax"
-    )
+    order = import_optional("shardviz.core.backend.worker.effects", "sv.observed_order", "jax")
     return order.observed_order(program, *values, target=target)
 
 
@@ -395,13 +398,48 @@ of 2 of 4 devices.)
     )  # fmt: skip
 
 
+def hosts(
+    processes: Any, *, devices: Any = None, platform: Any = None, heartbeat: Any = 10
+) -> Hosts:
+    """Several processes as one target, as on several hosts: started here, or engines that you have.
+
+    `sv.run(program, target=hosts)` and `sv.compile` take it, and so they take its text,
+    `"2 hosts x 4, local"`. It is a context manager: `with sv.hosts(2, devices=4) as hosts:`; or
+    call `.close()`. What was started here ends with this kernel at the latest.
+
+    Args:
+        processes: how many to start on this machine; or an ipyparallel Client or Cluster, whose
+            engines run on this machine or others.
+        devices: how many devices each has; 1 by default where they are started here.
+        platform: `"cpu"`, whose devices are simulated, by default where they are started here; or
+            `"gpu"`, of which each process gets its share.
+        heartbeat: seconds after which a process that says nothing counts as lost.
+
+    Returns:
+        Hosts: `.processes`, `.devices`, `.device_ids`, `.mesh(data=4, model=2)` of these devices,
+        `.restart()`, `.close()`.
+
+    Raises:
+        ShardvizError: where ipyparallel or jax is not installed, where they do not start, or for
+            engines that cannot be joined: jax has started there, or has another version.
+
+    >>> with hosts(2, devices=4) as two:                            # doctest: +SKIP
+    ...     report = run(step, target=two)
+    """
+    return import_optional("shardviz.core.backend.hosts.run", "sv.hosts", "jax").make_hosts(
+        processes, devices, platform, heartbeat
+    )
+
+
 def targets() -> Targets:
     """What a program can be compiled for or run on here, in words.
 
     >>> len(targets()) >= 1
     True
     """
-    return import_optional("shardviz.core.backend.targets", "sv.targets", "jax").targets()
+    found = import_optional("shardviz.core.backend.targets", "sv.targets", "jax").targets()
+    several = sys.modules.get("shardviz.core.backend.hosts.group")  # else none can be running
+    return found if several is None else Targets([*several.running_targets(), *found])
 
 
 @reads_arguments
@@ -474,6 +512,6 @@ def _compile_for(program: Program, target: Any) -> Report:
     report = compile(program, where)
     if report.cache_hit and not any(c.source for c in report.partitioned or ()):
         # What was compiled before, of code on other lines, has none; a contract names them.
-        runner = import_optional("shardviz.core.backend.worker.run", "sv.expect", "jax")
+        runner = import_optional("shardviz.core.backend.hosts.run", "sv.expect", "jax")
         return runner.compile_program(program, where, cache=ExecutableCache(size=1))
     return report

@@ -31,8 +31,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from shardviz.api.conversion import as_mesh, as_spec, is_jax, layout_of
 from shardviz.api.layouts import rules as make_rules
+from shardviz.api.values import as_mesh, as_spec, is_jax, layout_of
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, joined, plural, shown, suggestion

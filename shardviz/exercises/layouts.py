@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from itertools import islice
 from typing import Any
 
 from shardviz.api.layouts import audit
@@ -68,8 +69,10 @@ def read_ids(answer: Any, what: str) -> set[int]:
         answer = [int(n[:9]) for n in re.findall(r"\d+", answer)]
     if real_number(answer) is not None:
         answer = [answer]
-    if isinstance(answer, (set, frozenset, list, tuple)) and any(is_jax(d) for d in answer):
-        answer = [getattr(device, "id", device) for device in answer]
+    if isinstance(answer, (set, frozenset, list, tuple)):
+        some = list(islice(answer, MOST + 1))  # a list of a class of its own may be endless
+        if any(is_jax(device) for device in some):
+            answer = [getattr(device, "id", device) for device in some]
     found = flat_numbers(answer, MOST, what, ShardvizError)
     if getattr(getattr(found, "dtype", None), "kind", "i") not in "iu":
         raise Wrong(f"{what} are whole numbers; got {shown(answer)}.")

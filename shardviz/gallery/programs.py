@@ -17,7 +17,11 @@ Program(fsdp, gradient: 3 arrays on data=4, model=2)
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any
+
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery.layouts import Example, Registry, meshes, rules
@@ -229,3 +233,55 @@ puzzles: Registry[Program] = Registry(
 
 names, get = _REGISTRY.names, _REGISTRY.get
 describe, sources = _REGISTRY.describe, _REGISTRY.sources
+
+
+def known_names() -> tuple[str, ...]:
+    """The names of all programs, puzzles last.
+
+    >>> known_names()[0], "fsdp, gradient" in known_names()
+    ('MLP', True)
+    """
+    return (*names(), *puzzles.names())
+
+
+def is_known(name: Any) -> bool:
+    """Whether a program or a puzzle has that name.
+
+    >>> is_known("MLP"), is_known("two orders of devices"), is_known("")
+    (True, True, False)
+    """
+    return name in known_names()
+
+
+def known_program(name: str, mesh: MeshSpec | None = None) -> Program:
+    """The program or puzzle of that name.
+
+    Args:
+        name: as in `known_names`.
+        mesh: replaces the mesh of a program where it has all of its axes. A puzzle keeps
+            its own mesh, because its answer depends on it.
+
+    Raises:
+        ShardvizError: if there is none.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> here = make_mesh(data=2, model=2)
+    >>> known_program("MLP", here).mesh.size, known_program("fsdp, gradient", here).mesh.size
+    (4, 8)
+    """
+    if name in puzzles.names():
+        return puzzles.get(name)
+    program = get(name)
+    fits = mesh is not None and set(program.mesh.axis_names) <= set(mesh.axis_names)
+    return program.replace(mesh=mesh) if fits else program
+
+
+@lru_cache(maxsize=64)
+def known_source(name: str) -> str:
+    r"""The source of every function that a program or puzzle needs, its own last, as one text.
+
+    >>> [known_source(name).count("\ndef ") + 1 for name in ("MLP, gradient", "fsdp, gradient")]
+    [2, 2]
+    """
+    sources_of = puzzles.sources if name in puzzles.names() else sources
+    return "\n\n".join(text.rstrip() for text in sources_of(name)) + "\n"

@@ -1,4 +1,7 @@
-"""Meshes: devices as a grid or host by host, coloured by host, by axis or by block of an array."""
+"""Meshes: devices as a grid or host by host, coloured by host, by axis or by block of an array.
+
+And the mesh in force, as each API of jax finds it.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from shardviz.core.errors import MeshError
 from shardviz.core.format import bytes_text, ids_text, joined, plural, shown
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh_context import APIS, MeshContext
 from shardviz.picture.blocks import (
     MOST_TILES,
     DeviceRuns,
@@ -23,7 +27,7 @@ from shardviz.picture.blocks import (
     mesh_ids_text,
 )
 from shardviz.picture.grid import Grid, Level, arrange, headers, host_frames
-from shardviz.picture.page import and_more, moved, page, text_width, wrapped
+from shardviz.picture.page import and_more, moved, page, paragraphs, text_width, wrapped
 from shardviz.picture.picture import (
     DEVICE,
     INDEX,
@@ -37,7 +41,7 @@ from shardviz.picture.picture import (
     index_template,
     make_tiles,
 )
-from shardviz.picture.tables import MOST_CELLS, MOST_LINES, bordered, fits
+from shardviz.picture.tables import MOST_CELLS, MOST_LINES, Cell, bordered, fits, matrix
 from shardviz.picture.topology import draw_position
 
 # Up to so many devices: width and height of a tile and the gap between tiles, in points.
@@ -467,3 +471,42 @@ def _hosts_of_runs(mesh: MeshSpec) -> np.ndarray | None:
     if not all((some == some[:, :1]).all() for some in (few, runs)):
         return None
     return own if (own[1:] != own[:-1]).all() else None
+
+
+_SLOTS = {"abstract": "abstract mesh", "current": "jax.set_mesh", "legacy": "with mesh:"}
+
+
+def draw_mesh_context(context: MeshContext, title: str | None = None) -> Picture:
+    """A mesh context: a row per API, a column per slot of JAX, a tile where the API finds its mesh.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> draw_mesh_context(MeshContext((make_mesh(x=2),))).tiles.label(0)
+    'x=2'
+    """
+    cells = []
+    for row, api in enumerate(APIS):
+        slot = context.slot(api)
+        if slot is not None:
+            source = "abstract" if slot == "explicit" else slot
+            column, mesh = list(_SLOTS).index(source), context.sees(api)
+            hint = f"{api} finds {mesh} in {_SLOTS[source]}"
+            cells.append(Cell(row, column, str(mesh), column, hint))
+    lines = context.explain().splitlines()
+    return matrix(
+        list(APIS),
+        list(_SLOTS.values()),
+        cells,
+        remarks=["" if context.sees(api) else "finds no mesh" for api in APIS],
+        least=92.0,
+        title=f"mesh in force: {context.mesh or 'none'}" if title is None else title,
+        notes=lines,
+        alt=" ".join(lines),
+        groups=3,
+        facts={"kind": "mesh context"},
+    )
+
+
+def mesh_context_text(context: MeshContext, width: int) -> str:
+    """A mesh context: its explanation, then what each API sees."""
+    rows = [f"{api}: {mesh or '–'}" for api, mesh in context.table().items()]
+    return paragraphs([context.explain(), *rows], width)

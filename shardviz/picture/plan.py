@@ -13,15 +13,15 @@ from shardviz.core.program.constraints import (
     logical_name,
 )
 from shardviz.core.program.explanation import Explanation
-from shardviz.core.program.folding import (
+from shardviz.core.program.plan import (
     BACKWARD,
     LOOP,
+    Plan,
     call_paths,
     fold_collectives,
     fold_line,
     fold_values,
 )
-from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import Choice, Diagnosis, PlannedOp, Record, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.picture.page import (

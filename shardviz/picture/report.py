@@ -10,11 +10,12 @@ from shardviz.core.format import Fold, bytes_text, count_text, fold, plural, sec
 from shardviz.core.layout.audit import Audit, fold_bytes
 from shardviz.core.layout.optimizer_state import difference_lines
 from shardviz.core.layout.resolution import Request
-from shardviz.core.program.folding import fold_collectives, fold_line, name_of_fold
-from shardviz.core.program.report import Check, Collective, Member, Report
-from shardviz.core.program.roofline import Bound, Roofline, fit_words
+from shardviz.core.program.plan import fold_collectives, fold_line, name_of_fold
+from shardviz.core.program.report import Check, Collective, Member, Report, fit_words
+from shardviz.core.program.roofline import Bound, Roofline
 from shardviz.picture.page import and_more, broken, paragraphs, side_by_side, text_page, wrapped
 from shardviz.picture.picture import Label, Picture
+from shardviz.picture.processes import draw_processes, process_lines
 from shardviz.picture.tables import HIGHLIGHTED, MOST_LINES, NORMAL, Bar, bars
 
 MOST_ROWS, MOST_TIMES, MOST_MEMBERS = 40, 30, 3
@@ -150,6 +151,8 @@ def draw_report(report: Report, title: str | None = None) -> Picture:
     panels = [_stages(report)]
     if report.collectives is not None:
         panels.append(draw_collectives(report.collectives))
+    if report.processes:
+        panels.append(draw_processes(report))
     if report.checks:
         panels.append(_checks(report.checks))
     notes = [Label(0, 0, t, "start", "note") for t in _notes(report)]
@@ -182,6 +185,7 @@ def report_text(report: Report, width: int, full: bool = False) -> str:
     if len(report.runs_s) > 1:
         stages.append(f"median of {len(report.runs_s)} runs")
     lines += [" · ".join(stages)] if stages else []
+    lines += process_lines(report, full)
     lines += _notes(report)
     if report.collectives is not None:
         lines += _collective_lines(report.collectives, full)

@@ -11,13 +11,16 @@ from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.checkpoint import Restore
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.parse import check_size
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.path_rules import PathResolution
+from shardviz.core.layout.process_rows import ProcessRows
 from shardviz.core.layout.remedies import Remedies
+from shardviz.core.layout.reshard import Reshard
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rule_uses import AuditDiff
 from shardviz.core.layout.rules import PathRules, Rules
@@ -26,25 +29,41 @@ from shardviz.core.program.effects import Effects, Observed
 from shardviz.core.program.explanation import Explanation
 from shardviz.core.program.movement import Movement
 from shardviz.core.program.plan import Plan, PlanDiff
+from shardviz.core.program.processes import ProcessGroup
 from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Report
 from shardviz.core.program.roofline import Roofline
 from shardviz.core.program.stages import Stages
 from shardviz.picture.layout import array_spec_text, draw_array_spec, draw_layout_array, layout_text
-from shardviz.picture.mesh import draw_layout_devices, draw_mesh, mesh_text
+from shardviz.picture.mesh import (
+    draw_layout_devices,
+    draw_mesh,
+    draw_mesh_context,
+    mesh_context_text,
+    mesh_text,
+)
 from shardviz.picture.movement import draw_movement, movement_text
 from shardviz.picture.page import paragraphs, side_by_side
 from shardviz.picture.picture import Picture
 from shardviz.picture.plan import draw_explanation, draw_plan, explanation_text, plan_text
+from shardviz.picture.processes import (
+    draw_process_group,
+    draw_process_rows,
+    process_group_text,
+    process_rows_text,
+)
 from shardviz.picture.program import (
+    draw_comparison,
     draw_effects,
-    draw_mesh_context,
     draw_observed,
+    draw_plan_difference,
     draw_program,
     draw_request,
-    mesh_context_text,
+    draw_stages,
+    plan_difference_text,
     program_text,
     request_text,
+    stages_text,
 )
 from shardviz.picture.report import (
     audit_text,
@@ -54,6 +73,7 @@ from shardviz.picture.report import (
     report_text,
     roofline_text,
 )
+from shardviz.picture.reshard import draw_reshard, draw_restore, reshard_text, restore_text
 from shardviz.picture.rules import (
     draw_audit_diff,
     draw_path_resolution,
@@ -67,13 +87,6 @@ from shardviz.picture.rules import (
     resolution_text,
     rules_text,
     spec_text,
-)
-from shardviz.picture.stages import (
-    draw_comparison,
-    draw_plan_difference,
-    draw_stages,
-    plan_difference_text,
-    stages_text,
 )
 from shardviz.picture.topology import (
     draw_target,
@@ -123,6 +136,7 @@ Writer = Callable[..., str]
 _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     MeshSpec: (draw_mesh, mesh_text),
     Layout: (_draw_layout, layout_text),
+    ProcessRows: (draw_process_rows, process_rows_text),
     Spec: (draw_spec, spec_text),
     ArraySpec: (draw_array_spec, array_spec_text),
     Rules: (draw_rules, rules_text),
@@ -133,10 +147,13 @@ _SHOWN: dict[type, tuple[Drawer, Writer]] = {
     Request: (draw_request, request_text),
     Audit: (draw_audit, audit_text),
     AuditDiff: (draw_audit_diff, _explained),
+    Reshard: (draw_reshard, reshard_text),
+    Restore: (draw_restore, restore_text),
     MeshContext: (draw_mesh_context, mesh_context_text),
     Effects: (draw_effects, _explained),
     Observed: (draw_observed, _explained),
     Program: (draw_program, program_text),
+    ProcessGroup: (draw_process_group, process_group_text),
     Report: (draw_report, report_text),
     Plan: (draw_plan, plan_text),
     Explanation: (draw_explanation, explanation_text),

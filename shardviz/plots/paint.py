@@ -13,9 +13,11 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from matplotlib import rcParams
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PolyCollection
+from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure as PlainFigure
 from matplotlib.font_manager import FontProperties, findfont, get_font
 
@@ -148,7 +150,7 @@ _FAMILIES = {"sans": "DejaVu Sans", "mono": "DejaVu Sans Mono"}  # both come wit
 def paint(
     picture: Picture,
     ax: Any = None,
-    theme: str | Theme = "light",
+    theme: str | Theme | None = None,
 ) -> Any:
     """Paints a picture, panels and all.
 
@@ -156,7 +158,8 @@ def paint(
         picture: what `draw` made.
         ax: Axes to paint into, which are returned; where None, a new Figure of the picture's own
             size is returned.
-        theme: `"light"`, `"dark"` or a Theme.
+        theme: `"light"`, `"dark"`, a Theme, or None for the one that matplotlib's style asks for:
+            after `plt.style.use("dark_background")` pictures are dark.
 
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> from shardviz.picture.show import draw
@@ -164,10 +167,11 @@ def paint(
     >>> len(figure.axes[0].collections[0].get_paths())
     8
     """
-    look, figure = theme_of(theme), None
+    look, figure = theme_of(_theme_of_style() if theme is None else theme), None
     if ax is None:
         figure = Figure((picture.width / POINTS_PER_INCH, picture.height / POINTS_PER_INCH))
         figure.set_facecolor(look.paper)
+        figure.words = picture.alt
         ax = figure.add_axes((0, 0, 1, 1))
     ax.set_axis_off()
     _Painter(ax, look, _scale(ax, picture)).picture(picture, 0.0, 0.0)
@@ -175,6 +179,12 @@ def paint(
     ax.set_ylim(picture.height, 0)
     ax.set_aspect("equal", adjustable="box" if figure is None else "datalim")
     return ax if figure is None else figure
+
+
+def _theme_of_style() -> str:
+    """`"dark"` where matplotlib's style makes dark figures, else `"light"`."""
+    red, green, blue, alpha = to_rgba(rcParams["figure.facecolor"])
+    return "dark" if alpha and (red + green + blue) / 3 < 0.5 else "light"
 
 
 def _scale(ax: Axes, picture: Picture) -> float:
@@ -425,21 +435,26 @@ LARGE = 1_000_000  # pixels: compressed in less time, to a few bytes more
 class Figure(PlainFigure):
     """A matplotlib Figure that shows itself at the end of a cell without pyplot.
 
+    Attributes:
+        words: the picture in words, which go into the description of the PNG.
+
     >>> from shardviz.core.layout.mesh import make_mesh
     >>> figure(make_mesh(data=4, model=2))._repr_png_()[:4]
     b'\\x89PNG'
     """
 
+    words = ""
+
     def _repr_png_(self) -> bytes:
-        return _png(self, "")
+        return _png(self, self.words)
 
 
-def figure(value: Any, theme: str | Theme = "light", **options: Any) -> Figure:
+def figure(value: Any, theme: str | Theme | None = None, **options: Any) -> Figure:
     """The picture of a value as a matplotlib Figure of its own size.
 
     Args:
         value: anything that `draw` takes.
-        theme: `"light"` or `"dark"`.
+        theme: `"light"`, `"dark"`, or None for that of matplotlib's style.
         options: those of `draw`.
 
     Raises:
@@ -452,7 +467,7 @@ def figure(value: Any, theme: str | Theme = "light", **options: Any) -> Figure:
     return paint(draw(value, **options), theme=theme)
 
 
-def png(value: Any, theme: str | Theme = "light", **options: Any) -> bytes:
+def png(value: Any, theme: str | Theme | None = None, **options: Any) -> bytes:
     """The same as a PNG file, with the picture in words in its description.
 
     >>> from shardviz.core.layout.mesh import make_mesh

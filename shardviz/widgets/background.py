@@ -17,13 +17,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Generic, TypeVar
 
-from shardviz.core.errors import ShardvizError
+from shardviz.core.errors import ShardvizError, import_optional
 from shardviz.core.format import plural
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure, Report
-from shardviz.widgets.menus import is_simulated, target_title
+from shardviz.widgets.targets import hosts_of, hosts_size, is_simulated, target_title
 
 LAST_WAIT_S = 10.0
 BEAT_S = 1.0
@@ -177,6 +177,8 @@ class Job:
         report: the result; None until the job has ended.
         early: what is known while it still compiles.
         jax_events: the work that jax's own caches did not save, in words.
+        engines: of several processes, by rank, the stage that each is in, and since when (epoch
+            seconds).
     """
 
     def __init__(
@@ -193,6 +195,7 @@ class Job:
         self.report: Report | None = None
         self.early: Report | None = None
         self.jax_events = ""
+        self.engines: dict[int, tuple[str, float]] = {}
         self._cache, self._changed = cache, changed
         self._worker = LatestWins[None](f"shardviz-{kind}", self._run)
 
@@ -226,12 +229,12 @@ class Job:
 
     def _made(self, cancelled: Callable[[], bool]) -> Report:
         # Here, and not at the top: only Compile and Run need jax.
-        from shardviz.core.backend import jax_events
-        from shardviz.core.backend.worker import run
+        from shardviz.core.backend.listening import jax_cache_events
 
         def enter(stage: str) -> None:
             if not cancelled():
                 self.progress = Progress(self.kind, stage, self.progress.started)
+                self._note_engines()
                 self._changed(self)
 
         def preview(report: Report) -> None:
@@ -239,8 +242,10 @@ class Job:
                 self.early = report
                 self._changed(self)
 
+        several = "hosts" if hosts_size(self.target) is not None else "worker"
+        run = import_optional(f"shardviz.core.backend.{several}.run", "sv.run", "jax")
         make = run.compile_program if self.kind == "compile" else run.run_program
-        with jax_events.jax_cache_events() as seen:
+        with jax_cache_events() as seen:
             report = make(
                 self.program,
                 target=self.target or None,
@@ -252,6 +257,13 @@ class Job:
         words = [plural(seen.traces, "trace"), plural(seen.lowerings, "lowering")]
         self.jax_events = ", ".join([*words, plural(seen.compiles, "compile")])
         return report
+
+    def _note_engines(self) -> None:
+        """Notes when each of several processes entered its stage."""
+        stages = getattr(hosts_of(self.target), "stages", {})
+        for rank, stage in dict(stages).items():
+            if self.engines.get(rank, ("", 0.0))[0] != stage:
+                self.engines[rank] = (stage, time.time())
 
     def _finish(self, report: Report) -> None:
         self.report = report
@@ -323,7 +335,7 @@ class EffectsReader:
         self._show(revision, {"state": "done", "revision": revision, **found})
 
     def _observe(self, request: tuple[Program, int, str], stop: Callable[[], bool]) -> None:
-        from shardviz.core.backend.worker.observed_effects import observed_order
+        from shardviz.core.backend.worker.effects import observed_order
 
         program, revision, target = request
         try:
@@ -343,7 +355,7 @@ class EffectsReader:
 def effects_view(program: Program) -> dict[str, Any]:
     """The Effects tab of one program, as plain data."""
     # Here, and not at the top: the Explorer opens and edits without jax.
-    from shardviz.core.backend.effects import predict
+    from shardviz.core.backend.worker.effects import predict
 
     found = predict(program)
     runs, sentence = found.runs_on(program.mesh.size)
@@ -552,6 +564,8 @@ def why_not_automatic(program: Program, target: str) -> str:
     >>> why_not_automatic(Program(abs, (), make_mesh(data=8)), "")
     ''
     """
+    if hosts_size(target) is not None:
+        return "press Compile to compile it in every process"
     if not is_simulated(target):
         if target == "attached":
             return "press Compile to run the compiler of the attached devices"

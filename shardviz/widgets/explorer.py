@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,24 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import EffectsReader, Heartbeat, Job, Planner
-from shardviz.widgets.device_placement import DeviceAssignments, DevicePlacement
-from shardviz.widgets.menus import target_view, why_not_run
+from shardviz.widgets.background import EffectsReader, Heartbeat, Job, LatestWins, Planner
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
-from shardviz.widgets.pictures import LinkPictures, PictureCache, palettes
-from shardviz.widgets.player_view import movement_view, saved_movements
-from shardviz.widgets.report_view import History, cache_view, report_view, was_cancelled
+from shardviz.widgets.pictures import (
+    LinkPictures,
+    PictureCache,
+    movement_view,
+    palettes,
+    saved_movements,
+)
+from shardviz.widgets.program_view import (
+    RESTARTING,
+    History,
+    cache_view,
+    engines_view,
+    explanation_view,
+    report_view,
+    was_cancelled,
+)
 from shardviz.widgets.session import MAX_ARRAYS, Session
 from shardviz.widgets.session_view import (
     array_trait,
@@ -40,7 +51,15 @@ from shardviz.widgets.session_view import (
 )
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import line_to_restore, session_on, session_state
-from shardviz.widgets.values_view import explanation_view
+from shardviz.widgets.targets import (
+    DeviceAssignments,
+    DevicePlacement,
+    hosts_of,
+    hosts_size,
+    local_options,
+    target_view,
+    why_not_run,
+)
 
 
 class _ArrayTraits(traitlets.HasTraits):
@@ -113,6 +132,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._links = LinkPictures(self._refresh_links)
         self._assignments = DeviceAssignments()
         self._history = History()
+        self._hosts: Any = None  # the processes that the target named last, also when they broke
+        self._restarting = ""
+        self._before_restart: Report | None = None
+        self._restarts = LatestWins[Any]("shardviz-restart", self._restart)
         self._effects = EffectsReader(self._refresh_report)
         self._cache_data = self._cache_view()
         self._shows_code = False  # once somebody has opened the tab
@@ -205,9 +228,35 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if self._job is not None:
             self._job.cancel()
 
+    def restart(self) -> None:
+        """Starts the processes of the target anew in the background, as the button does."""
+        group, busy = self._group(), self._job is not None and not self._job.done
+        if group is not None and not busy and self._restarting != RESTARTING:
+            self._restarting = RESTARTING
+            self._restarts.request(group)
+            self._refresh_report()
+
+    def _restart(self, group: Any, stop: Callable[[], bool]) -> None:
+        try:
+            group.restart()
+        except Exception as error:  # noqa: BLE001  whatever the system or ipyparallel raises
+            words = str(error) if isinstance(error, ShardvizError) else repr(error)
+            self._restarting = f"They did not start again: {words}"
+        else:
+            self._restarting, self._before_restart = "", self.report
+        with self._sync:
+            self._refresh_report()
+
+    def _group(self) -> Any:
+        """The processes that are the target; those that it named last where they broke since."""
+        target = self.session.target
+        self._hosts = hosts_of(target) or self._hosts
+        return self._hosts if self._hosts is not None and self._hosts.name == target else None
+
     def close(self) -> None:
         """Ends all work in the background, and the widget."""
         self.cancel()
+        self._restarts.close()
         self._alive.close()
         self._planner.close()
         self._links.close()
@@ -226,6 +275,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._job.wait(timeout)
         self._planner.wait(timeout)
         self._links.wait(timeout)
+        self._restarts.wait(timeout)
         return self.report
 
     def _start(self, kind: str) -> None:
@@ -356,6 +406,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._start(kind)
         elif kind == "cancel":
             self.cancel()
+        elif kind == "restart":
+            self.restart()
         elif kind == "links":
             self._links.chosen = str(intent.get("value") or "")[:20]
         elif kind == "play":
@@ -371,6 +423,12 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         elif kind == "observe":
             self._effects.observe(self.session.program, self.session.revision, self.session.target)
 
+    def _refresh_menus(self) -> None:
+        """Sends the menus again where processes on several hosts came or went."""
+        here = local_options()
+        if here != self.menus["here"]:
+            self.menus = {**self.menus, "here": here}
+
     def _beat(self) -> None:
         """Tells the page that the kernel is there, and which of its messages was answered last.
 
@@ -380,6 +438,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         known: dict[str, Any] = {}
         if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
             try:
+                self._refresh_menus()
                 known = {name: self.answer[name] for name in ("seq", "client")}
                 now = (self.session.revision, self._handled)
                 if now != self._line_of:
@@ -422,6 +481,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._refresh_shown()
             self._clear_arrays(len(pictures))
             self._answer()
+            self._refresh_menus()
             self.target = target_view(
                 session.mesh, session.target, session.errors.get("target", ""), session.accepts
             )
@@ -478,8 +538,13 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self.answer = {**self._handled, "revision": session.revision, **known}
 
     def _refresh_report(self) -> None:
+        engines: dict[str, Any] = {}
+        if hosts_size(self.session.target) is not None or self._group() is not None:
+            last = None if self.report is self._before_restart else self.report
+            engines = engines_view(self._group(), self._job, last, self._restarting)
         self.report_data = {
             **report_view(self._job, self.report, self._report_revision),
+            **({"engines": engines} if engines else {}),
             "effects": self._effects.view,
             "cache": self._cache_data,
         }

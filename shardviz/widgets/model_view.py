@@ -13,15 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.format import bytes_text, count_text, plural
+from shardviz.core.format import bytes_text, count_text, fold, plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.resolution import Request, request
-from shardviz.core.program.folding import fold
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
-from shardviz.widgets.menus import target_title, topology_of
+from shardviz.widgets.targets import target_title, topology_of
 
 MOST_CONSTRAINTS = 400
 

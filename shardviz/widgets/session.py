@@ -25,11 +25,11 @@ from shardviz.core.program.program import Program
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
 from shardviz.gallery import rules as gallery_rules
+from shardviz.gallery.programs import known_program
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
-from shardviz.widgets.device_placement import why_no_placement
-from shardviz.widgets.menus import checked_target, fitting_mesh, known_program, topology_of
 from shardviz.widgets.model_view import Leaves
+from shardviz.widgets.targets import checked_target, fitting_mesh, topology_of, why_no_placement
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
 MOST_UNDONE = 2_000

@@ -21,11 +21,13 @@ from shardviz.core.layout.rules import Dialect
 from shardviz.core.layout.verdicts import Outcome
 from shardviz.gallery import arrays as gallery_arrays
 from shardviz.gallery import meshes as gallery_meshes
+from shardviz.gallery import programs as gallery_programs
+from shardviz.gallery import puzzles
 from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import equivalents
-from shardviz.widgets.menus import described_options, local_options, program_options
 from shardviz.widgets.pictures import layout_numbers
 from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, UNPLACED, ArrayFields, Session
+from shardviz.widgets.targets import described_options, local_options
 
 SHOWN_NAMES = 3
 MOST_REMEDIES = 5
@@ -89,7 +91,7 @@ def _local_parts(mesh: MeshSpec) -> str:
 
 def menus_view(session: Session) -> dict[str, Any]:
     """The options of all menus: sent once, and not changed by an edit."""
-    programs = program_options()
+    programs = _program_options()
     if session.own is not None:
         programs.insert(0, {"value": "", "label": session.own.name, "title": "Your program."})
     programs.append(
@@ -103,6 +105,19 @@ def menus_view(session: Session) -> dict[str, Any]:
         "here": local_options(),
         "targets": described_options(),
     }
+
+
+def _program_options() -> list[dict[str, str]]:
+    """The known programs, in two groups.
+
+    >>> sorted({option["group"] for option in _program_options()})
+    ['Programs', 'Puzzles']
+    """
+    return [
+        {"value": name, "label": name, "title": registry.describe(name), "group": group}
+        for group, registry in (("Programs", gallery_programs), ("Puzzles", puzzles))
+        for name in registry.names()
+    ]
 
 
 def _presets() -> list[dict[str, Any]]:

@@ -10,23 +10,28 @@ import importlib.util
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from shardviz.core.format import bytes_text, plural, seconds_text
+from shardviz.core.hardware.interconnect import groups_over
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.comparison import CollectiveChange, Comparison, compare
+from shardviz.core.program.movement_steps import PERMUTE
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Report
 from shardviz.picture.tables import axis_groups
 from shardviz.widgets.background import Planner, PlannerState
-from shardviz.widgets.report_view import (
+from shardviz.widgets.program_view import (
     cause,
     collective_summary,
     error_view,
     memory_view,
+    values_view,
     was_cancelled,
 )
-from shardviz.widgets.values_view import values_view
+from shardviz.widgets.targets import topology_of
 
 MOST_ROWS = 300
 MOST_CAUSES = 8
@@ -84,7 +89,7 @@ def stages_view(results: StageResults) -> dict[str, Any]:
     # The estimate is compared with the partitioner, and with the compiler only without one.
     if known[1] is not None:
         comparisons.pop((0, 2), None)
-    table = CollectiveTable(known, comparisons)
+    table = CollectiveTable(known, comparisons, _meshes(results))
     return {
         "revisions": [results.plan_revision, results.report_revision, results.report_revision],
         "target": results.target,
@@ -105,6 +110,54 @@ def stages_view(results: StageResults) -> dict[str, Any]:
         "memory": memory_view(results.report, None if results.mismatched else results.plan),
         "error": error_view(results.report),
     }
+
+
+def _meshes(results: StageResults) -> tuple[MeshSpec | None, ...]:
+    """Of each of NAMES the mesh with the host of every device; None where that is not known.
+
+    Described hardware has its own hosts, which the compiled mesh names. Simulated devices all
+    belong to one process: there the hosts are those of the mesh as it was typed.
+    """
+    planned = None if results.plan is None else results.plan.mesh
+    compiled = None if results.report is None else results.report.mesh
+    if topology_of(results.target) is None:
+        if compiled is None or len(compiled.processes) < 2:
+            compiled = None if results.mismatched else planned
+    elif compiled is not None and planned is not None and compiled.size == planned.size:
+        planned = compiled
+    else:
+        planned = None
+    return planned, compiled, compiled
+
+
+def crosses_hosts(one: Collective, mesh: MeshSpec | None) -> bool | None:
+    """Whether a collective goes from host to host; None where that is not known.
+
+    Args:
+        one: the collective; its groups are positions in the mesh.
+        mesh: with the process (host) of every device.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> mesh = make_mesh(data=2, model=2, processes=2)
+    >>> [crosses_hosts(Collective("all-reduce", (a,), 8), mesh) for a in ("data", "model")]
+    [True, False]
+    """
+    if mesh is None:
+        return None
+    if len(mesh.processes) < 2:
+        return False
+    plain = bool(one.mesh_axes) and set(one.mesh_axes) <= set(mesh.axis_names)
+    if plain and one.kind != PERMUTE:
+        return _axes_cross(mesh, one.mesh_axes)
+    hosts = mesh.process_indices.reshape(-1)
+    crossing = (len({int(hosts[i]) for i in group}) > 1 for group in one.groups)
+    return any(crossing) if one.groups else None
+
+
+@lru_cache(maxsize=64)
+def _axes_cross(mesh: MeshSpec, axes: tuple[str, ...]) -> bool:
+    hosts = mesh.process_indices.reshape(-1)[groups_over(mesh, axes)]
+    return bool((hosts != hosts[:, :1]).any())
 
 
 def saved_stages(view: dict[str, Any]) -> dict[str, Any]:
@@ -239,6 +292,7 @@ class CollectiveTable:
     Args:
         known: the collectives of each of NAMES; None where they are not known.
         comparisons: of two stages, by their numbers.
+        meshes: of each stage, with the host of every device; None where that is not known.
 
     Attributes:
         changes: of all comparisons, as plain data.
@@ -254,7 +308,9 @@ class CollectiveTable:
         self,
         known: Sequence[tuple[Collective, ...] | None],
         comparisons: Mapping[tuple[int, int], Comparison],
+        meshes: Sequence[MeshSpec | None] = (None, None, None),
     ):
+        self._meshes = meshes
         self.known = [tuple(some or ()) for some in known]
         self.shown = [
             sorted(range(len(some)), key=lambda k, some=some: -some[k].bytes_in_all)[:MOST_ROWS]
@@ -340,7 +396,7 @@ class CollectiveTable:
             "bytes": bytes_text(one.bytes_per_device),
             "share": one.bytes_in_all / self._most,
             "total": bytes_text(one.bytes_in_all) if one.execution_count > 1 else "",
-            "tags": _tags(one, self._how.get((stage, number), "")),
+            "tags": _tags(one, self._how.get((stage, number), ""), self._meshes[stage]),
             "full": one.rematerialises,
             "phase": one.phase,
             "size": one.group_size or (len(one.groups[0]) if one.groups else 0),
@@ -361,8 +417,10 @@ def _is_same(planned: Collective, one: Collective) -> bool:
     return (planned.op, planned.source) in places
 
 
-def _tags(one: Collective, how: str) -> list[str]:
+def _tags(one: Collective, how: str, mesh: MeshSpec | None) -> list[str]:
     tags = []
+    if crosses_hosts(one, mesh):
+        tags.append("between hosts")
     if one.in_loop:
         tags.append(f"× {one.trips:,}" if one.trips else "in loop, × ?")
     if one.is_async and how != "made asynchronous":

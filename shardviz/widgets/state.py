@@ -16,7 +16,7 @@ from shardviz.core.layout.parse import MAX_NAME, limited
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs as gallery_programs
-from shardviz.widgets.menus import is_known, known_program
+from shardviz.gallery.programs import is_known, known_program
 from shardviz.widgets.model_view import Leaves
 from shardviz.widgets.session import DEVICE_PUT, MAX_ARRAYS, Session, array_fields, put_on_devices
 

@@ -215,6 +215,17 @@ def run_all(page: Page) -> None:
         raise AssertionError("A cell failed:\n" + "\n".join(errors))
 
 
+def reload_notebook(page: Page, path: str) -> None:
+    """Reloads JupyterLab with a notebook open, and shows that notebook again.
+
+    Lab may open it itself, from its address, or show the launcher, and either may come late: so
+    the notebook is asked for until it is what stands in front.
+    """
+    page.reload()
+    page.wait_for_function(LOADED, timeout=OPEN_MS)
+    page.wait_for_function(SHOW_NOTEBOOK, arg=path, polling=1000, timeout=OPEN_MS)
+
+
 def tracebacks(page: Page) -> list[str]:
     """The text of every traceback that stands in the notebook."""
     return page.locator('[data-mime-type="application/vnd.jupyter.stderr"]').all_inner_texts()
@@ -288,6 +299,19 @@ OPEN_NOTEBOOK = """async ([path, id]) => {
   await window.jupyterapp.restored;
   await window.jupyterapp.commands.execute(
     'docmanager:open', { path, factory: 'Notebook', ...kernel });
+}"""
+# Whether the notebook has stood in front since the last look; it is fetched where it does not.
+SHOW_NOTEBOOK = """async (path) => {
+  const app = window.jupyterapp;
+  await app.restored;
+  const shown = app.shell.currentWidget;
+  const ours = [...app.shell.widgets('main')].filter((one) => one.context?.path === path);
+  for (const second of ours.splice(1)) second.dispose();
+  const stood = shown && shown === ours[0] && shown.isVisible && window.stood === shown;
+  window.stood = shown;
+  if (!ours.length) await app.commands.execute('docmanager:open', { path, factory: 'Notebook' });
+  else if (shown !== ours[0]) app.shell.activateById(ours[0].id);
+  return stood;
 }"""
 _CLOSE = """async ([shared, empty]) => {
   for (const widget of [...window.jupyterapp.shell.widgets('main')]) {

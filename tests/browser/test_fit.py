@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 from playwright.sync_api import Page
 
 from shardviz.core.layout.audit import audit
 from shardviz.core.program.cache import ExecutableCache
+from shardviz.core.program.report import Failure
 from shardviz.gallery import arrays, meshes, programs, rules
 from shardviz.widgets.explorer import Explorer, open_explorer
 from shardviz.widgets.session import Session
 from tests.browser.views import play_largest, show_view
+from tests.widgets.pretended_hosts import (
+    MODULES,
+    NAME,
+    PretendedHosts,
+    PretendedRun,
+    ReportOfHosts,
+    did,
+)
 
 WINDOWS = ((848, 620), (1280, 800), (1500, 1500))
 VIEWS = ("Layout", "Rules", "Model", "Program")
@@ -18,7 +29,7 @@ MESHES = {
     8: {},
     64: {"mesh": "data=8, model=8", "hosts": "8"},
     1024: {"mesh": "data=16, model=8, expert=8", "hosts": "128"},
-    4096: {"mesh": "data=256, model=16", "hosts": "512"},
+    4096: {"mesh": "data=256, model=16", "hosts": "1024"},
 }
 # Text is measured as it can be seen: cut to what scrolls around it, and where nothing covers it.
 # A line that ends in an ellipsis says all of it in its tooltip.
@@ -63,6 +74,11 @@ MEASURE = """
     if (lost > 1.5) wrong.push(`cut off by ${lost.toFixed(1)}: ${name(e)}`);
     const outside = free.left < outer.left - 1 || free.right > outer.right + 1;
     if (outside) wrong.push(`outside: ${name(e)}`);
+    // On a narrow page a long mesh scrolls in its field; the chips beside it say all of it.
+    const whole = outer.width >= 1180 || e.getAttribute("aria-label") === "Hosts";
+    if (e.closest(".sv-bar") && whole && e.scrollWidth > e.clientWidth + 1) {
+      wrong.push(`its text is cut off: ${name(e)}`);
+    }
   }
   const texts = [];
   const walk = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
@@ -138,6 +154,33 @@ def measured(page: Page, made: Explorer, folder) -> list[str]:
 def test_every_view_fits(page: Page, tmp_path, devices: int):
     wrong = measured(page, small(devices), tmp_path)
     assert not wrong, "\n".join(wrong)
+
+
+def on_engines(monkeypatch) -> Explorer:
+    """An Explorer whose last run was on several processes, of which one ran out of memory."""
+    run = PretendedRun(PretendedHosts())
+    for name in MODULES:
+        monkeypatch.setitem(sys.modules, name, run)
+    made = small(8)
+    made.session.edit("target", NAME)
+    words = "It held 12 GiB and the machine's memory was about to run out. Use a smaller program."
+    failed = did(1, {}, error=Failure("run", words))
+    done = [did(n, {"compile": 1.5, "run": 0.02}) for n in (0, 2, 3, 4, 5)]
+    made.report = ReportOfHosts("f", NAME, processes=(done[0], failed, *done[1:]))
+    run.group.problem = f"Process 1 (pid 101 on here) was ended in the stage 'run': {words}"
+    made._refresh_report()
+    return made
+
+
+def test_a_line_per_engine_fits(page: Page, tmp_path, monkeypatch):
+    wrong = measured(page, on_engines(monkeypatch), tmp_path)
+    assert not wrong, "\n".join(wrong)
+    show_view(page, "Program")
+    lines = page.locator(".sv-engine").all_inner_texts()
+    assert [line.split("\n")[0] for line in lines] == [f"process {n}" for n in range(6)]
+    assert "run: It held 12 GiB" in lines[1]
+    assert "was about to run out" in page.locator(".sv-engineproblem").inner_text()
+    assert page.get_by_role("button", name="Restart engines").is_disabled(), "there is no kernel"
 
 
 def test_a_model_of_many_leaves_fits(page: Page, tmp_path):

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from shardviz.core.layout.mesh import make_mesh
-from shardviz.widgets.menus import target_view
+from shardviz.widgets.targets import target_view
 from tests.browser.messages import as_typescript, errors, find_node, find_tsc, messages
 
 TARGET = target_view(make_mesh(data=4), "")

@@ -10,8 +10,8 @@ from playwright.sync_api import Page, expect
 from shardviz.core.program.report import Failure, Report
 from shardviz.gallery import programs
 from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.program_view import values_view
 from shardviz.widgets.stages_view import StageResults, saved_stages, stages_view
-from shardviz.widgets.values_view import values_view
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer
 from tests.browser.views import open_tab, show_view
@@ -96,12 +96,12 @@ def test_keys_choose_a_collective_and_its_devices_axes_and_reason_show(page, tmp
     page.keyboard.press("Home")
     page.keyboard.press("Enter")
     expect(side).to_contain_text("Layer 2 sums over rows.")
-    expect(side).to_contain_text("Device 0 takes part with 2, 4, 6.")
+    expect(side).to_contain_text("Device 0 takes part with 2, 4, 6, on hosts 0, 1.")
     expect(page.locator('.sv-chip.sv-participates[data-axis="data"]')).to_have_count(1)
     page.get_by_label("Devices", exact=True).focus()
     for key in ("ArrowRight", "ArrowRight", "Enter"):
         page.keyboard.press(key)
-    expect(side).to_contain_text("Device 1 takes part with 3, 5, 7.")
+    expect(side).to_contain_text("Device 1 takes part with 3, 5, 7, on hosts 0, 1.")
     page.locator('.sv-crow[aria-selected="true"]').focus()
     page.keyboard.press("Escape")
     expect(page.locator(".sv-chip.sv-participates")).to_have_count(0)

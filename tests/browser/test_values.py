@@ -16,8 +16,8 @@ from shardviz.core.program.plan_values import PlannedOp
 from shardviz.gallery import programs
 from shardviz.picture.plan import axis_path
 from shardviz.widgets.explorer import Explorer
+from shardviz.widgets.program_view import explanation_view, values_view
 from shardviz.widgets.session import Session
-from shardviz.widgets.values_view import explanation_view, values_view
 from tests.browser.values_page import as_script, opened, press, row, said, sharding
 from tests.browser.views import open_tab
 from tests.widgets.plans import REFUSED, layers

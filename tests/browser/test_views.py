@@ -15,7 +15,7 @@ from shardviz.widgets import html_page
 from shardviz.widgets.explorer import open_explorer
 from shardviz.widgets.state import open_state
 from tests.browser.kernel_end import killed, pretends
-from tests.browser.lab import LOADED, OPEN_MS, OPEN_NOTEBOOK
+from tests.browser.lab import OPEN_MS, reload_notebook
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer, opened
 from tests.browser.views import show_view
@@ -222,9 +222,7 @@ def test_after_a_reload_the_explorer_is_as_it_was(lab):
     type_into(page, "Array shape", "64, 4096")
     page.evaluate("() => window.jupyterapp.commands.execute('docmanager:save')")
     path = page.evaluate("() => window.jupyterapp.shell.currentWidget.context.path")
-    page.reload()
-    page.wait_for_function(LOADED, timeout=OPEN_MS)
-    page.evaluate(OPEN_NOTEBOOK, [path, ""])
+    reload_notebook(page, path)
     page.wait_for_selector(SETTLED, timeout=OPEN_MS)
     expect(page.get_by_label("Mesh axes", exact=True)).to_have_value("data=2, model=8")
     expect(page.locator(".sv-title")).to_have_text("w_in  f32[64, 4096]")

@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
-from shardviz.core.backend import jax_events
-from shardviz.core.backend.jax_events import jax_cache_events
+from shardviz.core.backend import listening
+from shardviz.core.backend.listening import jax_cache_events
 from shardviz.core.backend.worker.run import run_program
 from shardviz.core.errors import ProgramError
 from shardviz.core.program.cache import ExecutableCache, cache_rows
@@ -63,7 +63,7 @@ def test_counting_ends_with_the_block():
 
 def test_a_jax_that_cannot_be_listened_to_is_named(monkeypatch):
     monkeypatch.setattr(
-        jax_events, "jax", types.SimpleNamespace(__version__="9.9", monitoring=object())
+        listening, "jax", types.SimpleNamespace(__version__="9.9", monitoring=object())
     )
     with pytest.raises(ProgramError, match=r"jax 9\.9 does not report"), jax_cache_events():
         pass

@@ -37,11 +37,12 @@ _DEVICES = [FakeDevice(i, client=_CLIENT) for i in range(4096)]
 
 def jax_mesh(mesh: MeshSpec) -> jax.sharding.Mesh:
     """JAX's own Mesh over fake devices of the same ids, processes and axis types."""
-    devices = np.empty(mesh.device_ids.shape, object)
-    plain = not mesh.process_indices.any()
-    for at, id in np.ndenumerate(mesh.device_ids):
-        here = plain and id < len(_DEVICES)
-        process = int(mesh.process_indices[at])
-        devices[at] = _DEVICES[id] if here else FakeDevice(int(id), process, _CLIENT)
+    ids, processes = mesh.device_ids, mesh.process_indices
+    devices = np.empty(ids.size, object)
+    if ids.max(initial=0) < len(_DEVICES) and not processes.any():
+        devices[:] = [_DEVICES[id] for id in ids.flat]
+    else:
+        found = zip(ids.ravel().tolist(), processes.ravel().tolist(), strict=True)
+        devices[:] = [FakeDevice(id, process, _CLIENT) for id, process in found]
     types = tuple(jax.sharding.AxisType[t] for t in mesh.axis_types)
-    return jax.sharding.Mesh(devices, mesh.axis_names, axis_types=types)
+    return jax.sharding.Mesh(devices.reshape(ids.shape), mesh.axis_names, axis_types=types)

@@ -113,7 +113,7 @@ def test_names_are_read(written, names):
         ("'embed", """Cannot read "'embed" at position 1; is a quote missing?"""),
         (5, "Logical names are text or a tuple of names; got 5."),
         ((1,), "The name of a logical axis must be text; got 1."),
-        (("n",) * 65, "An array has at most 64 dimensions; got more names than that."),
+        (("n",) * 65, "The logical names of an array can be at most 64; got 65."),
     ],
 )
 def test_words_about_names(written, words):

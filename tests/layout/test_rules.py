@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 
 from shardviz.core.errors import RuleError
@@ -9,6 +11,11 @@ from shardviz.core.layout.resolution import resolve
 from shardviz.core.layout.rules import Dialect, Rule, Rules
 
 TABLE = Rules.of(("batch", "data"), ("mlp", ("model", "expert")), ("embed", None))
+
+
+class Endless(list):
+    def __iter__(self):
+        return itertools.repeat(("a", "b"))
 
 
 @pytest.mark.parametrize(
@@ -122,6 +129,7 @@ def test_words_about_typed_tables(text, words):
             " ''.",
         ),
         ([("a", "b")] * 10_001, "A table has at most 10,000 rules; got 10,001."),
+        (Endless(), "A table has at most 10,000 rules; got more."),
     ],
     ids=lambda v: str(v)[:30],
 )

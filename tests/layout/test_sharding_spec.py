@@ -77,39 +77,35 @@ def random_sharding_spec(rng: random.Random) -> tuple[ShardingSpec, tuple[int, .
 
 
 def held_elements(spec: ShardingSpec, array: np.ndarray) -> list[np.ndarray]:
-    """What every device holds, by cutting up a real array, cut after cut, device after device."""
-    sizes: dict[int, int] = {}
-    cuts: list[list[tuple[str, int]]] = []
-    for dim in spec.sharding:
-        mine: list[tuple[str, int]] = []
+    """What every device holds, by cutting up a real array, cut after cut; then device by device."""
+    axes = itertools.count()
+    cuts: list[tuple[int, int, str, int]] = []
+    for number, dim in enumerate(spec.sharding):
         if isinstance(dim, Chunked):
-            for chunks in dim.chunks:
-                sizes[len(sizes)] = chunks
-                mine.append(("cut", len(sizes) - 1))
+            cuts += [(number, next(axes), "cut", chunks) for chunks in dim.chunks]
         elif isinstance(dim, Unstacked):
-            sizes[len(sizes)] = dim.size
-            mine.append(("pick", len(sizes) - 1))
-        cuts.append(mine)
-    walks = [
+            cuts.append((number, next(axes), "pick", dim.size))
+    sizes = {axis: size for _, axis, _, size in cuts}
+    cuts.sort(key=lambda cut: -cut[0])  # from the back, so that picking shifts no number
+    held: dict[tuple[int, ...], np.ndarray] = {(): array}
+    for dim, _, how, size in cuts:
+        held = {
+            (*along, at): part
+            for along, piece in held.items()
+            for at, part in enumerate(
+                np.split(piece, size, axis=dim)
+                if how == "cut"
+                else [np.take(piece, at, axis=dim) for at in range(size)]
+            )
+        }
+    places = [
         range(sizes[m.axis]) if isinstance(m, ShardedAxis) else range(m.replicas)
         for m in spec.mesh_mapping
     ]
-    held = []
-    for place in itertools.product(*walks):
-        along = {
-            m.axis: at
-            for m, at in zip(spec.mesh_mapping, place, strict=True)
-            if isinstance(m, ShardedAxis)
-        }
-        piece = array
-        for dim in reversed(range(array.ndim)):  # from the back, so that picking shifts no number
-            for how, axis in cuts[dim]:
-                if how == "cut":
-                    piece = np.split(piece, sizes[axis], axis=dim)[along[axis]]
-                else:
-                    piece = np.take(piece, along[axis], axis=dim)
-        held.append(piece)
-    return held
+    order = [next(n for n, m in enumerate(spec.mesh_mapping)
+                  if isinstance(m, ShardedAxis) and m.axis == axis)
+             for _, axis, _, _ in cuts]  # fmt: skip
+    return [held[tuple(place[n] for n in order)] for place in itertools.product(*places)]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))

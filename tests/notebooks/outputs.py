@@ -55,20 +55,27 @@ def _stored(output: dict[str, Any]) -> dict[str, Any] | None:
     if kind == "stream":
         return dict(output) if output["name"] == "stdout" else None
     data = {mime: output["data"][mime] for mime in _STORED if mime in output["data"]}
+    metadata = {}
     if "image/png" in data:
-        data["image/png"] = _small(data["image/png"])
-    return {**output, "data": data, "metadata": {}}
+        data["image/png"], words = _small(data["image/png"])
+        # Where nbconvert looks for the alternative text of an image, of slides for example.
+        metadata = {"image/png": {"alt": words}} if words else {}
+    return {**output, "data": data, "metadata": metadata}
 
 
-def _small(png: str) -> str:
-    """The same picture with at most 256 colours, a third of the bytes; both in base64."""
+def _small(png: str) -> tuple[str, str]:
+    """The same picture with at most 256 colours, a third of the bytes, and what describes it.
+
+    Both pictures are in base64.
+    """
     from PIL import Image
 
-    picture = Image.open(io.BytesIO(base64.b64decode(png))).convert("RGB")
+    picture = Image.open(io.BytesIO(base64.b64decode(png)))
+    words = picture.info.get("Description", "")
     file = io.BytesIO()
-    few = picture.quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
+    few = picture.convert("RGB").quantize(256, Image.Quantize.MEDIANCUT, dither=Image.Dither.NONE)
     few.save(file, "PNG", optimize=True)
-    return base64.b64encode(file.getvalue()).decode()
+    return base64.b64encode(file.getvalue()).decode(), words
 
 
 def execute(path: Path) -> None:

@@ -12,6 +12,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
+import nbconvert
 import nbformat
 import pytest
 
@@ -50,7 +51,7 @@ COURSE = [path for path in NOTEBOOKS if path.name.startswith("0")]
 def test_the_lessons_are_there_and_numbered():
     assert [path.name[:2] for path in COURSE] == [f"0{n}" for n in range(1, 9)]
     appendix = NAMES[len(COURSE) :]
-    assert [name[:2] for name in appendix] == [f"a{n}" for n in range(1, 6)]
+    assert [name[:2] for name in appendix] == [f"a{n}" for n in range(1, 7)]
 
 
 def test_outputs_are_stored_and_the_kernel_is_anybodys(notebook):
@@ -72,6 +73,30 @@ def test_every_figure_is_in_the_file_and_the_file_is_small(path):
         if last.startswith(("sv.plot(", "sv.explore(")) and not last.endswith(";"):
             stored = [o for o in cell["outputs"] if "image/png" in o.get("data", {})]
             assert stored, f"{cell['id']} shows a figure that is not stored"
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=NAMES)
+def test_every_figure_has_an_alternative_text(path):
+    for cell in cells(json.loads(path.read_text()), "code"):
+        for output in cell["outputs"]:
+            if "image/png" in output.get("data", {}):
+                words = output["metadata"].get("image/png", {}).get("alt", "")
+                assert len(words.split()) >= 2, f"{cell['id']}: run `make lessons`"
+
+
+def test_the_first_lesson_as_slides_has_every_figure_with_its_words():
+    notebook = nbformat.read(COURSE[0], as_version=4)
+    exporter = nbconvert.SlidesExporter()
+    exporter.exclude_input_prompt = True
+    page, _ = exporter.from_notebook_node(notebook)
+    headings = sum(source(c).startswith("#") for c in cells(notebook, "markdown"))
+    assert page.count("<section>") + page.count("<section ") >= headings
+    images = re.findall(r'<img[^>]*src="data:image/png[^>]*>', page, re.S)
+    stored = [
+        o for c in cells(notebook, "code") for o in c["outputs"] if "image/png" in o.get("data", {})
+    ]
+    assert len(images) == len(stored) > 0
+    assert all(re.search(r'alt="[^"]{10,}"', image) for image in images)
 
 
 def test_a_stale_output_is_found(notebook):

@@ -38,7 +38,7 @@ def test_a_title_can_be_left_out(name):
 def test_every_value_that_shows_itself_in_a_notebook_has_a_picture():
     shown = {type(v) for v in VALUES.values()}
     drawable = {k for k in _all_subclasses(Displayed) if k.__module__.startswith("shardviz.core")}
-    assert drawable <= shown
+    assert all(shown.intersection(kind.__mro__) for kind in drawable)
 
 
 def _all_subclasses(kind: type) -> set[type]:

@@ -7,8 +7,7 @@ import pytest
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.comparison import compare
-from shardviz.core.program.folding import BACKWARD, call_paths
-from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan import BACKWARD, Plan, call_paths
 from shardviz.core.program.plan_values import PlannedOp, bytes_per_device
 from shardviz.core.program.report import Collective
 from shardviz.core.program.stages import Stages

@@ -2,11 +2,9 @@ from __future__ import annotations
 
 import base64
 import json
-import subprocess
 from pathlib import Path
 
 import numpy as np
-import playwright
 import pytest
 
 from shardviz.core.layout.layout import lay_out
@@ -18,10 +16,10 @@ from shardviz.picture.picture import Picture, make_tiles
 from shardviz.picture.serialization import serialize
 from shardviz.picture.show import draw
 from shardviz.widgets import html_page
+from tests.picture.javascript import run_script
 from tests.picture.values import VALUES
 
 READER = Path(html_page.HERE / "picture_data.js")
-NODE = Path(playwright.__file__).parent / "driver" / "node"  # the one JavaScript engine at hand
 
 _SCRIPT = """
 import { openTiles, readEdges, filledTemplate, devicesOf, idsText, wholeRows } from %s;
@@ -50,12 +48,7 @@ console.log(JSON.stringify({ picture: data && read(data), texts: ids && ids.map(
 def _in_javascript(message: dict) -> dict:
     code = base64.b64encode(READER.read_bytes()).decode()
     script = _SCRIPT % json.dumps(f"data:text/javascript;base64,{code}")
-    done = subprocess.run(
-        [str(NODE), "--input-type=module", "-e", script],
-        input=json.dumps(message), capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return run_script(script, message)
 
 
 def _sent(picture: Picture) -> dict:

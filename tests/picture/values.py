@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
+import shardviz as sv
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import audit
+from shardviz.core.layout.checkpoint import SavedArray, SavedCheckpoint, Wanted, plan_restore
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.mesh_context import MeshContext
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.path_rules import resolve_path
+from shardviz.core.layout.process_rows import process_rows
 from shardviz.core.layout.resolution import request, resolve
 from shardviz.core.layout.rules import PathRules, Rules
 from shardviz.core.program.comparison import compare
@@ -26,6 +29,7 @@ from shardviz.core.program.effects import (
 )
 from shardviz.core.program.movement import collective_movement
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.processes import HostProcess, ProcessGroup
 from shardviz.core.program.program import Program, Target, Targets
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
@@ -99,8 +103,45 @@ ON_STAGES = REPORT.replace(partitioned=COLLECTIVES, collectives=MADE, partition_
 VALUES: dict[str, Any] = {
     "mesh": MESH,
     "movement": collective_movement("all-reduce", 4, "8 MiB"),
+    "reshard": sv.reshard([W, X, BAD], (MESH, RULES), ("data=2, model=2", RULES)),
+    "reshard of many devices": sv.reshard(
+        [("w", (512, 2048), "a b")],
+        (make_mesh("x=16, y=16", processes=32), [("a", "x"), ("b", "y")]),
+        (make_mesh("x=8, y=16", processes=16), [("a", "y")]),
+    ),
+    "reshard that sends nothing": sv.reshard([W], ("x=2", ""), ("x=2", "x")),
     "mesh of names": make_mesh({"文": 2, "$x^{2}$": 2, "<b>": 2}),
     "layout": lay_out((512, 2048), Spec.parse("None, model"), MESH, "bfloat16"),
+    "restore": plan_restore(
+        SavedCheckpoint(
+            "/run/5",
+            5,
+            "",
+            "zarr",
+            True,
+            (SavedArray("w", (512, 2048), "float32", 4, (512, 512)),),
+        ),
+        Wanted(
+            {"w": request(ArraySpec("w", (512, 2048), spec=Spec.parse("data")), MESH, None)}, MESH
+        ),
+    ),
+    "processes": ProcessGroup(
+        "2 hosts x 2, local",
+        [HostProcess(0, "here", 11, (0, 1)), HostProcess(1, "here", 12, (2048, 2049))],
+    ),
+    "process rows": process_rows(
+        lay_out((64, 8), Spec.parse("(model, data)"), make_mesh(data=4, model=2, processes=2))
+    ),
+    "process rows of overlapping parts": process_rows(
+        lay_out((4,), Spec.parse("x"), make_mesh(x=4, y=2, processes=[0, 1, 0, 2, 1, 2, 3, 3]))
+    ),
+    "process rows of a scalar": process_rows(lay_out((), Spec(), MESH)),
+    "process rows of nothing": process_rows(
+        lay_out((0, 4), Spec.parse("data"), make_mesh(data=32, processes=32))
+    ),
+    "process rows of many": process_rows(
+        lay_out((4096, 8), Spec.parse("data"), make_mesh(data=512, model=8, processes=1024))
+    ),
     "spec": Spec.parse("x, None, (y, z)"),
     "spec with marks": Spec.of("x", unreduced={"y"}),
     "empty spec": Spec(),

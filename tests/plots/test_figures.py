@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 
+import matplotlib.style
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -16,6 +17,16 @@ from shardviz.plots.paint import MOST_DOTS, figure, png
 from tests.picture.values import VALUES
 
 MESH = make_mesh(data=4, model=2)
+
+
+@pytest.mark.parametrize(
+    ("style", "expected"),
+    [("default", "light"), ("dark_background", "dark"), ("Solarize_Light2", "light")],
+)
+def test_pictures_follow_the_style_of_matplotlib(style, expected):
+    with matplotlib.style.context(style):
+        image = Image.open(io.BytesIO(png(MESH)))
+    assert image.convert("RGB").getpixel((0, 0)) == rgb(theme_of(expected).paper)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -38,7 +49,9 @@ def test_a_figure_takes_the_options_of_the_picture():
 
 def test_a_figure_shows_itself_without_pyplot():
     shown = figure(MESH)._repr_png_()
-    assert Image.open(io.BytesIO(shown)).format == "PNG"
+    image = Image.open(io.BytesIO(shown))
+    assert image.format == "PNG"
+    assert image.info["Description"] == draw(MESH).alt
 
 
 def test_a_very_long_picture_stays_a_picture():

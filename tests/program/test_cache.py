@@ -115,7 +115,7 @@ def test_a_size_that_is_none_is_refused(size):
 PURE = [
     "program.cache",
     "hlo.collectives",
-    "hlo.sources",
+    "hlo.module",
     "hlo.replica_groups",
     "program.report",
     "program.program",

@@ -14,7 +14,7 @@ import pytest
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.checks import _first_here, values_check
-from shardviz.core.backend.jax_events import jax_cache_events
+from shardviz.core.backend.listening import jax_cache_events
 from shardviz.core.backend.tracing import donated_leaves, trace
 from shardviz.gallery import programs
 from tests.program.ways import x

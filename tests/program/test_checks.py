@@ -9,11 +9,15 @@ import pytest
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
+from shardviz.core.backend import compile as compile_module
 from shardviz.core.backend.checks import shards_check, spec_checks, tolerance, values_check
+from shardviz.core.backend.compile import Executable
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import Output
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program.report import Memory
 from tests.program.helpers import MESH
 
 
@@ -145,3 +149,83 @@ def test_results_are_as_coarse_as_what_they_came_from():
     assert compared([1.1], [1.0], platform="gpu").ok is False
     assert tolerance(["int32", "float16"], "cpu") == 5e-3
     assert tolerance(["float8_e4m3fn"], "gpu") == 0.3
+
+
+class Counted:
+    """A compiled function that counts its calls."""
+
+    def __init__(self, function):
+        self.function, self.calls = jax.jit(function), 0
+
+    def __call__(self, *arguments):
+        self.calls += 1
+        return self.function(*arguments)
+
+
+def executable(function):
+    return Executable(Counted(function), 0.0, (), Memory(), {}, "")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.arange(8, dtype=np.float32),
+        np.arange(8, dtype=np.int8),
+        np.array([0.0, np.nan], np.float32),
+        jax.random.split(jax.random.key(0), 2),
+    ],
+    ids=["floats", "integers", "no number", "keys"],
+)
+def test_the_same_arguments_are_computed_once(values):
+    made = executable(lambda x: (x, x[::-1]))
+    first = made.results_of([jnp.asarray(values)])
+    again = made.results_of([jnp.asarray(values)])
+    assert again is first
+    assert made.stage.calls == 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        np.array([0, 1, 2, 4], np.float32),
+        np.array([-0.0, 1, 2, 3], np.float32),
+        np.array([0, 1, 2, 3], np.int32),
+        np.array([[0, 1], [2, 3]], np.float32),
+    ],
+    ids=["a value", "a sign", "a dtype", "a shape"],
+)
+def test_other_arguments_are_computed_anew(other):
+    made = executable(lambda x: (x * 2,))
+    made.results_of([jnp.arange(4, dtype=jnp.float32)])
+    (found,) = made.results_of([jnp.asarray(other)])
+    assert made.stage.calls == 2
+    assert np.array_equal(found, other * 2)
+
+
+def test_large_arguments_or_results_are_not_kept(monkeypatch):
+    monkeypatch.setattr(compile_module, "KEPT_BYTES", 64)
+    made = executable(lambda x: (jnp.tile(x, 100),))
+    for size in (4, 400):
+        made.results_of([jnp.ones(size)])
+        made.results_of([jnp.ones(size)])
+    assert made.stage.calls == 4
+
+
+def test_a_second_run_of_the_same_values_is_compared_and_a_callback_called_again():
+    calls = []
+
+    def note(x):
+        calls.append(1)
+        return x
+
+    def step(x):
+        return jax.pure_callback(note, jax.ShapeDtypeStruct(x.shape, x.dtype), x) + 1
+
+    program = sv.program(step, sv.array("x", (8, 8), spec="a, b"), mesh=MESH)
+    counts = []
+    for _ in range(2):
+        calls.clear()
+        report = sv.run(program, np.ones((8, 8), np.float32), target="cpu:8")
+        counts.append(len(calls))
+    assert report.error is None
+    assert counts[0] == counts[1] > 0

@@ -5,13 +5,14 @@ from __future__ import annotations
 import pytest
 
 from shardviz.core.backend.execute import Execution, Failed
+from shardviz.core.backend.failures import ended_for_memory, exit_in_words
 from shardviz.core.hardware.chips import find_chip
 from shardviz.core.layout.layout import lay_out
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Failure, Memory, Report
-from shardviz.core.program.roofline import fit_words, roofline
+from shardviz.core.program.report import Failure, Memory, Report, fit_words
+from shardviz.core.program.roofline import roofline
 
 MESH, GIB = make_mesh(data=4, model=2), 1 << 30
 WIDE = lay_out((32768, 32768), Spec(), MESH)
@@ -53,9 +54,13 @@ def test_one_sentence_says_whether_it_fits(case):
     assert fit_words(found) == words
 
 
+FOR_MEMORY = exit_in_words(-9, -1) if ended_for_memory() is not None else "memory ran out (SIGKILL)"
 MESSAGES = {
     "the compiler": ("RESOURCE_EXHAUSTED: Ran out of memory in hbm.", True),
     "a refused run": ("It needs 6 GiB, and a device has 1 GiB free. Nothing was placed.", True),
+    "ended by the system": (f"Process 1 ended: {FOR_MEMORY}.", True),
+    "killed by somebody": (f"Process 1 ended: {exit_in_words(-9, ended_for_memory())}.", False),
+    "killed, by whom is not known": (f"Process 1 ended: {exit_in_words(-9)}.", False),
     "another error": ("The shapes do not fit.", False),
 }
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shardviz.core.format import fold
-from shardviz.core.program.folding import (
+from shardviz.core.program.plan import (
     fold_collectives,
     fold_line,
     fold_values,

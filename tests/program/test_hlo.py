@@ -13,8 +13,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from shardviz.core.hlo.collectives import read_collectives
-from shardviz.core.hlo.module import shape_bytes
-from shardviz.core.hlo.sources import Sources, is_user_file, line_in_words
+from shardviz.core.hlo.module import Sources, is_user_file, line_in_words, shape_bytes
 
 TEXTS = Path(__file__).parent / "hlo"
 AB = (("a", "b"), (4, 2))

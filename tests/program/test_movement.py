@@ -16,7 +16,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
-from shardviz.api.conversion import shift_over
+from shardviz.api.values import shift_over
 from shardviz.core.errors import ProgramError
 from shardviz.core.hardware.interconnect import route
 from shardviz.core.hardware.topology import Topology
@@ -24,7 +24,7 @@ from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.layout.reshard_steps import step_numbers
+from shardviz.core.layout.reshard import step_numbers
 from shardviz.core.program.movement import (
     Movement,
     collective_movement,

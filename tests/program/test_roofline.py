@@ -12,14 +12,15 @@ from shardviz.core.hardware.chips import CHIPS, find_chip
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule, local_shape
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import COLLECTIVE_KINDS, Collective, Memory, Report
 from shardviz.core.program.roofline import (
+    OpCost,
     collective_link_use,
     collective_name,
+    op_costs,
     roofline,
     with_operations,
 )

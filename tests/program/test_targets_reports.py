@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import pytest
 
 from shardviz.core.backend import compile, execute
+from shardviz.core.backend.compile import source_lines
 from shardviz.core.backend.worker.run import compile_program, run_program
 from shardviz.core.hardware.chips import find_chip
 from shardviz.core.hlo import collectives
-from shardviz.core.hlo.sources import source_lines
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.roofline import roofline

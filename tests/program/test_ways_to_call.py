@@ -12,7 +12,7 @@ import pytest
 
 import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
-from shardviz.core.backend.jax_events import jax_cache_events
+from shardviz.core.backend.listening import jax_cache_events
 from shardviz.core.backend.mesh_context import in_context
 from shardviz.core.backend.tracing import trace
 from shardviz.core.program.program import Program

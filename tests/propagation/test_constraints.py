@@ -12,7 +12,7 @@ import jax
 import pytest
 
 import shardviz as sv
-from shardviz.core.hlo.sources import is_user_file, line_in_words
+from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.layout.mesh import make_mesh
 
 pytest.importorskip("flax")

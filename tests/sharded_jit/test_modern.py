@@ -11,7 +11,7 @@ import pytest
 
 import shardviz as sv
 import shardviz.legacy as legacy
-from shardviz.legacy.modern_code import translated
+from shardviz.legacy.partitioned_function import translated
 from shardviz.legacy.partitions import Parts
 from tests.sharded_jit.helpers import assert_split, run_code, values
 

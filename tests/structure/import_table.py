@@ -41,6 +41,7 @@ _BACKEND = (
     "core.backend.shardy",
     "core.backend.worker",
     "core.backend.call_cache",
+    "core.backend.hosts",
 )
 _LAZY_BACKEND = ("core.backend",)
 
@@ -53,7 +54,19 @@ PARTS = (
     Part("core.hardware", _HARDWARE),
     Part("core.program", _PROGRAM),
     Part("core.hlo", _HLO),
+    Part(
+        "core.backend.hosts.cluster",
+        _CORE,
+        ("numpy", "ipyparallel", "traitlets"),
+        in_call=("ipyparallel", "traitlets"),
+    ),
     *(Part(name, _CORE, ("numpy", *_JAX, "ml_dtypes")) for name in _BACKEND),
+    Part(
+        "core.backend.checkpoints",
+        _LAYOUT,
+        ("numpy", "tensorstore"),
+        ("tensorstore",),  # it comes with orbax
+    ),
     Part(
         "core.backend",
         (*_HLO, "core.backend"),

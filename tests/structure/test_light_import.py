@@ -52,7 +52,7 @@ def test_a_planted_heavy_import_is_found(tmp_path: Path):
         ("shardviz.__main__", (*HEAVY, "numpy")),
         ("shardviz.picture.show", HEAVY),
         ("shardviz.api.layouts", HEAVY),
-        ("shardviz.api.pictures", HEAVY),
+        ("shardviz.api.values", HEAVY),
         ("shardviz.api.programs", HEAVY),
         ("shardviz.gallery.programs", HEAVY),
         ("shardviz.exercises", HEAVY),

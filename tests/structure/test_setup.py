@@ -69,7 +69,7 @@ def test_the_lessons_need_less_than_the_tests(tmp_path: Path):
         installed = re.findall(r'-e "\.(.*)"', make("--dry-run", venv, goal).stdout)
         assert installed == [needed], goal
     project = tomllib.loads((REPO / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert "shardviz[notebooks]" in project["optional-dependencies"]["test"]
+    assert "shardviz[notebooks,hosts]" in project["optional-dependencies"]["test"]
 
 
 @needs_make

@@ -8,11 +8,11 @@ from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.report import Collective, Report
 from shardviz.gallery import programs
-from shardviz.widgets.device_placement import DeviceAssignments, device_placement, why_no_placement
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.pictures import LinkPictures, link_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.targets import DeviceAssignments, device_placement, why_no_placement
 
 MIB = 1 << 20
 MESH = make_mesh(data=4, model=4)

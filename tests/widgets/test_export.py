@@ -13,9 +13,9 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.gallery import programs
+from shardviz.gallery.programs import known_names, known_program
 from shardviz.widgets import html_page, jax_code
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.menus import known_names, known_program
 from shardviz.widgets.session import DEVICE_PUT, Session
 
 REFUSED = "two orders of devices"  # jax itself refuses this puzzle

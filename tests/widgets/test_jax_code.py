@@ -16,7 +16,7 @@ from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.program import Program
 from shardviz.widgets import jax_code
-from shardviz.widgets.function_source import Name, Unwritable, function_code, names_read, written
+from shardviz.widgets.jax_code import Name, Unwritable, function_code, names_read, written
 from shardviz.widgets.session import DEVICE_PUT, Session
 
 HERE = Path(__file__).parent

@@ -10,10 +10,10 @@ from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Collective, Failure, Report
 from shardviz.gallery import programs, puzzles
+from shardviz.gallery.programs import known_names, known_program
 from shardviz.widgets import stages_view
 from shardviz.widgets.background import Planner
 from shardviz.widgets.explorer import Explorer
-from shardviz.widgets.menus import known_names, known_program
 from shardviz.widgets.session import Session
 from shardviz.widgets.stages_view import StageViews
 from shardviz.widgets.state import open_state, session_state

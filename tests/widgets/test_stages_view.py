@@ -4,12 +4,13 @@ from collections import Counter
 
 import pytest
 
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule
 from shardviz.core.program.report import Check, Collective, Failure, Memory, Report
 from shardviz.core.program.roofline import roofline
-from shardviz.widgets.report_view import memory_view, verdict
-from shardviz.widgets.stages_view import StageResults, stages_view
+from shardviz.widgets.program_view import memory_view, verdict
+from shardviz.widgets.stages_view import StageResults, crosses_hosts, stages_view
 from tests.widgets.stage_examples import (
     COMPILED,
     FULL,
@@ -97,6 +98,39 @@ def test_the_cause_of_the_estimate_is_not_that_of_the_partitioners_collective():
     plan = dataclasses.replace(PLAN, collectives=(moved,))
     (row,) = stages_view(StageResults(plan, 0, report))["collectives"][1]
     assert row["causes"] == [cause]
+
+
+HOSTS = make_mesh(data=4, model=2, processes=2)
+ACROSS, WITHIN = Collective("all-reduce", ("data",), 8), Collective("all-gather", ("model",), 8)
+SHIFT = Collective("collective-permute", ("data",), 8, groups=((0, 2), (4, 6)))
+UNKNOWN = Collective("all-reduce", (), 8)
+GROUPED = Collective("all-reduce", (), 8, groups=((0, 1, 2, 3), (4, 5, 6, 7)))
+
+
+@pytest.mark.parametrize(
+    ("one", "crosses"),
+    [(ACROSS, True), (WITHIN, False), (SHIFT, False), (UNKNOWN, None), (GROUPED, False),
+     (dataclasses.replace(SHIFT, groups=((2, 4),)), True)],
+)  # fmt: skip
+def test_whether_a_collective_goes_from_host_to_host(one, crosses):
+    assert crosses_hosts(one, HOSTS) is crosses
+    assert crosses_hosts(one, make_mesh(data=4, model=2)) is False
+    assert crosses_hosts(one, None) is None
+
+
+def tags_on(plan_mesh, report_mesh, target) -> list[list[str]]:
+    plan = dataclasses.replace(PLAN, mesh=plan_mesh, collectives=(ACROSS,))
+    report = REPORT.replace(mesh=report_mesh, partitioned=(ACROSS,), collectives=(ACROSS,))
+    view = stages_view(StageResults(plan, 0, report, 0, target))
+    return [row["tags"] for (row,) in view["collectives"]]
+
+
+def test_hosts_are_those_of_the_hardware_or_else_those_that_were_typed():
+    one, crossing = make_mesh(data=4, model=2), [["between hosts"]] * 3
+    assert tags_on(HOSTS, one, "cpu:8") == crossing, "simulated devices have one process"
+    assert tags_on(one, HOSTS, "tpu:v5e:2x4") == crossing, "described devices have their own"
+    assert tags_on(HOSTS, one, "tpu:v5e:2x4") == [[]] * 3
+    assert tags_on(HOSTS, None, "tpu:v5e:2x4") == [[]] * 3, "not known before the compile"
 
 
 def test_a_step_between_slices_is_called_so():

@@ -5,8 +5,9 @@ import pytest
 from shardviz.core.errors import ShardvizError
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.gallery import programs
-from shardviz.widgets.device_placement import why_no_placement
-from shardviz.widgets.menus import (
+from shardviz.widgets.session import Session
+from shardviz.widgets.state import open_state, session_state
+from shardviz.widgets.targets import (
     EXAMPLES,
     checked_target,
     described_options,
@@ -14,9 +15,8 @@ from shardviz.widgets.menus import (
     local_options,
     target_view,
     topology_of,
+    why_no_placement,
 )
-from shardviz.widgets.session import Session
-from shardviz.widgets.state import open_state, session_state
 
 WRONG = (
     "moon", "cpu:0", "cpu:", "cpu:-1", "cpu:1.5", "cpu:99999999", "tpu:v5e", "tpu:v5e:4",

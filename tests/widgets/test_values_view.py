@@ -10,7 +10,7 @@ from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import ORIGINS, Origin, PlannedOp
 from shardviz.core.program.report import Collective, Failure
-from shardviz.widgets.values_view import BACKWARD, NOT_COVERED, explanation_view, values_view
+from shardviz.widgets.program_view import BACKWARD, NOT_COVERED, explanation_view, values_view
 from tests.widgets.plans import MESH, REFUSED, layers
 
 PLANS = {

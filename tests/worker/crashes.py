@@ -95,7 +95,7 @@ ENDS = {
     no_memory_in_cpp: ("(SIGABRT)", "what():  std::bad_alloc"),
     freed_twice: ("(SIGABRT)", "free(): invalid pointer"),
     fatal_in_python: ("(SIGABRT)", "Fatal Python error: the state is lost"),
-    killed: ("memory runs out (SIGKILL)", ""),
+    killed: ("killed from outside", ""),
     terminated: ("(SIGTERM)", ""),
     left: ("it left with exit code 3", ""),
     left_with_words: ("it left with exit code 1", "no licence for this machine"),

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 
 import shardviz as sv
-from shardviz.core.backend.worker.callbacks import (
+from shardviz.core.backend.worker.messages import (
     CallbackServer,
     effects_of,
     put_callbacks,

@@ -21,7 +21,7 @@ import shardviz as sv
 from shardviz.core.backend.bridge import abstract_mesh
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.tracing import argument_structs
-from shardviz.core.backend.worker.child import _WorkerExecution
+from shardviz.core.backend.worker.child import ExportedExecution
 from shardviz.core.backend.worker.export import (
     BESIDE,
     ExportedProgram,
@@ -122,7 +122,7 @@ def exported(made: Program, run: bool = False) -> ExportedProgram:
 
 def in_worker(made: Program) -> str:
     """The module that the worker compiles."""
-    execution = _WorkerExecution(exported(made), None, "")
+    execution = ExportedExecution(exported(made), None, "")
     execution.mesh = device_mesh(made.mesh, choose(f"cpu:{made.mesh.size}", made.mesh.size))
     return execution.lowered(execution.traced()).text
 

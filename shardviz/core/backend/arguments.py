@@ -418,7 +418,8 @@ def with_in_specs(
     """
     check_depth(specs)
     prefix = (specs,) if len(parameters) == 1 and not isinstance(specs, (tuple, list)) else specs
-    prefix = tuple(prefix) if isinstance(prefix, list) else prefix  # as jax.jit does
+    # As jax.jit does. A slice ends, also of a user's own list that does not.
+    prefix = tuple(prefix[:]) if isinstance(prefix, list) else prefix
     names = [a.name for a in arrays]
     given = spread(prefix, tree.unflatten(range(len(arrays))), "in_specs", names, parameters)
     found = []

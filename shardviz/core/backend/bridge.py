@@ -29,9 +29,9 @@ from shardviz.core.backend.devices import mesh_of
 from shardviz.core.errors import LayoutError, ProgramError, ShardvizError, TargetError
 from shardviz.core.format import listed, plural, shown
 from shardviz.core.layout import libraries
-from shardviz.core.layout.array_spec import ArraySpec, dtype_name
+from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
-from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import PathRules, Rule, Rules
@@ -120,10 +120,9 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
     kind = foreign_memory(sharding)
     weak = bool(getattr(thing, "weak_type", False))
-    free = len(thing.shape) > 0 and not getattr(thing, "committed", sharding is not None)
-    return ArraySpec(
-        name, tuple(thing.shape), None, dtype_name(thing.dtype), spec, kind, weak, free
-    )
+    shape = read_shape(thing.shape)
+    free = len(shape) > 0 and not getattr(thing, "committed", sharding is not None)
+    return ArraySpec(name, shape, None, dtype_name(thing.dtype), spec, kind, weak, free)
 
 
 def tree_children(value: Any) -> list[tuple[str, Any]] | None:
@@ -194,7 +193,9 @@ def sharding_layout(shape: Any, dtype: Any, sharding: Sharding) -> Layout:
         boxes = sharding.devices_indices_map(tuple(shape))
     except ValueError as error:
         raise LayoutError(f"jax cannot lay out {shown(shape)} so: {_first_line(error)}") from error
-    return layout_from_indices(shape, dtype, {d.id: box or () for d, box in boxes.items()})
+    ids, processes = ([getattr(d, name) for d in boxes] for name in ("id", "process_index"))
+    mesh = make_mesh({"device": len(ids)}, device_ids=ids, processes=processes)
+    return layout_from_indices(shape, dtype, {d.id: box or () for d, box in boxes.items()}, mesh)
 
 
 def to_jax(thing: Any) -> Any:

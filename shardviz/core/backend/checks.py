@@ -22,7 +22,14 @@ from jax.sharding import Mesh, NamedSharding
 
 from shardviz.core.backend.bridge import adopt_spec
 from shardviz.core.backend.compile import Executable, Lowered, compile_lowered
-from shardviz.core.backend.devices import capacity_of, mesh_of, refusal, run_bytes
+from shardviz.core.backend.devices import (
+    capacity_of,
+    mesh_of,
+    own_devices,
+    processes_of,
+    refusal,
+    run_bytes,
+)
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.inputs import Inputs
 from shardviz.core.backend.tracing import Output
@@ -326,7 +333,7 @@ def shards_check(name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, 
     if partial := partial_sums(array):
         return Check(f"{name}: indices", None, partial)
     shards = array.addressable_shards
-    title = f"{name}: indices of {plural(len(shards), 'shard')}"
+    title = f"{name}: indices of {plural(len(shards), 'shard')}{_here(ids)}"
     for shard in shards:
         device = ids.get(shard.device)
         if device is None:
@@ -341,13 +348,19 @@ def shards_check(name: str, layout: Layout, array: jax.Array, ids: Mapping[Any, 
                 f"Device {device} holds {_index_text(found)} as {list(shard.data.shape)};"
                 f" the layout puts {_index_text(predicted)} there, {list(layout.shard_shape)}.",
             )
-    if len(shards) != len([d for d in ids if d.process_index == jax.process_index()]):
+    if len(shards) != len(own_devices(list(ids))):
         some = f"{plural(len(shards), 'device')} of {len(ids)}"
         if len(shards) == layout.mesh.size:
             return Check(title, True, f"On {some}, as compiled: jax asked for no others.")
         return Check(title, False, f"Only {some} hold it.")
     each = f"{layout.dtype}{list(layout.shard_shape)} each"
     return Check(title, True, f"Every shard is where the layout puts it, {each}.")
+
+
+def _here(devices: Iterable[Any]) -> str:
+    """Whose shards are checked, where there are several processes."""
+    several = len(processes_of(list(devices))) > 1
+    return f" in process {jax.process_index()}" if several else ""
 
 
 def partial_sums(array: jax.Array) -> str | None:
@@ -446,7 +459,7 @@ def unsharded_checks(
     """
     if not results:
         return ()
-    if reason := _why_not_comparable(program, lowered, devices) or _elsewhere(inputs):
+    if reason := why_not_comparable(program, lowered, devices) or inputs.elsewhere:
         return (Check(_UNSHARDED, None, reason),)
     single = unsharded(program)
     try:
@@ -479,7 +492,8 @@ def unsharded(program: Program) -> Program:
     return program.replace(mesh=ones, arrays=arrays, out_specs=None, options=options)
 
 
-def _why_not_comparable(program: Program, lowered: Lowered, devices: Sequence[Any]) -> str | None:
+def why_not_comparable(program: Program, lowered: Lowered, devices: Sequence[Any]) -> str | None:
+    """Why a program is not run unsharded, in words; None where it can be."""
     if program.mesh.size == 1:
         return "The mesh has one device: what ran is the unsharded function."
     if lowered.effects:
@@ -491,16 +505,6 @@ def _why_not_comparable(program: Program, lowered: Lowered, devices: Sequence[An
         o.dtype.itemsize * math.prod(o.shape) for o in lowered.traced.outputs
     )
     return _too_big(Memory(arguments=size), devices)
-
-
-def _elsewhere(inputs: Inputs) -> str | None:
-    leaves = [v for v in inputs.leaves or () if isinstance(v, jax.Array)]
-    if all(leaf.is_fully_addressable for leaf in leaves):
-        return None
-    return (
-        "Not compared: the values are spread over several processes, and no process has all of"
-        " them. Without values, sv.run makes some up that each process has."
-    )
 
 
 def _compared(
@@ -519,7 +523,10 @@ def _compared(
     if reason := _too_big(single.memory, devices):
         return (Check(_UNSHARDED, None, reason),)
     arguments = inputs.place_unsharded(mesh)
-    expected = jax.block_until_ready(single.stage(*arguments))
+    if lowered.cacheable:
+        expected = single.results_of(arguments)
+    else:
+        expected = jax.block_until_ready(single.stage(*arguments))
     dtypes = [i.dtype for i in arguments if not jax.numpy.issubdtype(i.dtype, jax.dtypes.prng_key)]
     platform = devices[0].platform
     moved = functools.cache(
@@ -541,8 +548,7 @@ def _compared(
 
 def _first_here(devices: Sequence[Any]) -> list[Any]:
     """The first of the devices that belongs to this process; each process compares by itself."""
-    here = [d for d in devices if d.process_index == jax.process_index()]
-    return (here or list(devices))[:1]
+    return (own_devices(devices) or list(devices))[:1]
 
 
 def _undecided(check: Check) -> Check:

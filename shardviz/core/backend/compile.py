@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 from jaxlib.version import __version__ as jaxlib_version
 
@@ -20,7 +24,7 @@ from shardviz.core.backend.tracing import Traced, donated_leaves, flat_names, tr
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hlo.collectives import read_collectives
-from shardviz.core.hlo.sources import source_lines
+from shardviz.core.hlo.module import is_user_file
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.comparison import inherited
 from shardviz.core.program.program import Program
@@ -28,7 +32,9 @@ from shardviz.core.program.report import Collective, Memory
 
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+), \{[\d, ]*\}, (?:may|must)-alias\)")
 _PARAMETER = re.compile(r" parameter\((\d+)\).*op_name=\"([^\"]*)\"")
+_SOURCE_LINE = re.compile(r'loc\("((?:[^"\\]|\\.)*)":(\d+):(\d+)')
 _MOST = 8
+KEPT_BYTES = 4 << 20  # of arguments, and of results, of an Executable that keeps its last results
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +94,7 @@ class Executable:
     loops: int = 0
     reused: tuple[int, ...] | None = None
     _reference: Executable | None = None
+    _results: tuple[bytes, Sequence[Any]] | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
     def reference(self, make: Callable[[], Executable]) -> Executable:
@@ -96,6 +103,34 @@ class Executable:
             if self._reference is None:
                 self._reference = make()
             return self._reference
+
+    def results_of(self, arguments: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """Runs it; the results of the last arguments are kept, if all of them take little memory.
+
+        Only for a pure function, without callbacks, which gives the same results again.
+        """
+        if sum(a.nbytes for a in arguments) > KEPT_BYTES:
+            return jax.block_until_ready(self.stage(*arguments))
+        key = _digest(arguments)
+        with self._lock:
+            known = self._results
+        if known is not None and known[0] == key:
+            return known[1]
+        results = jax.block_until_ready(self.stage(*arguments))
+        if sum(r.nbytes for r in results) <= KEPT_BYTES:
+            with self._lock:
+                self._results = (key, results)
+        return results
+
+
+def _digest(arrays: Sequence[jax.Array]) -> bytes:
+    """A digest of the types and values of arrays."""
+    found = hashlib.blake2b()
+    for array in arrays:
+        found.update(repr((array.dtype, array.shape, getattr(array, "weak_type", False))).encode())
+        keys = jax.numpy.issubdtype(array.dtype, jax.dtypes.prng_key)
+        found.update(np.asarray(jax.random.key_data(array) if keys else array).tobytes())
+    return found.digest()
 
 
 def lower(
@@ -136,6 +171,33 @@ def lower(
         manual="manual_computation" in text or "SPMDFullToShardShape" in text,
         lower_s=traced.seconds + time.perf_counter() - begun,
     )
+
+
+def source_lines(text: str) -> list[tuple[str, str]]:
+    """File and line of the user's code in a lowered module, in the order of the text.
+
+    Lines of the calls that are running now are left out: they are where the program is compiled or
+    run from, which differs from cell to cell, and no part of it. A function that is written inside
+    such a call is at another column, so it stays.
+
+    Args:
+        text: StableHLO with its locations.
+
+    >>> source_lines('#loc1 = loc("/home/me/model.py":12:4 to :9)')
+    [('/home/me/model.py', '12')]
+    """
+    frame, running = sys._getframe(), set()
+    while frame is not None:
+        running.add((frame.f_code.co_filename, *_running(frame)))
+        frame = frame.f_back
+    return [p[:2] for p in _SOURCE_LINE.findall(text) if p not in running and is_user_file(p[0])]
+
+
+def _running(frame: FrameType) -> tuple[str, str]:
+    """Line and column of what a frame is at, as jax writes them."""
+    positions = frame.f_code.co_positions()  # one for each two bytes of code
+    line, _, column, _ = next(itertools.islice(positions, frame.f_lasti // 2, None))
+    return str(line or 0), str(column or 0)
 
 
 def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:

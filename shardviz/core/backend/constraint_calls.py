@@ -1,6 +1,6 @@
 """Records the constraint calls of a program while jax traces it, as `Constraint` values.
 
-Functions are watched by their code objects (`watched_calls.py`), so a call is seen under whatever
+Functions are watched by their code objects (`listening.py`), so a call is seen under whatever
 name it was imported, and neither flax nor the user's module is changed.
 
 What became of a call is read off what happened: an array that comes back as the very object that
@@ -35,10 +35,10 @@ from shardviz.core.backend.jaxprs import (
     plain_jaxpr,
     users_line,
 )
+from shardviz.core.backend.listening import CallListener, watched_calls
 from shardviz.core.backend.mesh_context import key_of_caches, logical_rules, mesh_context
-from shardviz.core.backend.watched_calls import CallListener, watched_calls
 from shardviz.core.errors import ShardvizError
-from shardviz.core.hlo.sources import is_user_file, line_in_words
+from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Resolution, resolve

@@ -129,6 +129,16 @@ def attached_devices(platform: str | None) -> tuple[Any, ...]:
         ) from error
 
 
+def own_devices(devices: Sequence[Any]) -> list[Any]:
+    """Those of the devices that belong to this process."""
+    return [d for d in devices if d.process_index == jax.process_index()]
+
+
+def processes_of(devices: Sequence[Any]) -> list[int]:
+    """The processes that these devices belong to, in order."""
+    return sorted({d.process_index for d in devices})
+
+
 def count_of(platform: str) -> int:
     """How many devices of a platform jax has; starts the backend."""
     try:
@@ -202,7 +212,8 @@ def capacity_of(devices: Sequence[Any]) -> Capacity:
     """What is free on these devices: the least of them where they differ."""
     if devices[0].platform == "cpu":
         return Capacity(host_available(), shared=True)
-    free = [_device_free(d) for d in devices if d.process_index == devices[0].process_index]
+    here = own_devices(devices) or list(devices[:1])  # others do not say
+    free = [_device_free(d) for d in here]
     known = [f for f in free if f is not None]
     return Capacity(min(known) if known else None)
 

@@ -15,8 +15,15 @@ from typing import Any
 import jax
 import numpy as np
 from jax.sharding import Mesh
+from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.checks import output_layouts, shards_check, spec_checks, unsharded_checks
+from shardviz.core.backend.checks import (
+    output_layouts,
+    shards_check,
+    spec_checks,
+    unsharded_checks,
+    why_not_comparable,
+)
 from shardviz.core.backend.compile import (
     Executable,
     Lowered,
@@ -26,26 +33,36 @@ from shardviz.core.backend.compile import (
     fingerprint,
     lower,
 )
-from shardviz.core.backend.devices import capacity_of, host_available, refusal
-from shardviz.core.backend.failures import failure, for_lack_of_memory
-from shardviz.core.backend.inputs import Inputs
+from shardviz.core.backend.devices import capacity_of, host_available, processes_of, refusal
+from shardviz.core.backend.failures import (
+    calling_line,
+    failure,
+    for_lack_of_memory,
+    in_words,
+)
+from shardviz.core.backend.inputs import Inputs, value_digests
 from shardviz.core.backend.jaxprs import (
+    constant_rows,
+    failing_callbacks,
     forget_failed_callbacks,
+    operation_rows,
     positive_arguments,
     refusal_on,
     single_device_effects,
 )
 from shardviz.core.backend.mesh_context import separate_caches
+from shardviz.core.backend.rendezvous import NO_STORE, Disagreement, Rendezvous, store
 from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trace
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import shown
+from shardviz.core.format import joined, shown
 from shardviz.core.hardware.chips import chip_of_kind
 from shardviz.core.layout.array_spec import DTYPE_BITS
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.program.agreement import Account, ProgramDetails, broken_blocks
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
-from shardviz.core.program.report import Check, Failure, Report
-from shardviz.core.program.roofline import largest_arrays, roofline
+from shardviz.core.program.report import Check, Failure, Report, largest_arrays
+from shardviz.core.program.roofline import roofline
 
 
 class Cancelled(Exception):
@@ -84,9 +101,13 @@ class Execution:
         self.mesh: Mesh
         self.devices: list[Any]
         self.ids: dict[Any, int]
+        self.rendezvous: Rendezvous | None = None
+        self._leaves: list[Any] | None = None
+        self._repeat = 0
 
     def follow(self, steps: Callable[[], Any]) -> None:
         """Runs the steps; whatever they raise becomes the error of the report."""
+        known = False  # whether the other processes know the error
         try:
             with separate_caches():  # also of what makes, places and compares values
                 steps()
@@ -96,6 +117,42 @@ class Execution:
             self.note(error=self._with_arrays(failed.failure))
         except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
             self.note(error=self._with_arrays(failure(self.stage, error)))
+            known = isinstance(error, Disagreement)
+        except BaseException as error:  # the user interrupts this process, and the others wait
+            if self.rendezvous is not None:
+                self.rendezvous.fail(self.stage, in_words(error))
+            raise
+        finally:
+            self._leave(known)
+
+    def join(self, mesh: Mesh, call: str) -> None:
+        """Meets the other processes that the devices of a mesh belong to, where there are any.
+
+        Args:
+            mesh: the jax mesh of the run.
+            call: what they call, `"sv.run"`.
+        """
+        every = processes_of(list(mesh.devices.flat))
+        if len(every) < 2:
+            return
+        words = f"Process {jax.process_index()} of {len(every)}: each checks its own shards."
+        client = store()
+        self.note(notes=(*self.report.notes, words if client is not None else NO_STORE))
+        if client is not None:
+            name = f"{call}({self.program.name!r})"
+            self.rendezvous = Rendezvous(client, jax.process_index(), every, name)
+        on_devices = _with_devices(self.program.mesh, list(mesh.devices.flat))
+        layouts = {n: replace(v, mesh=on_devices) for n, v in self.report.in_layouts.items()}
+        if note := broken_blocks(layouts):
+            self.note(notes=(*self.report.notes, note))
+
+    def _leave(self, known: bool) -> None:
+        """Ends what `join` began."""
+        if self.rendezvous is None:
+            return
+        if (error := self.report.error) is not None and not known:
+            self.rendezvous.fail(error.stage, error.message)
+        self.rendezvous.leave()
 
     def _with_arrays(self, found: Failure) -> Failure:
         """A failure; of one for lack of memory, with the largest arrays."""
@@ -107,6 +164,8 @@ class Execution:
     def enter(self, stage: str) -> None:
         """Begins a stage, unless the execution was cancelled."""
         self.stage = stage
+        if self.rendezvous is not None:
+            self.rendezvous.enter(stage)
         self.poll(f"before the stage {stage!r}")
         if self._progress is not None:
             self._progress(stage)
@@ -145,9 +204,45 @@ class Execution:
         self.enter("lower")
         lowered = self.lowered(traced)
         self.note(lower_s=lowered.lower_s)
+        if self.rendezvous is not None:
+            self.enter("compare")
+            self.rendezvous.compare(self._account(lowered), lambda: self._details(lowered))
         executable = self._executable(lowered, cache)
         self.note_executable(lowered, executable)
         return lowered, executable
+
+    def _account(self, lowered: Lowered) -> Account:
+        """What this process is about to do, for the others to compare with."""
+        program, first = self.program, self.devices[0]
+        assert self.rendezvous is not None  # there is nobody to compare with
+        options = {**program.options, "repeat": self._repeat} if self._repeat else program.options
+        shown_options = joined(f"{k}={v!r}" for k, v in options.items())
+        return Account(
+            jax.process_index(),
+            self.rendezvous.call,
+            f"jax {jax.__version__} with jaxlib {jaxlib_version}",
+            f"{first.device_kind} ({' '.join(first.client.platform_version.split())})",
+            ", ".join(f"{name}={size}" for name, size in program.mesh.shape.items()),
+            tuple(d.id for d in self.devices),
+            {
+                r.array.name: f"{r.array.short} as {r.spec if r.spec is not None else 'unknown'}"
+                for r in program.requests
+            },
+            f"the options {shown_options}" if shown_options else "no options",
+            self.key(lowered),
+            value_digests(program, self._leaves),
+            calling_line(),
+        )
+
+    def _details(self, lowered: Lowered) -> ProgramDetails:
+        """What the program consists of, for the process that runs another one."""
+        collectives = None
+        if self.devices[0].platform == "cpu":  # others' compilers may wait for one another
+            found = self.compiled(lowered)
+            some = found.collectives if found.partitioned is None else found.partitioned
+            collectives = tuple((c.kind, " × ".join(c.mesh_axes), c.source) for c in some)
+        jaxpr = lowered.traced.stage.jaxpr
+        return ProgramDetails(operation_rows(jaxpr), collectives, constant_rows(jaxpr))
 
     def note_traced(self, traced: Traced) -> None:
         """Adds what tracing found out to the report."""
@@ -265,14 +360,25 @@ class Execution:
             repeat: how often to execute.
             cache: the cache of executables.
         """
-        lowered, executable = self.compile_on(mesh, cache)
+        self._leaves, self._repeat = leaves, repeat
+        self.run_compiled(*self.compile_on(mesh, cache), leaves, repeat)
+
+    def run_compiled(
+        self, lowered: Lowered, executable: Executable, leaves: list[Any] | None, repeat: int
+    ) -> None:
+        """Places, runs and checks what `compile_on` made; the arguments are those of `run_on`."""
         self.enter("place")
-        inputs = Inputs(self.program, self.mesh, leaves, self.positive(lowered.traced))
-        self._refuse_if_too_big(executable, inputs)
+        inputs = self.inputs(lowered, leaves)
+        self.refuse_if_too_big(executable, inputs)
+        gathers = self._all_ready(lowered, inputs)
         begun = time.perf_counter()
         placed = inputs.place_all()
         self.note(place_s=time.perf_counter() - begun)
         self.check(*self._input_checks(placed))
+        if gathers:
+            inputs.gather(placed)
+        if self.rendezvous is not None:
+            self.rendezvous.ready("run")
         self.enter("run")
         try:
             results = self._execute(executable, inputs, placed, repeat)
@@ -298,7 +404,23 @@ class Execution:
             )
         )
 
-    def _refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
+    def _all_ready(self, lowered: Lowered, inputs: Inputs) -> bool:
+        """Waits for the other processes; whether all of them can gather the values."""
+        if self.rendezvous is None:
+            return False
+        able = inputs.to_gather and not why_not_comparable(self.program, lowered, self.devices)
+        return self.rendezvous.ready("place", able)
+
+    def inputs(self, lowered: Lowered, leaves: list[Any] | None) -> Inputs:
+        """The arguments of a run."""
+        return Inputs(self.program, self.mesh, leaves, self.positive(lowered.traced))
+
+    def refuse_if_too_big(self, executable: Executable, inputs: Inputs) -> None:
+        """Refuses a run that has not enough memory.
+
+        Raises:
+            ProgramError: with what it needs and what is free.
+        """
         capacity, placed = capacity_of(self.devices), inputs.bytes_in_place
         words = refusal(executable.memory, capacity, len(self.devices), placed)
         if words or (words := inputs.refusal(self.devices[0].platform == "cpu", host_available())):
@@ -315,10 +437,23 @@ class Execution:
                 del results[:]  # before the next ones take their memory
                 inputs.replace_donated(placed)
             begun = time.perf_counter()
-            results = list(jax.block_until_ready(executable.stage(*placed)))
+            results = list(self._executed(executable, placed))
             seconds.append(time.perf_counter() - begun)
         self.note(runs_s=tuple(seconds), run_s=statistics.median(seconds))
         return results
+
+    def _executed(self, executable: Executable, placed: Sequence[jax.Array]) -> Sequence[jax.Array]:
+        """The results; where several processes run it, one that ended is not waited for."""
+        if self.rendezvous is None:
+            return jax.block_until_ready(executable.stage(*placed))
+
+        def execute() -> Sequence[jax.Array]:
+            results = jax.block_until_ready(executable.stage(*placed))
+            jax.effects_barrier()  # jax keeps the effects of each thread apart
+            return results
+
+        with failing_callbacks() as failed:
+            return self.rendezvous.run(execute, failed)
 
     def _sub_byte_refusal(self, error: Exception) -> str | None:
         narrow = [a for a in self.program.arrays if DTYPE_BITS.get(a.dtype, 8) < 8]

@@ -12,9 +12,11 @@ import signal
 import traceback
 from typing import BinaryIO
 
+from shardviz.core.backend.rendezvous import store
 from shardviz.core.errors import ShardvizError, TargetError
 from shardviz.core.format import bytes_text
-from shardviz.core.hlo.sources import is_user_file, line_in_words
+from shardviz.core.hlo.module import is_user_file, line_in_words
+from shardviz.core.program.agreement import processes
 from shardviz.core.program.report import Failure
 
 LIMIT = 600
@@ -26,7 +28,7 @@ _OF_MEMORY = (
     "RESOURCE_EXHAUSTED",
     "The memory of the machine",
     " free. Nothing was placed",
-    "where memory runs out",
+    "memory ran out (SIGKILL)",
     "memory was about to run out",
 )
 _OPENINGS = {
@@ -80,12 +82,19 @@ def failure(stage: str, error: BaseException) -> Failure:
     """
     if isinstance(error, ShardvizError):
         return Failure(stage, str(error), source_of(error))
+    if words := explain(str(error)) if _is_of_several(error) else "":
+        return Failure(stage, f"{words} jax says: {in_words(error)}", source_of(error))
     opening = _OPENINGS.get(stage, "It failed.")
     if isinstance(error, MemoryError):
         opening = "The memory of the machine, or of this process, ran out."
     elif stage in _OURS and isinstance(error, OSError):
         opening = "The system refused what this needs, such as a file or a process."
     return Failure(stage, f"{opening} {in_words(error)}", source_of(error))
+
+
+def _is_of_several(error: BaseException) -> bool:
+    """Whether an exception may come from what several processes do."""
+    return store() is not None and not isinstance(error, MemoryError)
 
 
 def for_lack_of_memory(found: Failure) -> bool:
@@ -136,17 +145,168 @@ def source_of(error: BaseException) -> str:
     return ""
 
 
+# What jax, XLA and its coordination service say where several processes are the cause, and what it
+# means. Read off jax 0.10.2 and 0.12.0.1; {0} is what the first group found.
+_SEVERAL = tuple(
+    (re.compile(pattern, re.DOTALL), sentence)
+    for pattern, sentence in (
+        (
+            r"Closing over jax.Array that spans non-addressable",
+            "The function closes over an array that lies on devices of several processes. Pass it"
+            " as an argument of the function.",
+        ),
+        (
+            r"Fetching value for `jax.Array` that spans non-addressable|first argument must be a"
+            r" fully addressable array",
+            "All of an array was read that lies on devices of several processes, and each process"
+            " can read its own shards only. Take array.addressable_shards, or have every process"
+            " gather it: jax.experimental.multihost_utils.process_allgather(array, tiled=True).",
+        ),
+        (
+            r"Invalid host data.*?dimension (\d+), the process data has (\d+) elements. Process"
+            r" addresses (\d+) elements",
+            "The local batch has another size than the devices of this process hold: {1} along"
+            " dimension {0}, and {2} are needed. sv.process_rows says which rows every process"
+            " loads.",
+        ),
+        (
+            r"Unable to compute global_shape due to non-uniform sharding",
+            "The mesh gives the processes parts of an array that do not fit together, so jax cannot"
+            " tell its shape from the local data. Give global_shape, or make the mesh in the order"
+            " of jax.devices(); sv.process_rows shows which rows every process loads.",
+        ),
+        (
+            r"is not the same on each process",
+            "A numpy array or number stands for all of an array and must be the same in every"
+            " process, and it is not. Where each process has rows of its own, make the array with"
+            " jax.make_array_from_process_local_data.",
+        ),
+        (
+            r"Passing non-trivial shardings for numpy inputs is not allowed",
+            "jax.jit takes no numpy array that it would have to split over several processes. Make"
+            " it an array first: with jax.make_array_from_process_local_data from each process's"
+            " own rows, or with jax.make_array_from_callback where every process has all of it.",
+        ),
+        (
+            r"For a cross-host reshard in multi-controller JAX|Cannot reshard an input that is not"
+            r" fully addressable",
+            "An array over several processes can go to another order of the same devices only, not"
+            " to other devices. Use a mesh of the same devices, or gather it first.",
+        ),
+        (
+            r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:[\w/:]+\s*?\n)+)",
+            "{processes} died, hang or were stopped: they sent no heartbeat, so jax ended the"
+            " others. Look at what they printed before, and whether the system ended them for lack"
+            " of memory. All processes must be started again.",
+        ),
+        (
+            r"Barrier timed out.*?Some timed out task names:\s*((?:[\w/:]+\s*?\n)+)",
+            "{processes} did not come to the end of the script in time. Most often they wait in a"
+            " collective that another process skipped, or left by an error: look first at what the"
+            " others printed. jax ended all processes, which must be started again.",
+        ),
+        (
+            r"Failed to send RPC to coordination service|remote target coordination_service"
+            r"|DEADLINE_EXCEEDED.*?CoordinationService/Heartbeat",
+            "Process 0, which coordinates the others, has ended, hangs or cannot be reached: jax"
+            " ended the others. Look at what process 0 printed. All processes must be started"
+            " again.",
+        ),
+        (
+            r"ALREADY_EXISTS: Aborted connect attempt|CANCELLED: Cancelled because there's a more"
+            r" recent barrier call",
+            "Two processes have the same process_id, or one was started again while the others"
+            " went on. Give every process an id of its own, and start all of them together.",
+        ),
+        (
+            r"DEADLINE_EXCEEDED.*?RegisterTask",
+            "Not all processes came to jax.distributed.initialize in time. Look at those that did"
+            " not start, at num_processes and process_id, and whether all can reach the"
+            " coordinator's address.",
+        ),
+        (
+            r"initialize\(\) must be called before any JAX calls",
+            "jax had started before jax.distributed.initialize was called. Call it first, before"
+            " anything that makes an array or looks for devices.",
+        ),
+        (
+            r"[Gg]loo.*?(?:closed by peer|reset by peer|[Tt]imed out|refused)",
+            "A process of a collective has ended or does not answer, so that the others could not"
+            " go on. Look at what the other processes printed.",
+        ),
+        (
+            r"RESOURCE_EXHAUSTED|std::bad_alloc|MemoryError|Out of memory|OOM",
+            "Memory ran out in this process, which the others then wait for. Split the arrays over"
+            " more devices, make them smaller, or start fewer processes on one machine.",
+        ),
+    )
+)
+_TASK = re.compile(r"task:(\d+)|^(\d+)$")
+
+
+def explain(text: str) -> str:
+    """What an error of jax means where several processes run, in sentences; `""` where unknown.
+
+    Args:
+        text: the words of an exception, or what a process printed before it ended.
+
+    >>> explain("The following tasks are unhealthy (stopped sending heartbeats):\\n1\\n")
+    'Process 1 died, hangs or was stopped: it sent no heartbeat, so jax ended the others. Look at \
+what it printed before, and whether the system ended it for lack of memory. All processes must be \
+started again.'
+    >>> explain("ValueError: an error of another kind")
+    ''
+    """
+    for pattern, sentence in _SEVERAL:
+        if (found := pattern.search(text)) is None:
+            continue
+        if "{processes}" not in sentence:
+            return sentence.format(*found.groups())
+        tasks = [_TASK.search(line.strip()) for line in found[1].splitlines()]
+        numbers = [int(task[1] or task[2]) for task in tasks if task]
+        if len(numbers) == 1:
+            sentence = _of_one(sentence)
+        who = processes(numbers) if numbers else "Some processes"
+        return sentence.format(processes=who)
+    return ""
+
+
+def _of_one(sentence: str) -> str:
+    """A sentence about several processes, for one."""
+    for many, one in (
+        (" hang or were", " hangs or was"),
+        ("they sent", "it sent"),
+        ("they printed", "it printed"),
+        ("ended them", "ended it"),
+        ("they wait in", "it waits in"),
+    ):
+        sentence = sentence.replace(many, one)
+    return sentence
+
+
+def calling_line() -> str:
+    """The innermost line of the user's code that called what runs now, or `""`."""
+    for frame, line in traceback.walk_stack(None):
+        path = frame.f_code.co_filename
+        if is_user_file(path) and not path.startswith("<"):
+            return line_in_words(path, line)
+    return ""
+
+
 class WorkerError(TargetError):
     """The worker ended before it answered."""
 
 
-def exit_error(exit_code: int | None, stage: str, log: str = "") -> WorkerError:
+def exit_error(
+    exit_code: int | None, stage: str, log: str = "", ended_for_memory: int | None = None
+) -> WorkerError:
     """The error for a worker that ended by itself.
 
     Args:
         exit_code: as Python has it: negative for a signal; None where it is not known.
         stage: the stage it was in; `""` for none.
         log: what it printed.
+        ended_for_memory: as for `exit_in_words`.
 
     >>> print(exit_error(-6, "compile"))
     The worker process ended in the stage 'compile': aborted: the compiler or runtime met a state...
@@ -155,8 +315,8 @@ def exit_error(exit_code: int | None, stage: str, log: str = "") -> WorkerError:
     said = cause(log)
     words = f" It said: {said}" if said else ""
     return WorkerError(
-        f"The worker process ended{where}: {exit_in_words(exit_code)}.{words} Your kernel is not"
-        " touched, and the next compile gets a new worker."
+        f"The worker process ended{where}: {exit_in_words(exit_code, ended_for_memory)}.{words}"
+        " Your kernel is not touched, and the next compile gets a new worker."
     )
 
 
@@ -189,8 +349,24 @@ def memory_error(held: int, limit: int | None, stage: str) -> WorkerError:
     )
 
 
-def exit_in_words(code: int | None) -> str:
+def ended_for_memory() -> int | None:
+    """How many processes the system has ended since it started, as memory ran out.
+
+    Linux counts them in `/proc/vmstat`, those of containers included. None where it is not known.
+    """
+    try:
+        with open("/proc/vmstat") as file:
+            return next((int(x.split()[1]) for x in file if x.startswith("oom_kill ")), None)
+    except OSError:
+        return None
+
+
+def exit_in_words(code: int | None, before: int | None = None) -> str:
     """An exit code or signal as people say it.
+
+    Args:
+        code: as Python has it: negative for a signal; None where it is not known.
+        before: what `ended_for_memory` gave before; None where that is not known.
 
     >>> exit_in_words(-9)
     'killed from outside, often by the system where memory runs out (SIGKILL)'
@@ -205,6 +381,9 @@ def exit_in_words(code: int | None) -> str:
         name = signal.Signals(-code).name
     except ValueError:
         return f"ended by signal {-code}"
+    if name == "SIGKILL" and before is not None and (now := ended_for_memory()) is not None:
+        words = "ended by the system, as memory ran out" if now > before else "killed from outside"
+        return f"{words} ({name})"
     return f"{_SIGNALS[name]} ({name})" if name in _SIGNALS else f"ended by {name}"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -22,6 +23,8 @@ from shardviz.core.program.program import Program
 
 _SLICE_ELEMENTS = 1 << 22  # made at a time
 _MOST_NAMES = 8
+_MOST_GATHERED = 64 << 20  # bytes
+_PARTS, _PART_BYTES = 64, 1 << 20  # of a large array, for its digest
 
 
 def value_leaves(program: Program, values: Sequence[Any]) -> list[Any] | None:
@@ -140,7 +143,30 @@ def _numbers(bits: np.ndarray, dtype: Any, positive: bool) -> np.ndarray:
 def _example_keys(array: ArraySpec, sharding: NamedSharding, seed: int) -> jax.Array:
     count = math.prod(array.shape)
     keys = jax.random.split(jax.random.key(seed, impl=key_implementation(array.dtype)), count + 1)
-    return jax.device_put(keys[:count].reshape(array.shape), sharding)
+    return _spread(keys[:count].reshape(array.shape), array, sharding)
+
+
+def _spread(leaf: Any, array: ArraySpec, sharding: NamedSharding, copy: bool = False) -> jax.Array:
+    """A value that this process has, on those of its devices that a sharding names.
+
+    `jax.device_put` would have all processes compare what they have, which waits for all of them.
+
+    Args:
+        leaf: the full value.
+        array: its shape and dtype.
+        sharding: how it is placed, on devices of several processes.
+        copy: whether the array must not share memory with the value.
+    """
+    keys = array.dtype.startswith("key<")
+    host = leaf if keys else np.asarray(leaf)
+
+    def block(index: Any) -> Any:
+        found = host[index]
+        if keys:
+            return found
+        return np.array(found, jax_dtype(array.dtype), copy=True if copy else None)
+
+    return jax.make_array_from_callback(array.shape, sharding, block)
 
 
 def _leaves(program: Program, values: tuple[Any, ...]) -> list[Any]:
@@ -188,6 +214,65 @@ def _check(array: ArraySpec, value: Any) -> None:
         )
 
 
+def _is_global(leaf: Any) -> bool:
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
+
+
+def host_value(leaf: Any) -> Any | None:
+    """A value in all, where this process has it; else None.
+
+    It does where each of its devices holds all of a replicated array.
+    """
+    if not _is_global(leaf):
+        return leaf
+    return leaf.addressable_data(0) if leaf.is_fully_replicated else None
+
+
+def value_digests(program: Program, leaves: list[Any] | None) -> dict[str, Any]:
+    """Digests of what several processes must give alike, by the names of the arguments.
+
+    Of a value that each process has, one digest; of an array over several processes one for each
+    shard of this process that another one holds too, by its indices.
+    """
+    found: dict[str, Any] = {}
+    for array, leaf in zip(program.arrays, leaves or (), strict=False):
+        if not _is_global(leaf):
+            found[array.name] = _digest(leaf)
+        elif not getattr(getattr(leaf.sharding, "spec", None), "unreduced", None):
+            found[array.name] = _digests_of_shards(leaf)
+    return found
+
+
+def _digests_of_shards(array: jax.Array) -> dict[str, str]:
+    """A digest for each shard of this process that another process holds too."""
+    holders: dict[tuple[tuple[int, int], ...], set[int]] = {}
+    for device, index in array.sharding.devices_indices_map(array.shape).items():
+        bounds = tuple(s.indices(n)[:2] for s, n in zip(index or (), array.shape, strict=False))
+        holders.setdefault(bounds, set()).add(device.process_index)
+    found: dict[str, str] = {}
+    for shard in array.addressable_shards:
+        bounds = tuple(s.indices(n)[:2] for s, n in zip(shard.index, array.shape, strict=False))
+        text = ", ".join(f"{a}:{b}" for a, b in bounds)
+        if len(holders[bounds]) > 1 and text not in found:
+            found[text] = _digest(shard.data)
+    return found
+
+
+def _digest(value: Any) -> str:
+    """A digest of an array; of a large one of parts all over it."""
+    if isinstance(value, jax.Array) and jax.numpy.issubdtype(value.dtype, jax.dtypes.prng_key):
+        value = jax.random.key_data(value)
+    host = np.ascontiguousarray(np.asarray(value))
+    data = host.reshape(-1).view(np.uint8)
+    made = hashlib.blake2b(f"{dtype_name(host.dtype)}{host.shape}".encode(), digest_size=12)
+    if data.size <= _PARTS * _PART_BYTES:
+        made.update(data.data)
+    else:
+        for start in np.linspace(0, data.size - _PART_BYTES, _PARTS).astype(np.int64):
+            made.update(data[start : start + _PART_BYTES].data)
+    return made.hexdigest()
+
+
 _REMEDY = "Give it a smaller shape, or take sv.compile, which needs no values."
 
 
@@ -210,6 +295,7 @@ class Inputs:
     ) -> None:
         self.program, self.mesh, self.leaves = program, mesh, leaves
         self.donated = donated_leaves(program)
+        self._gathered: dict[int, np.ndarray | jax.Array] = {}
         self.positive = positive
 
     @property
@@ -221,6 +307,41 @@ class Inputs:
             if layout is not None and self._is_placed(leaf, position):
                 placed += layout.bytes_per_device
         return placed
+
+    @property
+    def elsewhere(self) -> str | None:
+        """Why the unsharded function cannot be run on the values here; None where it can."""
+        if not self._spread_positions():
+            return None
+        return (
+            "Not compared: the values are spread over several processes, and no process has all of"
+            f" them. Up to {bytes_text(_MOST_GATHERED)} are gathered; without values, sv.run makes"
+            " some up that each process has."
+        )
+
+    @property
+    def to_gather(self) -> bool:
+        """Whether values are spread over several processes, and small enough to gather."""
+        sizes = [self.program.arrays[i].bytes for i in self._spread_positions()]
+        return 0 < sum(sizes) <= _MOST_GATHERED
+
+    def gather(self, placed: Sequence[jax.Array]) -> None:
+        """Takes all of those values into this process; every process must do it together.
+
+        Args:
+            placed: the arguments on their devices.
+        """
+        every = NamedSharding(self.mesh, PartitionSpec())
+        replicate = jax.jit(lambda *values: values, out_shardings=every)
+        positions = self._spread_positions()
+        found = replicate(*(placed[i] for i in positions))
+        for position, array in zip(positions, found, strict=True):
+            self._gathered[position] = array.addressable_data(0)
+
+    def _spread_positions(self) -> list[int]:
+        """The arguments of which this process has only a part."""
+        leaves = enumerate(self.leaves or ())
+        return [i for i, v in leaves if i not in self._gathered and host_value(v) is None]
 
     def refusal(self, here: bool, free: int | None) -> str | None:
         """Why this host cannot make up the values, in words; None where it can.
@@ -263,7 +384,9 @@ class Inputs:
             if self.leaves is None:
                 placed.append(self._example(position, sharding))
             else:
-                placed.append(jax.device_put(self.leaves[position], sharding))
+                value = self._gathered.get(position)
+                value = host_value(self.leaves[position]) if value is None else value
+                placed.append(jax.device_put(value, sharding))
         return placed
 
     def _example(self, position: int, sharding: NamedSharding) -> jax.Array:
@@ -280,9 +403,11 @@ class Inputs:
         sharding = self._sharding(position)
         if self.leaves is None:
             return self._example(position, sharding)
+        leaf, donated = self.leaves[position], position in self.donated
+        if not (sharding.is_fully_addressable or _is_global(leaf)):
+            return _spread(leaf, self.program.arrays[position], sharding, donated)
         # A donated array is used up, so it must not be the user's own.
-        alias = False if position in self.donated else None
-        return jax.device_put(self.leaves[position], sharding, may_alias=alias)
+        return jax.device_put(leaf, sharding, may_alias=False if donated else None)
 
     def _sharding(self, position: int) -> NamedSharding:
         spec = placed_spec(self.program.requests[position].spec or Spec())

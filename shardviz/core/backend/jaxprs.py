@@ -8,21 +8,26 @@ jax keeps the classes of effects and these sets private; they are read here and 
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import importlib
+import logging
 import re
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.failures import in_words
-from shardviz.core.hlo.sources import is_user_file, line_in_words
+from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.program.effects import single_device_words
 
 TOP_LEVEL = "top level"
 # They only wrap a function: an operation inside is no deeper for them.
 TRANSPARENT_CALLS = ("jit", "pjit", "closed_call")
+_ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 _NO_MESHES = (type(None), str, int, tuple, list, dict)  # most parameters
 
 
@@ -106,6 +111,47 @@ def users_line(equation: Any) -> str:
         if is_user_file(frame.file_name):
             return line_in_words(frame.file_name, frame.line_num)
     return ""
+
+
+def operation_rows(jaxpr: Any) -> tuple[tuple[str, str, str, str], ...]:
+    """Of every operation its name, the type of its result, its line and a digest of its parameters.
+
+    >>> import jax
+    >>> rows = operation_rows(jax.make_jaxpr(lambda x: x.sum())(jax.numpy.zeros(3)))
+    >>> [row[:2] for row in rows]
+    [('reduce_sum', 'float32[]')]
+    """
+    return tuple(
+        (
+            found.name,
+            ", ".join(_short_type(v.aval) for v in found.equation.outvars),
+            users_line(found.equation),
+            _parameters_digest(found.equation),
+        )
+        for found in operations(jaxpr)
+    )
+
+
+def constant_rows(jaxpr: Any) -> tuple[tuple[str, str], ...]:
+    """Of every array that a jaxpr has as a constant its type, and a digest where it is here."""
+    found = []
+    for value in getattr(jaxpr, "consts", ()):
+        host = np.asarray(value) if getattr(value, "is_fully_addressable", True) else None
+        digest = "" if host is None else hashlib.sha256(host.tobytes()).hexdigest()[:16]
+        found.append((f"{value.dtype}{list(value.shape)}", digest))
+    return tuple(found)
+
+
+def _short_type(aval: Any) -> str:
+    shape = getattr(aval, "shape", None)
+    return str(aval) if shape is None else f"{aval.dtype}{list(shape)}"
+
+
+def _parameters_digest(equation: Any) -> str:
+    """A digest of the parameters, those without programs and addresses of Python."""
+    plain = {k: v for k, v in equation.params.items() if next(_jaxprs_in(v), None) is None}
+    text = _ADDRESS.sub("", repr(sorted(plain.items())))
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def names_shardings(jaxpr: Any) -> bool:
@@ -302,6 +348,27 @@ def forget_failed_callbacks() -> None:
         runtime_tokens.clear()
     except (ImportError, AttributeError):
         pass  # moved away; the barrier of newer versions drops them itself
+
+
+@contextlib.contextmanager
+def failing_callbacks() -> Iterator[list[BaseException]]:
+    """A list of what callbacks raise, as soon as they do: a run may end much later, or never.
+
+    jax logs it where it happens; if it ever does not, the list stays empty.
+    """
+    found: list[BaseException] = []
+
+    def notice(record: logging.LogRecord) -> bool:
+        if record.exc_info and record.exc_info[1] is not None:
+            found.append(record.exc_info[1])
+        return True
+
+    logger = logging.getLogger("jax._src.callback")
+    logger.addFilter(notice)  # a handler of our own would keep Python from printing it
+    try:
+        yield found
+    finally:
+        logger.removeFilter(notice)
 
 
 #: Where jax may allow an effect, and its private set that says so.

@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, Mesh
 from shardviz.core.backend.bridge import adopt_mesh, check_axis_names, to_jax
 from shardviz.core.backend.devices import mesh_of_names
 from shardviz.core.backend.failures import failure
-from shardviz.core.backend.jax_events import jax_cache_events
+from shardviz.core.backend.listening import jax_cache_events
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.mesh import MeshSpec
@@ -435,6 +435,9 @@ class MeshComparison:
         done = " and ".join(_DONE[s] for s in self.second.misses)
         kept = " and ".join(_DONE[s] for s in self.second.hits)
         return f"For the second mesh it was {done} again" + (f", not {kept}." if kept else ".")
+
+    def _text_(self) -> str:
+        return self.explain()
 
 
 _DONE = {"trace": "traced", "lower": "lowered", "compile": "compiled"}

@@ -15,6 +15,7 @@ import importlib.util
 import math
 from typing import Any
 
+import jax
 import numpy as np
 from jax.sharding import Mesh
 
@@ -26,10 +27,12 @@ from shardviz.core.backend.devices import (
     count_of,
     mesh_of,
     mesh_of_names,
+    own_devices,
+    processes_of,
     too_few,
 )
 from shardviz.core.errors import TargetError
-from shardviz.core.format import plural, shown
+from shardviz.core.format import listed, plural, shown
 from shardviz.core.hardware.chips import CHIPS
 from shardviz.core.hardware.topology import EXAMPLES, Topology, even_topology, is_described
 from shardviz.core.layout.mesh import MAX_DEVICES, MeshSpec
@@ -180,7 +183,21 @@ def device_mesh(mesh: MeshSpec, target: Target) -> Mesh:
         raise TargetError(too_few(found[0].platform, len(found), mesh.size))
     else:
         chosen = [found[rank] for rank in np.argsort(np.argsort(ids))]
+    if not own_devices(chosen):
+        raise TargetError(_none_here(chosen, mesh))
     return mesh_of(chosen, mesh)
+
+
+def _none_here(devices: list[Any], mesh: MeshSpec) -> str:
+    """Why this process has no part in a run, in words."""
+    others, here = processes_of(devices), jax.process_index()
+    whose = f"process {others[0]}" if len(others) == 1 else f"processes {listed(others)}"
+    every = f"all {plural(jax.device_count(), 'device')}"
+    return (
+        f"Process {here} has nothing to run: the mesh has {plural(mesh.size, 'device')}, and all of"
+        f" them belong to {whose}. Use a mesh over {every}, or leave this call out in process"
+        f" {here}."
+    )
 
 
 def mesh_to_lower_on(mesh: MeshSpec) -> Mesh:
@@ -208,12 +225,16 @@ def _word(text: str | Target | None) -> str:
 
 
 def _attached_fits(needed: int) -> bool:
-    """Whether a mesh fits on the attached devices, the CPU being one."""
+    """Whether a mesh fits on the attached devices, the CPU being one.
+
+    Of several processes also the CPU's simulated devices: only there are they those of all.
+    """
     if needed == 1:
         return True
     # This starts the backend, with the one CPU device that jax has by default.
     found = attached_devices(None)
-    return found[0].platform != "cpu" and len(found) >= needed
+    several = jax.process_count() > 1
+    return (found[0].platform != "cpu" or several) and len(found) >= needed
 
 
 def _typed_too_few(count: int, needed: int) -> str:
@@ -228,6 +249,8 @@ def _best(needed: int) -> Target:
     found = attached_devices(None)
     if found[0].platform != "cpu" and len(found) >= needed:
         return Target("attached", found[0].platform, len(found))
+    if jax.process_count() > 1 and needed > 1:
+        return Target("attached", found[0].platform, needed)
     if found[0].platform == "cpu" and needed == 1:
         return Target("attached", "cpu", 1)
     there = count_of("cpu")

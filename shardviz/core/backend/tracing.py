@@ -31,6 +31,7 @@ from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.arguments import unique
 from shardviz.core.backend.bridge import jax_dtype, named_sharding
+from shardviz.core.backend.build_program import Results
 from shardviz.core.backend.calls import BoundCall
 from shardviz.core.backend.constraint_calls import traced_with_calls
 from shardviz.core.backend.failures import in_words, source_of
@@ -52,7 +53,6 @@ from shardviz.core.backend.mesh_context import (
     other_mesh_note,
     wants_mesh,
 )
-from shardviz.core.backend.results import Results
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.layout.mesh import MeshSpec

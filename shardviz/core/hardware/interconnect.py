@@ -347,15 +347,43 @@ def _exchange(traffic: Traffic, part: _Part) -> None:
 
 
 def _permute(traffic: Traffic, rows: np.ndarray, group: np.ndarray) -> None:
+    source, target = traffic.torus.chip_of[rows].reshape(-1, 2).T
+    _send(traffic, source, target, np.ones(len(source)), group[::2])
+
+
+def _send(
+    traffic: Traffic, source: np.ndarray, target: np.ndarray, share: np.ndarray, group: np.ndarray
+) -> None:
+    """Each chip to one other: within a slice or host over its links, else over the network."""
     torus = traffic.torus
-    source, target = torus.chip_of[rows].reshape(-1, 2).T
     inside = torus.slice_of[source] == torus.slice_of[target]
-    np.add.at(traffic.network, source[~inside], 1.0)
+    np.add.at(traffic.network, source[~inside], share[~inside])
     moves = inside & (source != target)
     if torus.shape:
-        traffic.add(source[moves], target[moves], np.ones(int(moves.sum())), group[::2][moves])
+        traffic.add(source[moves], target[moves], share[moves], group[moves])
     else:
-        np.add.at(traffic.nvlink, source[moves], 1.0)
+        np.add.at(traffic.nvlink, source[moves], share[moves])
+
+
+def least_send_seconds(topology: Topology, sends: np.ndarray) -> dict[str, float | None]:
+    """The least seconds on each kind of link for sends of any size, all at once.
+
+    Args:
+        topology: the described slice or cluster.
+        sends: int64 [sends, 3]: the positions of sender and receiver in the topology's order, and
+            bytes.
+
+    >>> least_send_seconds(Topology.parse("tpu:v5e:4x4"), np.array([[0, 1, 50_000_000]]))
+    {'ICI': 0.001}
+    """
+    traffic = Traffic(Torus(topology))
+    source, target = traffic.torus.chip_of[sends[:, :2]].T
+    alone = np.zeros(len(sends), np.int64)
+    _send(traffic, source, target, sends[:, 2].astype(float), alone)
+    found = LinkUse(
+        traffic.torus, traffic.load, traffic.nvlink, traffic.network, traffic.owner, alone
+    )
+    return found.times(1.0)
 
 
 def device_rows(mesh: MeshSpec, topology: Topology) -> np.ndarray:

@@ -13,8 +13,17 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from shardviz.core.format import joined
-from shardviz.core.hlo.module import ComputationCall, Module, Operand, opcode, operands
-from shardviz.core.hlo.sources import NO_SOURCE, InstructionSource, Sources, read_source
+from shardviz.core.hlo.module import (
+    NO_SOURCE,
+    ComputationCall,
+    InstructionSource,
+    Module,
+    Operand,
+    Sources,
+    opcode,
+    operands,
+    read_source,
+)
 from shardviz.core.program.report import UNKNOWN
 
 _COLLECTIVES = (

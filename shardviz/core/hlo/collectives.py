@@ -25,9 +25,12 @@ from shardviz.core.hlo.causes import NOBODY, Causes
 from shardviz.core.hlo.module import (
     HEAD,
     SHAPE,
+    InstructionSource,
     Loops,
     Module,
     Operand,
+    Sources,
+    instruction_source,
     opcode,
     operands,
     shape_bytes,
@@ -44,7 +47,6 @@ from shardviz.core.hlo.replica_groups import (
     replicas_of,
     slices_of,
 )
-from shardviz.core.hlo.sources import InstructionSource, Sources, instruction_source
 from shardviz.core.program.report import Collective, Member
 
 _OPCODE = re.compile(

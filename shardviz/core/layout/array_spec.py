@@ -13,7 +13,7 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import LayoutError, RuleError
 from shardviz.core.format import listed, plural, shown, suggestion
-from shardviz.core.layout.parse import Cursor, check_name, check_size, is_word, quoted
+from shardviz.core.layout.parse import Cursor, check_name, check_size, is_word, limited, quoted
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained, rank_problem
 
 MAX_DIM = 1 << 48
@@ -267,9 +267,7 @@ def read_names(names: Any) -> tuple[str | None, ...]:
         return _names_from_text(names)
     if isinstance(names, (bytes, dict, set)) or not isinstance(names, Iterable):
         raise RuleError(f"Logical names are text or a tuple of names; got {shown(names)}.")
-    entries = tuple(islice(names, MAX_RANK + 1))  # it may be endless
-    if len(entries) > MAX_RANK:
-        raise RuleError(f"An array has at most {MAX_RANK} dimensions; got more names than that.")
+    entries = limited(names, MAX_RANK, "The logical names of an array", RuleError)
     return tuple(
         n if n is None or is_unconstrained(n) else check_name(n, "a logical axis", RuleError)
         for n in entries

@@ -364,7 +364,7 @@ class _TreeReader:
                 self.states.append((begin, len(self.kinds)))
                 self.known.update((begin + n, p) for n, p in enumerate(partners) if p is not None)
         elif isinstance(value, Mapping):
-            for key, inner in _items(value):
+            for key, inner in _parts(value, value.items()):
                 if inside == _TABLE and isinstance(inner, _SCALARS):
                     self.number = self.number or (inner, _joined(path, key))
                     self._scalar(inner, _joined(path, key))
@@ -386,7 +386,7 @@ class _TreeReader:
             name, shape, *rest = (*value, None) if len(value) < 2 else value
             self._described(_joined(path, name), shape, rest)
         else:
-            for index, inner in enumerate(value):
+            for index, inner in enumerate(_parts(value, value)):
                 # The rows of a table have names of their own; a tree's lists have positions.
                 inner_path = path if depth == 0 and _names_itself(inner) else _joined(path, index)
                 self.collect(inner, inner_path, depth + 1, inside)
@@ -522,9 +522,10 @@ def _checked(name: str, shape: Any, names: Any, dtype: Any) -> TreeLeaf:
 
 def _is_described(value: tuple | list) -> bool:
     """Whether it is `(shape, logical[, dtype])`."""
-    if len(value) not in (2, 3) or isinstance(value[0], ArraySpec):
+    parts = value[:4]  # of a user's own list, whose length may be wrong
+    if len(parts) not in (2, 3) or isinstance(parts[0], ArraySpec):
         return False
-    shape, names = value[0], value[1]
+    shape, names = parts[0], parts[1]
     if isinstance(shape, (tuple, list)) and shape and all(type(n) is int for n in shape):
         return True
     listed_shape = isinstance(shape, (tuple, list)) and not shape and not hasattr(shape, "_fields")
@@ -546,8 +547,11 @@ def _names_itself(value: Any) -> bool:
     )
 
 
-def _items(mapping: Mapping[Any, Any]) -> Iterable[tuple[Any, Any]]:
-    return mapping.items()
+def _parts(container: Any, parts: Any) -> Iterable[Any]:
+    """The parts of a list, tuple or mapping; a user's own class of it may be endless."""
+    if type(container) in (list, tuple, dict):
+        return parts
+    return limited(parts, max(len(container), MAX_STREAMED), "The parts of a tree", LayoutError)
 
 
 def _joined(path: str, key: Any) -> str:

@@ -241,9 +241,10 @@ class GroupBytes(NamedTuple):
 
     def __str__(self) -> str:
         waste = f", {bytes_text(self.waste)} of it by replication" if self.waste else ""
+        copies = "1 copy" if self.copies == 1 else f"{self.copies:,.3g} copies"
         return (
             f"{self.name} {bytes_text(self.bytes_per_device)} ({plural(self.arrays, 'array')} of"
-            f" {bytes_text(self.bytes)} in all, {self.copies:,.3g} copies{waste})"
+            f" {bytes_text(self.bytes)} in all, {copies}{waste})"
         )
 
 

@@ -126,7 +126,8 @@ def limited(values: Any, most: int, what: str, error: type[ShardvizError]) -> li
     except Exception:  # noqa: BLE001  a foreign iterable may raise anything
         raise error(f"{what} must be a list or tuple; got {shown(values)}.") from None
     if len(found) > most:
-        count = f"{len(values):,}" if isinstance(values, (Sequence, Mapping)) else "more"
+        sized = isinstance(values, (Sequence, Mapping)) and len(values) > most
+        count = f"{len(values):,}" if sized else "more"  # a user's own list may be endless
         raise error(f"{what} can be at most {most:,}; got {count}.")
     return found
 

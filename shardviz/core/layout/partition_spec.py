@@ -15,7 +15,7 @@ from shardviz.core.display import Displayed
 from shardviz.core.errors import MissingPackage, SpecError
 from shardviz.core.format import listed, plural, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.parse import Cursor, check_name, names_or_none, quoted
+from shardviz.core.layout.parse import Cursor, check_name, limited, names_or_none, quoted
 
 MAX_RANK = 64
 _NONE: frozenset = frozenset()
@@ -228,13 +228,13 @@ def _entry(value: Any) -> tuple[str, ...]:
     if isinstance(value, str):
         return (check_name(value, "a mesh axis", SpecError),)
     if isinstance(value, (tuple, list)):
-        for axis in value:
-            if isinstance(axis, (tuple, list)):
-                raise SpecError(
-                    f"A tuple in a spec holds names, not tuples; got {shown(value)}. Write the"
-                    " axes of one dimension side by side, major to minor."
-                )
-        return tuple(check_name(axis, "a mesh axis", SpecError) for axis in value)
+        axes = limited(value, MAX_RANK, "The mesh axes of one dimension", SpecError)
+        if any(isinstance(axis, (tuple, list)) for axis in axes):
+            raise SpecError(
+                f"A tuple in a spec holds names, not tuples; got {shown(value)}. Write the"
+                " axes of one dimension side by side, major to minor."
+            )
+        return tuple(check_name(axis, "a mesh axis", SpecError) for axis in axes)
     raise SpecError(
         f"An entry of a spec is a mesh axis, a tuple of them, or None; got {shown(value)}."
     )

@@ -19,7 +19,7 @@ from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.libraries import is_partition_spec, named_sharding, spec_of
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import Cursor, check_name, limited, names_or_none, quoted
-from shardviz.core.layout.partition_spec import Spec, is_unconstrained
+from shardviz.core.layout.partition_spec import MAX_RANK, Spec, is_unconstrained
 
 MAX_RULES = 10_000
 
@@ -153,7 +153,8 @@ class Rules(Displayed, tuple[Rule, ...]):
         # A user's own class of list may be endless.
         found = tuple(itertools.islice(pairs, MAX_RULES + 1))
         if len(found) > MAX_RULES:
-            raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {len(pairs):,}.")
+            counted = f"{len(pairs):,}" if len(pairs) > MAX_RULES else "more"
+            raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {counted}.")
         return Rules(tuple(_rule(i, p) for i, p in enumerate(found)))
 
     @staticmethod
@@ -320,7 +321,7 @@ def _path_rule(index: int, pair: Any) -> PathRule:
             f"Rule {index + 1} must be a pair such as ('mlp/.*/kernel', (None, 'model')); got"
             f" {shown(pair)}."
         )
-    pattern, spec = pair
+    pattern, spec = pair[0], pair[1]
     if not isinstance(pattern, str):
         raise RuleError(f"The pattern in rule {index + 1} must be text; got {shown(pattern)}.")
     if not pattern.isprintable():
@@ -342,7 +343,7 @@ def _spec(value: Any) -> Spec:
     if value is None:
         return Spec()
     if isinstance(value, (tuple, list)) and not hasattr(value, "_fields"):
-        return Spec.of(*value)
+        return Spec.of(*limited(value, MAX_RANK, "the entries of a spec", SpecError))
     if is_partition_spec(value):
         return spec_of(value)
     found = named_sharding(value)

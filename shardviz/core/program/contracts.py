@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
 from shardviz.core.errors import ContractError, ProgramError, TargetError
-from shardviz.core.format import bytes_text, joined, plural, shown, suggestion
+from shardviz.core.format import bytes_text, fold, joined, plural, shown, suggestion
 from shardviz.core.hardware.topology import Topology, is_described
 from shardviz.core.layout.array_spec import size_in_bytes
 from shardviz.core.layout.audit import Audit
@@ -24,10 +24,9 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import limited, parse_bytes
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.comparison import total_bytes
-from shardviz.core.program.folding import fold, fold_collectives, fold_line
 from shardviz.core.program.lock import Lock, lock_audit, lock_plan
 from shardviz.core.program.lock_files import read_lock
-from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan import Plan, fold_collectives, fold_line
 from shardviz.core.program.plan_values import (
     PlannedOp,
     array_bytes,

@@ -1,4 +1,4 @@
-"""Explains in words how one value of a plan got its sharding, step by step."""
+"""How one value of a plan got its sharding, in words; and the whole propagation, step by step."""
 
 from __future__ import annotations
 

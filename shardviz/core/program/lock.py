@@ -21,12 +21,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import bytes_text, plural, shown
+from shardviz.core.format import bytes_text, fold, plural, shown
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.folding import fold, path_in_words
-from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan import Plan, path_in_words
 from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Collective, Report
 

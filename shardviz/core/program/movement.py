@@ -22,7 +22,7 @@ from shardviz.core.layout.array_spec import ArraySpec, size_in_bytes
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import check_size, limited, parse_bytes
-from shardviz.core.layout.reshard_steps import chunks_by_block, reshard_moves, step_numbers
+from shardviz.core.layout.reshard import chunks_by_block, reshard_moves, step_numbers
 from shardviz.core.program.movement_steps import (
     ALGORITHMS,
     BETWEEN_HOSTS,

@@ -24,12 +24,15 @@ class Target(Displayed):
     """Devices that a program can be compiled for, and mostly run on.
 
     Attributes:
-        kind: `"attached"`, `"cpu"` for simulated CPU devices, or `"described"`.
+        kind: `"attached"`, `"cpu"` for simulated CPU devices, `"described"`, or `"hosts"` for
+            several processes.
         platform: `"cpu"`, `"gpu"` or `"tpu"`; `""` before jax has looked.
         count: how many devices; None before jax has looked.
-        text: the text of a described target, `"tpu:v5e:4x4"`; else `""`.
+        text: the text of a described target, `"tpu:v5e:4x4"`, or of processes, `"2 hosts x 4,
+            local"`; else `""`.
         worker: whether the devices are those of a worker process and not of this kernel.
         missing: what has to be installed first, in one sentence; `""` for nothing.
+        processes: how many processes have the devices.
 
     >>> str(Target("cpu", "cpu", 8)), Target("cpu", "cpu", 8).name
     ('CPU × 8, simulated', 'cpu:8')
@@ -41,6 +44,7 @@ class Target(Displayed):
     text: str = ""
     worker: bool = False
     missing: str = ""
+    processes: int = 1
 
     @property
     def name(self) -> str:
@@ -54,9 +58,12 @@ class Target(Displayed):
     @property
     def topology(self) -> Topology | None:
         """Where the devices of a described target sit; None for any other."""
-        return Topology.parse(self.text) if self.text else None
+        return Topology.parse(self.text) if self.text and self.kind != "hosts" else None
 
     def __str__(self) -> str:
+        if self.kind == "hosts":
+            of = plural(self.processes, "process", "processes")
+            return f"{self.platform.upper()} × {self.count}, {of}"
         if self.topology is not None:
             return f"{self.topology.title}, described"
         if self.count is not None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.format import bytes_text
+from shardviz.core.format import Fold, bytes_text, fold
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 
@@ -240,8 +240,8 @@ class Failure:
     """Why a compile or run ended early.
 
     Attributes:
-        stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compile"`, `"place"`, `"run"`,
-            `"check"` or `"cancelled"`.
+        stage: `"program"`, `"target"`, `"trace"`, `"lower"`, `"compare"` (of several processes),
+            `"compile"`, `"place"`, `"run"`, `"check"` or `"cancelled"`.
         message: the error in words, made to be shown.
         source: the line of the user's code it comes from, where known.
 
@@ -322,6 +322,8 @@ class Report(Displayed):
         notes: what the user should know about the target, such as a mesh that its torus refuses.
         mesh: the program's mesh with the devices it was compiled for; None before these were
             chosen.
+        processes: what each of several processes did, a `ProcessReport` each, by rank; `()` where
+            it was one process.
     """
 
     program: str
@@ -349,6 +351,7 @@ class Report(Displayed):
     notes: tuple[str, ...] = ()
     mesh: MeshSpec | None = None
     loops: int = 0
+    processes: tuple[Any, ...] = ()
 
     @property
     def ok(self) -> bool:
@@ -393,3 +396,68 @@ def host_bytes(memory: Memory) -> int:
     """
     parts = (memory.host_arguments, memory.host_outputs, memory.host_temporaries)
     return sum(part or 0 for part in parts)
+
+
+MOST_ARRAYS = 3  # that are named where a program does not fit
+
+
+def fit_words(report: Report) -> str:
+    """Whether a compiled program fits into the memory of its devices, in one sentence.
+
+    Returns:
+        `""` where the compiler did not say what it takes, or the target what it has.
+
+    >>> fit_words(Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)))
+    'Fits: 3 GiB of 4 GiB per device.'
+    """
+    needed = needed_bytes(report.memory)
+    capacity = report.memory.capacity or getattr(report.roofline, "capacity", None)
+    if needed is None or not capacity:
+        return ""
+    chip = getattr(getattr(report.roofline, "chip", None), "title", "")
+    if needed <= capacity:
+        on = f" ({chip})" if chip else ""
+        return f"Fits: {bytes_text(needed)} of {bytes_text(capacity)} per device{on}."
+    has = f"{chip or 'each'} has {bytes_text(capacity)}"
+    words = f"Does not fit: {bytes_text(needed)} per device, {has}"
+    arrays = largest_arrays(report)
+    return f"{words}; {arrays[0].lower()}{arrays[1:]}" if arrays else f"{words}."
+
+
+def largest_arrays(report: Report) -> str:
+    """The arrays that take the most of each device, and how they are split, in one sentence.
+
+    Returns:
+        `""` where the layout of none is known.
+
+    >>> from shardviz.core.layout.layout import lay_out
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> w = lay_out((1024, 1024), Spec(), make_mesh(data=4))
+    >>> largest_arrays(Report("f", "cpu × 4", in_layouts={"a.0.w": w, "a.1.w": w}))
+    'The largest arrays: 2 × a.{0..1}.w, 4 MiB each per device, not split.'
+    """
+    layouts = {**report.in_layouts, **report.out_layouts}
+    folds = fold(layouts, str, lambda name: _sort_of_layout(layouts[name]))
+    sizes = [sum(layouts[name].bytes_per_device for name in one.items) for one in folds]
+    order = sorted(range(len(folds)), key=lambda n: -sizes[n])[:MOST_ARRAYS]
+    said = [
+        f"{folds[n].count}{folds[n].name}, {_size_and_split(folds[n], layouts)}"
+        for n in order
+        if sizes[n]
+    ]
+    return f"The largest arrays: {'; '.join(said)}." if said else ""
+
+
+def _sort_of_layout(layout: Layout) -> Hashable:
+    return layout.shape, layout.dtype, layout.shard_shape, str(layout.spec)
+
+
+def _size_and_split(one: Fold[str], layouts: Mapping[str, Layout]) -> str:
+    layout = layouts[one.items[0]]
+    size = f"{bytes_text(layout.bytes_per_device)}{' each' if one.count else ''} per device"
+    if layout.num_blocks == 1:
+        return f"{size}, not split"
+    axes = layout.spec.axes if layout.spec is not None else ()
+    over = f" over {' × '.join(dict.fromkeys(axes))}" if axes else ""
+    return f"{size}, split {layout.num_blocks:,} ways{over}"

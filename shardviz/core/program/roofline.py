@@ -1,9 +1,15 @@
-"""roofline(): the least time that each part of a program can take on some chips."""
+"""roofline(): the least time that each part of a program can take on some chips.
+
+`op_costs` counts the arithmetic and the bytes of every operation of a plan, on each device, from
+shapes, specs and sharding rules only, without a compile. XLA fuses operations afterwards: the bytes
+are those of a program in which every operation reads and writes memory.
+"""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -12,17 +18,180 @@ import numpy as np
 
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
-from shardviz.core.format import Fold, bytes_text, fold, plural, shown
+from shardviz.core.format import bytes_text, plural, shown
 from shardviz.core.hardware.chips import Chip
 from shardviz.core.hardware.interconnect import LinkUse, device_rows, groups_over, route
 from shardviz.core.hardware.topology import Topology
-from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.array_spec import DTYPE_BITS, size_in_bytes
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.program.operation_costs import OpCost, op_costs
 from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan_values import PlannedOp, ShardingRule, group_size, local_shape
 from shardviz.core.program.report import Collective, Report, needed_bytes
 
-MOST_ARRAYS = 3  # that are named where a program does not fit
+# They only move or name values, or contain other operations.
+_FREE = frozenset(
+    (
+        "constant",
+        "iota",
+        "reshape",
+        "bitcast_convert",
+        "optimization_barrier",
+        "tuple",
+        "get_tuple_element",
+        "while",
+        "case",
+        "if",
+        "call",
+        "custom_call",
+        "composite",
+        "return",
+        "after_all",
+        "create_token",
+    )
+)
+_PRODUCTS = ("dot_general", "dot", "convolution")
+# They read a part of their first operand only: as many bytes as their result has.
+_READ_A_PART = ("slice", "dynamic_slice", "gather")
+# They write a part of their first operand in place; this operand holds what is written.
+_WRITE_A_PART = {"dynamic_update_slice": 1, "scatter": 2}
+
+
+@dataclass(frozen=True)
+class OpCost:
+    """What one operation costs on each device, once.
+
+    Attributes:
+        name: the plan's name of its value.
+        opcode: the operation, as StableHLO names it.
+        flops: operations on numbers; None where they are not known.
+        bytes: what it reads and writes, as if nothing were fused.
+        trips: how often it runs; None inside loops of unknown length.
+        dtype: of its operands: the type that the arithmetic is done in.
+        source: the user's file and line.
+        backward: whether it belongs to the backward pass.
+
+    >>> OpCost("dot_general", "dot_general", 2e9, 4096, trips=12).total_flops
+    24000000000.0
+    """
+
+    name: str
+    opcode: str
+    flops: float | None
+    bytes: int
+    trips: int | None = 1
+    dtype: str = ""
+    source: str = ""
+    backward: bool = False
+
+    @property
+    def total_flops(self) -> float | None:
+        """Over all executions; a loop of unknown length counts once."""
+        return None if self.flops is None else self.flops * (self.trips or 1)
+
+    @property
+    def is_product(self) -> bool:
+        """Whether it is a matrix product or a convolution, which nothing is fused through."""
+        return self.opcode in _PRODUCTS
+
+
+def op_costs(plan: Plan) -> tuple[OpCost, ...]:
+    """The cost of every operation that computes something, in program order.
+
+    Matrix products and convolutions count two operations for every product; everything else
+    counts one for every number it makes.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> from shardviz.core.layout.partition_spec import Spec
+    >>> x = PlannedOp("x", "argument", shape=(64, 32), dtype="float32", spec=Spec.of("data"))
+    >>> w = PlannedOp("w", "argument", shape=(32, 16), dtype="float32")
+    >>> rule = ShardingRule(
+    ...     ((("i",), ("k",)), (("k",), ("j",))), ((("i",), ("j",)),),
+    ...     {"i": 64, "j": 16, "k": 32}, ("k",))
+    >>> dot = PlannedOp(
+    ...     "dot_general", "op", "dot_general", shape=(64, 16), dtype="float32",
+    ...     spec=Spec.of("data"), operands=("x", "w"),
+    ...     factors=rule)
+    >>> op_costs(Plan("f", make_mesh(data=4), (x, w, dot)))[0].flops
+    16384.0
+    """
+    named = plan.by_name
+    costs = []
+    for op in plan.ops:
+        if op.kind != "op" or op.opcode in _FREE or not op.covered:
+            continue
+        reads = [named[name] for name in op.operands if name in named]
+        costs.append(
+            OpCost(
+                op.name,
+                op.opcode,
+                _flops(op, reads, plan.mesh),
+                _bytes_of(op, named, plan.mesh),
+                op.trips if op.trips is not None or "loop" in op.region else 1,
+                reads[0].dtype if reads else op.dtype,
+                op.source,
+                op.backward,
+            )
+        )
+    return tuple(costs)
+
+
+def _bytes_of(op: PlannedOp, named: Mapping[str, PlannedOp], mesh: MeshSpec) -> int:
+    """The bytes that an operation reads and writes on each device."""
+    read = [named.get(name) for name in op.operands]
+    size = [0 if value is None else _local_bytes(value, mesh) for value in read]
+    if op.opcode in _READ_A_PART:
+        return 2 * _local_bytes(op, mesh) + sum(size[1:])
+    part = _WRITE_A_PART.get(op.opcode, len(size))
+    if part < len(size):
+        return size[part] + sum(size[1:])
+    return sum(size) + _local_bytes(op, mesh)
+
+
+def _local_bytes(op: PlannedOp, mesh: MeshSpec) -> int:
+    if op.dtype not in DTYPE_BITS and not op.dtype.startswith("key<"):
+        return 0  # tokens and the like take no memory
+    return size_in_bytes(math.prod(local_shape(op.shape, op.spec, mesh)), op.dtype)
+
+
+def _flops(op: PlannedOp, reads: list[PlannedOp], mesh: MeshSpec) -> float | None:
+    made = float(math.prod(local_shape(op.shape, op.spec, mesh)))
+    if op.opcode not in _PRODUCTS:
+        return made
+    rule = op.factors
+    if rule is None or len(reads) < 2 or len(rule.operands) < 2:
+        return None
+    if op.opcode == "convolution":
+        return 2 * made * _kernel(rule, reads[1])
+    used = set(op.spec.axes)
+    return 2 * made * math.prod(_summed(rule, reads, f, mesh, used) for f in rule.reduction)
+
+
+def _summed(
+    rule: ShardingRule, reads: list[PlannedOp], factor: str, mesh: MeshSpec, used: set[str]
+) -> int:
+    """How many products each device sums along a factor: fewer where both operands are split.
+
+    An axis that splits the result cannot divide the work once more: where it splits the sum as
+    well, each device makes a part of all of the result, or all of its part.
+    """
+    split: list[set[str]] = []
+    for operand, read in zip(rule.operands[:2], reads, strict=False):
+        dims = (*read.spec.dims, *((),) * len(operand))
+        held = [axes for names, axes in zip(operand, dims, strict=False) if factor in names]
+        split.append({a for axes in held for a in axes})
+    both = set.intersection(*split) - used
+    return -(-rule.sizes.get(factor, 1) // group_size(both, mesh))
+
+
+def _kernel(rule: ShardingRule, kernel: PlannedOp) -> float:
+    """Products for every number a convolution makes: the kernel without its output features."""
+    data, weights = rule.operands[:2]
+    in_data = {f for names in data for f in names}
+    in_result = {f for t in rule.results for names in t for f in names}
+    features = [f for names in weights for f in names if f in in_result and f not in in_data]
+    return math.prod(kernel.shape) / max(1, math.prod(rule.sizes.get(f, 1) for f in features))
+
+
 _ONCE = "The bodies of loops are counted once."
 
 
@@ -176,69 +345,6 @@ def _time(seconds: float | None) -> str:
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
     return f"{seconds * 1e9:.3g} ns"
-
-
-def fit_words(report: Report) -> str:
-    """Whether a compiled program fits into the memory of its devices, in one sentence.
-
-    Returns:
-        `""` where the compiler did not say what it takes, or the target what it has.
-
-    >>> from shardviz.core.program.report import Memory
-    >>> fit_words(Report("f", "cpu × 8", memory=Memory(arguments=3 << 30, capacity=4 << 30)))
-    'Fits: 3 GiB of 4 GiB per device.'
-    """
-    needed = needed_bytes(report.memory)
-    capacity = report.memory.capacity or getattr(report.roofline, "capacity", None)
-    if needed is None or not capacity:
-        return ""
-    chip = getattr(getattr(report.roofline, "chip", None), "title", "")
-    if needed <= capacity:
-        on = f" ({chip})" if chip else ""
-        return f"Fits: {bytes_text(needed)} of {bytes_text(capacity)} per device{on}."
-    has = f"{chip or 'each'} has {bytes_text(capacity)}"
-    words = f"Does not fit: {bytes_text(needed)} per device, {has}"
-    arrays = largest_arrays(report)
-    return f"{words}; {arrays[0].lower()}{arrays[1:]}" if arrays else f"{words}."
-
-
-def largest_arrays(report: Report) -> str:
-    """The arrays that take the most of each device, and how they are split, in one sentence.
-
-    Returns:
-        `""` where the layout of none is known.
-
-    >>> from shardviz.core.layout.layout import lay_out
-    >>> from shardviz.core.layout.mesh import make_mesh
-    >>> from shardviz.core.layout.partition_spec import Spec
-    >>> w = lay_out((1024, 1024), Spec(), make_mesh(data=4))
-    >>> largest_arrays(Report("f", "cpu × 4", in_layouts={"a.0.w": w, "a.1.w": w}))
-    'The largest arrays: 2 × a.{0..1}.w, 4 MiB each per device, not split.'
-    """
-    layouts = {**report.in_layouts, **report.out_layouts}
-    folds = fold(layouts, str, lambda name: _sort_of_layout(layouts[name]))
-    sizes = [sum(layouts[name].bytes_per_device for name in one.items) for one in folds]
-    order = sorted(range(len(folds)), key=lambda n: -sizes[n])[:MOST_ARRAYS]
-    said = [
-        f"{folds[n].count}{folds[n].name}, {_size_and_split(folds[n], layouts)}"
-        for n in order
-        if sizes[n]
-    ]
-    return f"The largest arrays: {'; '.join(said)}." if said else ""
-
-
-def _sort_of_layout(layout: Layout) -> Hashable:
-    return layout.shape, layout.dtype, layout.shard_shape, str(layout.spec)
-
-
-def _size_and_split(one: Fold[str], layouts: Mapping[str, Layout]) -> str:
-    layout = layouts[one.items[0]]
-    size = f"{bytes_text(layout.bytes_per_device)}{' each' if one.count else ''} per device"
-    if layout.num_blocks == 1:
-        return f"{size}, not split"
-    axes = layout.spec.axes if layout.spec is not None else ()
-    over = f" over {' × '.join(dict.fromkeys(axes))}" if axes else ""
-    return f"{size}, split {layout.num_blocks:,} ways{over}"
 
 
 def roofline(

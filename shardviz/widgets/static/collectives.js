@@ -4,6 +4,7 @@
 import { Choice } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
 import { ranges } from "./highlight.js";
+import { onHosts } from "./host_parts.js";
 import { STAGE_NAMES, changeBetween, stageState } from "./stages.js";
 
 /** @typedef {import("./messages").Stages} Stages */
@@ -392,7 +393,9 @@ export class CollectivesPanel {
     const at = pointing?.kind === "device" ? pointing.at : 0;
     const positions = highlight.participants(at);
     const others = positions.filter((other) => other !== at).map((other) => ids[other]);
-    const words = `Device ${ids[at]} takes part with ${ranges(others, LISTED_DEVICES) || "no other"}.`;
+    const where = onHosts(highlight, others.length ? positions : []);
+    const listed = (ranges(others, LISTED_DEVICES) || "no other") + (where && `,${where}`);
+    const words = `Device ${ids[at]} takes part with ${listed}.`;
     setText(this.participants, positions.length ? words : "Which devices take part is not known.");
   }
 }

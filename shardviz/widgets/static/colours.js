@@ -5,8 +5,8 @@
 /** @typedef {(group: number) => string} ColourOf */
 /**
  * Fills (soft: nothing is pointed at; mid: a related tile is; strong: this tile is), outlines, and
- * the text on soft and mid fills.
- * @typedef {{many: boolean, soft: ColourOf, mid: ColourOf, strong: ColourOf, line: ColourOf,
+ * the text on soft and mid fills. `shade` numbers the colours, from -2: many groups have few.
+ * @typedef {{many: boolean, shade: (group: number) => number, soft: ColourOf, mid: ColourOf, strong: ColourOf, line: ColourOf,
  *   text: ColourOf, textMid: ColourOf}} TileColours
  */
 
@@ -17,6 +17,7 @@ const SHARES = {
 };
 const READABLE = 4.5; // the contrast that WCAG 2 asks of text
 const MOST_CACHED = 200;
+const SEVERAL = -2; // the group of a tile that is of several
 
 /** @param {string} hex @returns {[number, number, number]} */
 export function rgb(hex) {
@@ -78,36 +79,61 @@ export function tileColours(count, colormap, theme) {
   const { groups, ramp, paper } = theme;
   const many = count > groups.length;
   const share = SHARES[theme.name];
-  const strong = cached((group) => {
-    if (group < 0) return theme.muted;
-    if (colormap.startsWith("#")) return colormap;
-    if (!many) return groups[group % groups.length];
-    return ramp[Math.round((group / Math.max(1, count - 1)) * (ramp.length - 1))];
+  const own = colormap.startsWith("#");
+  const colours = own ? [colormap] : many ? ramp : groups;
+  const shade = (/** @type {number} */ group) => {
+    if (group < 0) return Math.max(group, SEVERAL);
+    if (own || !many) return group % colours.length;
+    return Math.round((group / Math.max(1, count - 1)) * (ramp.length - 1));
+  };
+  const once = (/** @type {ColourOf} */ make) => cached(make, shade);
+  const strong = once((group) => {
+    // -1 is no group; several stand out from a group that is grey itself.
+    if (group < 0) return group === -1 ? theme.muted : theme.text;
+    return colours[shade(group)];
   });
-  const mixed = (/** @type {number} */ part) => cached((group) => mix(strong(group), paper, part));
+  const mixed = (/** @type {number} */ part) => once((group) => mix(strong(group), paper, part));
   const soft = mixed(many ? share.softRamp : share.soft);
   const mid = mixed(many ? share.midRamp : share.mid);
   const found = {
     many,
+    shade,
     soft,
     mid,
     strong,
     line: many ? soft : mixed(share.line),
-    text: cached((group) => textOn(soft(group), theme)),
-    textMid: cached((group) => textOn(mid(group), theme)),
+    text: once((group) => textOn(soft(group), theme)),
+    textMid: once((group) => textOn(mid(group), theme)),
   };
   if (cache.size > MOST_CACHED) cache.clear();
   cache.set(key, found);
   return found;
 }
 
-/** @param {ColourOf} make @returns {ColourOf} */
-function cached(make) {
-  /** @type {Map<number, string>} */
-  const known = new Map();
+/**
+ * Groups of one shade have one colour, which is made once.
+ * @param {ColourOf} make
+ * @param {(group: number) => number} shade
+ * @returns {ColourOf}
+ */
+function cached(make, shade) {
+  /** @type {string[]} */
+  const known = [];
+  return (group) => (known[shade(group) - SEVERAL] ??= make(group));
+}
+
+/**
+ * The soft colour of a group as a pixel of ImageData.
+ * @param {TileColours} colours
+ * @returns {(group: number) => number}
+ */
+export function softPixel({ shade, soft }) {
+  /** @type {number[]} */
+  const known = [];
   return (group) => {
-    let value = known.get(group);
-    if (value === undefined) known.set(group, (value = make(group)));
-    return value;
+    const at = shade(group) - SEVERAL;
+    if (known[at] !== undefined) return known[at];
+    const [red, green, blue] = rgb(soft(group));
+    return (known[at] = (0xff000000 | (blue << 16) | (green << 8) | red) >>> 0);
   };
 }

@@ -379,9 +379,28 @@ function drawnDevices({ picture, ids = [0, 1], hosts = 0, size, buffers = [], ..
   return {
     ...words,
     picture: readPicture(picture),
-    ids: readNumbers(ids, buffers, size),
-    hosts: readNumbers(hosts, buffers, size),
+    ids: ownNumbers(ids, buffers, size, knownIds),
+    hosts: ownNumbers(hosts, buffers, size, knownHosts),
   };
+}
+
+const knownIds = keepLast(regularNumbers);
+const knownHosts = keepLast(regularNumbers);
+
+/** Most meshes of one size have the same ids and hosts, and a million take long to write. @param {string} column @param {number} size */
+function regularNumbers(column, size) {
+  return readNumbers(JSON.parse(column), [], size);
+}
+
+/**
+ * @param {import("./messages").Column} column
+ * @param {DataView[]} buffers
+ * @param {number} size
+ * @param {typeof knownIds} known
+ */
+function ownNumbers(column, buffers, size, known) {
+  const regular = typeof column === "number" || Array.isArray(column);
+  return regular ? known(JSON.stringify(column), size) : readNumbers(column, buffers, size);
 }
 
 /** @param {Traits["link_data"]} links */

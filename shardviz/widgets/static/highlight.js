@@ -1,6 +1,7 @@
 // @ts-check
 // What is pointed at, and what belongs to it: which block of every array a device holds, who else
 // holds it, and who takes part in a collective with it. Nothing here asks the kernel.
+import { keepLast } from "./keep_last.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {Partial<Pick<import("./messages").LayoutNumbers, "counts" | "shard">>} Blocks */
@@ -13,8 +14,10 @@
  * The collective whose devices stand out.
  * @typedef {{key: string, kind: string, axes: string[], groups: number[][]}} ChosenCollective
  */
+/** The position of an id. @typedef {{get: (id: number) => number | undefined}} Positions */
 
 const MOST_CACHED_ARRAYS = 64;
+const SPARSE = 8; // a table by number has at most so many rows per device: else a Map is smaller
 
 export class Highlight {
   constructor() {
@@ -26,7 +29,7 @@ export class Highlight {
      */
     this.ids = new Int32Array(0);
     /** @type {Int32Array} */ this.hosts = new Int32Array(0);
-    /** @type {Map<number, number> | null} */ this.positions = null;
+    /** Where ids are not the positions. @type {Positions | null} */ this.positions = null;
     this.hostCount = 1;
     this.hostGroups = 1;
     /** @type {Map<string, Int32Array>} */ this.cache = new Map();
@@ -40,6 +43,7 @@ export class Highlight {
     this.groupColours = [];
     /** @type {string[]} */ this.axisNames = [];
     /** @type {Array<() => void>} */ this.listeners = [];
+    this.gather = keepLast(gatherGroups);
   }
 
   /**
@@ -48,21 +52,14 @@ export class Highlight {
    * @param {Int32Array} hosts in mesh order
    */
   setMesh(sizes, ids, hosts) {
-    const known = this.ids === ids;
+    if (sizes.join() !== this.sizes.join()) this.cache.clear();
     this.sizes = sizes;
-    if (known && this.hosts === hosts) return;
+    if (this.ids === ids && this.hosts === hosts) return;
     this.hosts = hosts;
-    this.hostCount = new Set(hosts).size;
-    this.hostGroups = 0;
-    for (const host of hosts) this.hostGroups = Math.max(this.hostGroups, host + 1);
+    this.hostCount = countDistinct(hosts);
+    this.hostGroups = Math.max(0, largest(hosts) + 1);
     this.ids = ids;
-    this.positions = null;
-    let plain = true;
-    for (let i = 0; i < ids.length && plain; i++) plain = ids[i] === i;
-    if (!plain) {
-      this.positions = new Map();
-      for (let i = 0; i < ids.length; i++) this.positions.set(ids[i], i);
-    }
+    this.positions = positionsOf(ids);
     this.cache.clear();
   }
 
@@ -107,6 +104,19 @@ export class Highlight {
     });
     this.cache.set(key, groups);
     return groups;
+  }
+
+  /**
+   * The block numbers of the devices at some positions, such as the tiles of a summed-up picture;
+   * null where the array has no layout.
+   * @param {number} array
+   * @param {Int32Array} positions
+   * @returns {Int32Array | null}
+   */
+  groupsAt(array, positions) {
+    const strides = this.arrays[array]?.strides;
+    if (!strides || !strides.length) return null;
+    return this.gather(strides.join(), this.sizes.join(), positions);
   }
 
   /**
@@ -213,6 +223,58 @@ export class Highlight {
 }
 
 /**
+ * The sum of stride × coordinate over the mesh axes, at each position.
+ * @param {string} strides
+ * @param {string} sizes of the mesh axes
+ * @param {Int32Array} positions
+ */
+function gatherGroups(strides, sizes, positions) {
+  const [steps, counts] = [strides, sizes].map((text) => text.split(",").map(Number));
+  const groups = new Int32Array(positions.length);
+  for (let i = 0; i < groups.length; i++) {
+    let rest = positions[i];
+    for (let axis = counts.length - 1; axis >= 0; axis--) {
+      const at = rest % counts[axis];
+      rest = (rest - at) / counts[axis];
+      groups[i] += steps[axis] * at;
+    }
+  }
+  return groups;
+}
+
+/** @param {Int32Array} numbers */
+function largest(numbers) {
+  let most = -1;
+  for (let i = 0; i < numbers.length; i++) if (numbers[i] > most) most = numbers[i];
+  return most;
+}
+
+/** How many different numbers there are. A Set of a million takes two frames. @param {Int32Array} numbers */
+function countDistinct(numbers) {
+  const most = largest(numbers);
+  if (most >= SPARSE * numbers.length) return new Set(numbers).size;
+  const seen = new Uint8Array(most + 1);
+  let count = 0;
+  for (let i = 0; i < numbers.length; i++) {
+    if (!seen[numbers[i]]) count++;
+    seen[numbers[i]] = 1;
+  }
+  return count;
+}
+
+/** Null where each id is its own position. @param {Int32Array} ids @returns {Positions | null} */
+function positionsOf(ids) {
+  let plain = 0;
+  while (plain < ids.length && ids[plain] === plain) plain++;
+  if (plain === ids.length) return null;
+  const most = largest(ids);
+  if (most >= SPARSE * ids.length) return new Map(Array.from(ids, (id, at) => [id, at]));
+  const table = new Int32Array(most + 1);
+  for (let i = 0; i < ids.length; i++) table[ids[i]] = i;
+  return { get: (id) => table[id] };
+}
+
+/**
  * Numbers with runs folded: `0–3, 8`.
  * @param {number[]} ids
  * @param {number} [most]
@@ -224,7 +286,7 @@ export function ranges(ids, most = 400) {
     const step = at + 1 < ids.length ? ids[at + 1] - ids[at] : 0;
     let end = at + 1;
     while (end < ids.length && ids[end] - ids[end - 1] === step) end++;
-    // A few ids with gaps are read faster one by one, as picture/ids.py has them.
+    // A few ids with gaps are read faster one by one, as core/format.py has them.
     if (end - at > (step === 1 ? 2 : 4)) {
       parts.push(`${ids[at]}–${ids[end - 1]}${step === 1 ? "" : ` step ${step}`}`);
       at = end;

@@ -45,10 +45,8 @@ export class MeshBar {
     this.edit = edit;
     this.highlight = highlight;
     this.key = "";
-    this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), {
-      width: "11.5em",
-      placeholder: "data=4, model=2",
-    });
+    this.mesh = new Field("Mesh axes", (t) => edit("mesh", t), { placeholder: "data=4, model=2" });
+    this.mesh.input.classList.add("sv-meshtext");
     this.axes = h("div", { class: "sv-axes" });
     this.addAxis = button("+", () => edit("axis", null), {
       class: "sv-tiny sv-addaxis",
@@ -56,7 +54,7 @@ export class MeshBar {
       "aria-label": "Add a mesh axis",
       "data-edit": "true",
     });
-    this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts", width: "3.2em" });
+    this.hosts = new Field("Hosts", (t) => edit("hosts", t), { caption: "Hosts" });
     this.types = new Choice("Axis types", (v) => edit("types", v), "Types");
     this.target = new Choice("Target", (v) => this.pickTarget(v));
     this.target.select.classList.add("sv-targets");
@@ -226,6 +224,7 @@ export class MeshBar {
     this.targets = [...menus.here.map(cpus), ...menus.targets];
     this.mesh.sync(mesh.text, mesh.error);
     this.hosts.sync(mesh.hosts, mesh.hostsError);
+    this.hosts.input.style.width = `calc(${Math.max(2, mesh.hosts.length)}ch + 1.9em)`;
     this.types.sync(
       [...new Set([...menus.axisTypes, mesh.types])].map((t) => ({ value: t, label: t })),
       mesh.types,

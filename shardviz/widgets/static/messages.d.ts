@@ -157,7 +157,7 @@ export interface ProgramView {
   requestedBytes: string;
 }
 
-/** `menus.py`: the chosen target. */
+/** `targets.py`: the chosen target. */
 export interface Target {
   value: string;
   /** Where it is not in the menus. */
@@ -289,7 +289,7 @@ export interface Slot {
   limit?: number;
 }
 
-// ── The stages of a program: `stages_view.py`, `report_view.py` ─────────────
+// ── The stages of a program: `stages_view.py`, `program_view.py` ────────────
 
 export type StageState = "live" | "estimate" | "failed" | "none";
 /** Indices of two of propagated, partitioned, compiled; -1 is requested. */
@@ -401,7 +401,7 @@ export interface Failure {
   source: string;
 }
 
-// ── A job and its report: `report_view.py`, `background.py` ───────────────
+// ── A job and its report: `program_view.py`, `background.py` ──────────────
 
 export interface Report {
   state: "none" | "running" | "done" | "failed";
@@ -416,6 +416,30 @@ export interface Report {
   error: Failure | null;
   effects: Effects;
   cache: Cache;
+  /** Only where the target is several processes. */
+  engines?: Engines;
+}
+
+/** A line per engine, while it runs and afterwards. */
+export interface Engines {
+  lines: EngineLine[];
+  /** How many lines were left out. */
+  more: number;
+  /** Whether they can be started anew, and whether they are being. */
+  restart: boolean;
+  restarting: boolean;
+  /** Why they cannot be used, or did not start again. */
+  problem: string;
+}
+
+export interface EngineLine {
+  rank: number;
+  where: string;
+  state: "ready" | "running" | "done" | "failed" | "lost";
+  /** The stage that it is in, what it did, or why it ended. */
+  words: string;
+  /** When it entered its stage, in seconds. */
+  since?: number;
 }
 
 export type Effects =
@@ -495,6 +519,7 @@ export type ActionKind =
   | "compile"
   | "run"
   | "cancel"
+  | "restart"
   | "undo"
   | "redo"
   | "code"

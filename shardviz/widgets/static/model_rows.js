@@ -15,7 +15,7 @@
  */
 
 /** The parts of a path: `layers_{0..31}/mlp/kernel` in three. @param {string} path */
-export function pathParts(path) {
+function pathParts(path) {
   if (path.includes("/")) return path.split("/").filter(Boolean);
   const parts = path.match(/\{[^}]*\}|\[[^\]]*\]|[^.[\]{]+(?:\{[^}]*\}[^.[\]{]*)*/g);
   return parts?.filter((part) => part !== ".") ?? [path];

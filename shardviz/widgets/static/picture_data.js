@@ -54,6 +54,7 @@ export function readPicture({ data, buffers = [] }) {
 }
 
 const NO_DEVICE = -1; // as in picture/picture.py
+const STORED = { float32: Float32Array, int32: Int32Array, float64: Float64Array };
 
 /**
  * The rows with their last fields, which those that lack them have in common with the row before.
@@ -106,20 +107,20 @@ export function readEdges(edges, buffers) {
  * @param {Column} column
  * @param {DataView[]} buffers
  * @param {number} n
- * @param {{new (from: number | ArrayBufferLike): A, name: string}} Kind
+ * @param {{new (from: number | ArrayLike<number>): A}} Kind
  * @returns {A}
  */
 function columnOf(column, buffers, n, Kind) {
-  if (
-    typeof column === "object" &&
-    "buffer" in column &&
-    Kind.name.toLowerCase().startsWith(column.dtype)
-  ) {
-    return new Kind(bytes(buffers[column.buffer]));
+  if (typeof column === "object" && "buffer" in column) {
+    const found = new STORED[column.dtype](bytes(buffers[column.buffer]));
+    return found instanceof Kind ? /** @type {A} */ (found) : new Kind(found);
   }
-  const read = reader(column, buffers);
   const out = new Kind(n);
-  for (let i = 0; i < n; i++) out[i] = read(i);
+  if (typeof column === "number") out.fill(column);
+  else if (Array.isArray(column)) {
+    const [first, step] = column;
+    for (let i = 0; i < n; i++) out[i] = first + step * i;
+  } else out.set(column.values.slice(0, n));
   return out;
 }
 
@@ -133,9 +134,13 @@ export function readNumbers(column, buffers, size) {
   return columnOf(column, buffers, size, Int32Array);
 }
 
-/** A copy, because a typed array may not start at any byte. @param {DataView} view */
-function bytes(view) {
-  return view.buffer.slice(view.byteOffset, view.byteOffset + view.byteLength);
+/**
+ * A copy, because a typed array may not start at any byte.
+ * @param {DataView} view
+ * @returns {ArrayBuffer}
+ */
+function bytes({ buffer, byteOffset, byteLength }) {
+  return new Uint8Array(buffer, byteOffset, byteLength).slice().buffer;
 }
 
 /**
@@ -230,7 +235,7 @@ export function filledTemplate(template, tiles, i) {
 }
 
 /**
- * `ids_text` of shardviz/picture/ids.py.
+ * `ids_text` of shardviz/core/format.py.
  * @param {number[]} ids
  * @param {number} limit
  */

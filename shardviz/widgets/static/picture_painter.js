@@ -1,7 +1,7 @@
 // @ts-check
 // Paints one Picture on two canvases, one for the tiles and one for what stands out among them.
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
-import { mix, rgb, textOn, tileColours } from "./colours.js";
+import { mix, softPixel, textOn, tileColours } from "./colours.js";
 import { h } from "./dom.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -24,6 +24,7 @@ const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
 const MONO = "ui-monospace, 'SF Mono', Menlo, 'DejaVu Sans Mono', monospace";
 const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
 const MEASURED_LABELS = 400;
+const MOST_WIDTHS = 5000;
 const HALF_LINE = 7; // pixels above and below the middle of a label
 const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
@@ -94,8 +95,7 @@ export class PicturePainter {
     let top = 1;
     let bottom = 1;
     for (const label of picture.labels.slice(0, MEASURED_LABELS)) {
-      g.font = labelFont(label);
-      const { width } = g.measureText(label.text);
+      const width = labelWidth(g, label);
       const start = label.x * scale - anchorShift(label, width);
       left = Math.max(left, 1 - start);
       right = Math.max(right, start + width - picture.width * scale + 1);
@@ -265,20 +265,19 @@ export class PicturePainter {
     const oy = this.oy * ratio;
     const w = p.w[0] * s;
     const tall = p.h[0] * s;
-    /** @type {Map<number, number>} */
-    const packed = new Map();
+    const pixelOf = softPixel(colours);
     for (let i = 0; i < p.x.length; i++) {
-      const x0 = Math.max(0, Math.round(p.x[i] * s + ox));
-      const y0 = Math.max(0, Math.round(p.y[i] * s + oy));
-      const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil(p.x[i] * s + ox + w)));
-      const y1 = Math.min(height, Math.max(y0 + 1, Math.ceil(p.y[i] * s + oy + tall)));
-      let colour = packed.get(groups[i]);
-      if (colour === undefined) {
-        const [r, green, b] = rgb(colours.soft(groups[i]));
-        colour = (0xff000000 | (b << 16) | (green << 8) | r) >>> 0;
-        packed.set(groups[i], colour);
+      const left = p.x[i] * s + ox;
+      const top = p.y[i] * s + oy;
+      const x0 = Math.max(0, Math.round(left));
+      const y0 = Math.max(0, Math.round(top));
+      const x1 = Math.min(width, Math.max(x0 + 1, Math.ceil(left + w)));
+      const y1 = Math.min(height, Math.max(y0 + 1, Math.ceil(top + tall)));
+      const colour = pixelOf(groups[i]);
+      for (let y = y0; y < y1; y++) {
+        // A call of fill would take longer than these few pixels.
+        for (let at = y * width + x0; at < y * width + x1; at++) pixels[at] = colour;
       }
-      for (let y = y0; y < y1; y++) pixels.fill(colour, y * width + x0, y * width + x1);
     }
     g.putImageData(image, 0, 0);
   }
@@ -415,8 +414,7 @@ export class PicturePainter {
     const nearest = new Map();
     const sides = new Set();
     for (const label of p.labels) {
-      g.font = labelFont(label);
-      const { width } = g.measureText(label.text);
+      const width = labelWidth(g, label);
       const side = edge && sideOf(label, edge);
       let y = label.y * this.scale + this.oy;
       let start = label.x * this.scale + this.ox - anchorShift(label, width);
@@ -527,4 +525,24 @@ function anchorShift(label, width) {
 function labelFont(label) {
   const title = label.role === "title";
   return `${title ? 600 : 400} ${title ? 12 : 11}px ${label.role === "mono" ? MONO : FONT}`;
+}
+
+/**
+ * The width of every label that was measured: to choose a font and measure takes longer than to
+ * draw, and edits change few labels.
+ * @type {Map<string, number>}
+ */
+const labelWidths = new Map();
+
+/** @param {Context} g @param {Label} label */
+function labelWidth(g, label) {
+  const font = labelFont(label);
+  const key = `${font}|${label.text}`;
+  const known = labelWidths.get(key);
+  if (known !== undefined) return known;
+  g.font = font;
+  const { width } = g.measureText(label.text);
+  if (labelWidths.size > MOST_WIDTHS) labelWidths.clear();
+  labelWidths.set(key, width);
+  return width;
 }

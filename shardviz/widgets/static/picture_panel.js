@@ -3,6 +3,7 @@
 import { ArraySteps } from "./array_steps.js";
 import { Choice } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
+import { hostParts, onHosts } from "./host_parts.js";
 import { keepLast } from "./keep_last.js";
 import { idsText } from "./picture_data.js";
 import { PictureView } from "./picture_view.js";
@@ -56,7 +57,9 @@ export class PicturePanel {
     /** Which replica of its block every device has, and the blocks that was made from. */
     this.replicas = new Int32Array(0);
     /** @type {Int32Array | null} */ this.replicasOf = null;
-    this.devicesByBlock = keepLast(devicesByBlock);
+    this.devicesInBlocks = keepLast(devicesInBlocks);
+    this.hostsAt = keepLast(hostsAt);
+    this.noGroups = keepLast((/** @type {number} */ count) => new Int32Array(count).fill(-1));
     this.devicesWithLinks = keepLast(devicesWithLinks);
     this.order = new Choice("Device order", (value) => {
       const [by, colour] = value.split("/");
@@ -151,7 +154,8 @@ export class PicturePanel {
     const where = this.highlight.indexText(blocks, picture.group[tile]);
     const ids = idsText(picture.devices(tile));
     const holders = replicas > 1 ? `devices ${ids} · ${replicasText(replicas)}` : `device ${ids}`;
-    return `${array.name}[${where}] · ${shardBytes}\n${holders}`;
+    const at = this.highlight.holders(index, picture.group[tile]);
+    return `${array.name}[${where}] · ${shardBytes}\n${holders}${onHosts(this.highlight, at)}`;
   }
 
   /** @param {number} position */
@@ -180,7 +184,7 @@ export class PicturePanel {
   /** @param {Shown} shown */
   show(shown) {
     this.shown = shown;
-    const { view, devices, arrays, theme } = shown;
+    const { view, devices, arrays } = shown;
     this.showLinkNote(shown);
     this.findPositions(devices.picture);
     this.showOrder(view, devices);
@@ -191,7 +195,7 @@ export class PicturePanel {
     this.paintDevices(shown);
     toggle(this.array.node, "sv-stale", Boolean(array?.problem));
     this.array.node.hidden = !array;
-    if (main) this.array.show(main, null, main.count, theme);
+    if (main) this.paintArray(main, shown);
     this.showThumbs(shown);
     this.mark();
   }
@@ -201,7 +205,12 @@ export class PicturePanel {
     const { ids } = this.highlight;
     if (this.positionsOf?.picture === picture && this.positionsOf.ids === ids) return;
     this.positionsOf = { picture, ids };
-    this.positions = Int32Array.from(picture.device, (id) => this.highlight.positionOf(id));
+    const { positions } = this.highlight;
+    this.positions = new Int32Array(picture.device);
+    if (!positions) return;
+    for (let tile = 0; tile < this.positions.length; tile++) {
+      this.positions[tile] = this.highlight.positionOf(picture.device[tile]);
+    }
   }
 
   /** @param {View} view @param {DrawnDevices} devices */
@@ -246,10 +255,26 @@ export class PicturePanel {
       return this.devices.show(picture, links.group, links.count, theme);
     }
     const byHost = view.look.colour === "host" && highlight.hostCount > 1;
-    const groups = byHost ? highlight.hosts : highlight.groups(view.selected);
-    const { picture, tiles } = this.devicesByBlock(devices.picture, positions, groups);
+    const groups = byHost
+      ? this.hostsAt(highlight.hosts, positions)
+      : highlight.groupsAt(view.selected, positions);
+    const tiles = groups ?? this.noGroups(positions.length);
     const blocks = groups ? (view.arrays[view.selected]?.blocks ?? 1) : 1;
+    const picture = this.devicesInBlocks(devices.picture);
     this.devices.show(picture, tiles, byHost ? highlight.hostGroups : blocks, theme);
+  }
+
+  /**
+   * The selected array: each block in the colour of its host where devices have these, and dark
+   * grey where several hosts hold it.
+   * @param {Picture} picture
+   * @param {Shown} shown
+   */
+  paintArray(picture, { view, theme }) {
+    const byHost = view.look.colour === "host" && hostParts(this.highlight, view.selected);
+    if (!byHost) return this.array.show(picture, null, picture.count, theme);
+    const hosts = Int32Array.from(picture.group, (group) => byHost.ofBlock[group]);
+    this.array.show({ ...picture, colormap: "blocks" }, hosts, this.highlight.hostGroups, theme);
   }
 
   /** Small pictures of the arrays that are not selected. @param {Shown} shown */
@@ -314,11 +339,13 @@ export class PicturePanel {
     const { highlight } = this;
     // Those that take part in the chosen collective stand out; else those with the same block.
     const participants = highlight.collective ? highlight.participants(Math.max(0, device)) : [];
-    const groups = highlight.groups(view.selected);
-    const holders = device >= 0 && groups ? highlight.holders(view.selected, groups[device]) : [];
+    const groups = device >= 0 ? highlight.groups(view.selected) : null;
+    const holders = groups ? highlight.holders(view.selected, groups[device]) : [];
     const related = new Set(participants.length ? participants : holders);
     const marks = { strong: new Set(), soft: new Set(), frame: -1 };
-    this.positions.forEach((position, tile) => {
+    // A look at each of a million tiles takes half a frame.
+    const tiles = pointed.size || related.size ? this.positions : [];
+    tiles.forEach((position, tile) => {
       if (pointed.has(position)) {
         marks.strong.add(tile);
         if (device >= 0) marks.frame = frameAround(devices.picture, tile);
@@ -330,10 +357,10 @@ export class PicturePanel {
   /** @param {PictureView} view @param {number} array @param {Set<number>} pointed */
   markArray(view, array, pointed) {
     const { highlight } = this;
-    const groups = highlight.groups(array);
     const { pointing } = highlight;
+    const groups = pointing && highlight.groups(array);
     const marks = { strong: new Set(), soft: new Set(), frame: -1 };
-    if (groups && pointing) {
+    if (groups) {
       const held = new Set([...pointed].map((at) => groups[at]));
       const other = pointing.kind === "block" && pointing.array !== array;
       const marked = other ? marks.soft : marks.strong;
@@ -369,15 +396,16 @@ function frameAround(p, tile) {
   return p.frames.findIndex((f) => x > f.x && x < f.x + f.width && y > f.y && y < f.y + f.height);
 }
 
-/**
- * The devices, and the colour group of every tile.
- * @param {Picture} devices
- * @param {Int32Array} positions
- * @param {Int32Array | null} groups
- */
-function devicesByBlock(devices, positions, groups) {
-  const tiles = positions.map((position) => (groups ? groups[position] : -1));
-  return { picture: { ...devices, colormap: "blocks" }, tiles };
+/** @param {Picture} devices */
+function devicesInBlocks(devices) {
+  return { ...devices, colormap: "blocks" };
+}
+
+/** @param {Int32Array} hosts @param {Int32Array} positions */
+function hostsAt(hosts, positions) {
+  const found = new Int32Array(positions.length);
+  for (let i = 0; i < found.length; i++) found[i] = hosts[positions[i]];
+  return found;
 }
 
 /** @param {Picture} devices @param {Picture} links */

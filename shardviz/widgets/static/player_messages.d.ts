@@ -1,4 +1,4 @@
-// How a collective or a reshard moves its data: `player_view.py`, and `picture/serialization.py`,
+// How a collective or a reshard moves its data: `pictures.py`, and `picture/serialization.py`,
 // which says what each field means.
 
 /** What was asked to be played, by its key: stage and number of a collective, or a value. */

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from jaxlib.mlir.dialects import sdy
 
-from shardviz.core.hlo.sources import is_user_file, line_in_words
+from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import ShardingRule, Tensor
 

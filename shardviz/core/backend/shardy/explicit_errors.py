@@ -22,7 +22,7 @@ import jax.numpy as jnp
 from shardviz.core.backend.bridge import adopt_spec
 from shardviz.core.backend.failures import in_words
 from shardviz.core.format import joined
-from shardviz.core.hlo.sources import is_user_file
+from shardviz.core.hlo.module import is_user_file
 from shardviz.core.layout.partition_spec import Spec
 
 _OWN_WORDS = ("out_sharding", "assert when all axes", "equal types", "equal output types")

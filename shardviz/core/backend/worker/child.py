@@ -35,14 +35,13 @@ from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.targets import compile_only_mesh, device_mesh
 from shardviz.core.backend.tracing import Traced, trace
 from shardviz.core.backend.worker import messages
-from shardviz.core.backend.worker.callbacks import CallbackAddress, put_callbacks
 from shardviz.core.backend.worker.export import (
     ExportedProgram,
     LoweredModule,
     placeholder,
     put_module,
 )
-from shardviz.core.backend.worker.messages import Answer, Stage
+from shardviz.core.backend.worker.messages import Answer, CallbackAddress, Stage, put_callbacks
 from shardviz.core.errors import ProgramError, TargetError
 from shardviz.core.layout.layout import Layout
 from shardviz.core.program.cache import ExecutableCache
@@ -167,7 +166,7 @@ def compile_exported(
         new: whether to compile it even where it is in the cache here.
         folder: where the dump is written, for the kernel to read meanwhile.
     """
-    execution = _WorkerExecution(exported, callbacks, folder)
+    execution = ExportedExecution(exported, callbacks, folder)
     execution.follow(lambda: execution.compile_on(execution.jax_mesh(), _cache(exported, new)))
     return execution.answer(None)
 
@@ -188,13 +187,13 @@ def run_exported(
         repeat: how often to execute it.
         callbacks, new, folder: as for `compile_exported`.
     """
-    execution = _WorkerExecution(exported, callbacks, folder)
+    execution = ExportedExecution(exported, callbacks, folder)
     cache = _cache(exported, new)
     execution.follow(lambda: execution.run_on(execution.jax_mesh(), leaves(values), repeat, cache))
     return execution.answer(execution.report.outputs)
 
 
-class _WorkerExecution(Execution):
+class ExportedExecution(Execution):
     """The execution of an exported program."""
 
     def __init__(
@@ -203,7 +202,7 @@ class _WorkerExecution(Execution):
         _LAST.clear()
         self.exported, self.callbacks, self.folder = exported, callbacks, Path(folder)
         jax.config.update("jax_enable_x64", exported.x64)
-        super().__init__(_program(exported, folder), self._send_stage, None)
+        super().__init__(_program(exported, folder), self.send_stage, None)
         self._checks: tuple[Check, ...] = ()
         self._chosen: dict[str, Layout] = {}
         self._compiled_at = 0.0
@@ -292,7 +291,8 @@ class _WorkerExecution(Execution):
             self.report.replace(outputs=None, in_layouts=self._chosen), values, self._checks, read_s
         )
 
-    def _send_stage(self, stage: str) -> None:
+    def send_stage(self, stage: str) -> None:
+        """Tells the kernel which stage begins."""
         messages.write(_ANSWERS[0], pickle.dumps(Stage(stage)))
 
 

@@ -28,15 +28,15 @@ from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
 from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype
+from shardviz.core.backend.build_program import SpecsByName
 from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
 from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.failures import in_words
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
-from shardviz.core.backend.results import SpecsByName
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import Traced, donated_leaves, left_to_compiler, trace
-from shardviz.core.backend.worker.callbacks import (
+from shardviz.core.backend.worker.messages import (
     HostCallback,
     compile_arguments,
     effects_of,
@@ -163,7 +163,7 @@ def export_program(
     lowered, module, taken = _lowered(traced, platform)
     single = None
     if run and program.mesh.size > 1:
-        single = _unsharded(program, platform, callbacks)
+        single = unsharded_module(program, platform, callbacks)
     if callbacks is not None:
         callbacks.program = taken
     options = compiler_options(program)
@@ -406,9 +406,14 @@ def put_module(lowered: Any, module: LoweredModule) -> None:
         ) from error
 
 
-def _unsharded(
-    program: Program, platform: str, callbacks: TakenCallbacks | None
+def unsharded_module(
+    program: Program, platform: str, callbacks: TakenCallbacks | None = None
 ) -> LoweredModule | None:
+    """The unsharded function, lowered; None where it cannot be traced for one device.
+
+    Args:
+        program, platform, callbacks: as for `export_program`.
+    """
     try:
         _, module, taken = _lowered(trace_for_export(unsharded(program)), platform)
     except Exception:  # noqa: BLE001  a function may be made for many devices only

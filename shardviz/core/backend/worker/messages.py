@@ -1,17 +1,32 @@
-"""What a kernel and a worker send each other: pickles, each with its length in front, over pipes.
+"""What a kernel and a worker send each other: calls and answers, and calls of host callbacks.
 
-The kernel sends text, numbers, arrays and values of shardviz. A class or a function of the user is
-never sent: the worker would have to import it, and would run the user's code.
+Calls and answers are pickles, each with its length in front, over pipes. The kernel sends text,
+numbers, arrays and values of shardviz. A class or a function of the user is never sent: the worker
+would have to import it, and would run the user's code.
+
+Callbacks are Python functions of one process. What jax lowers names them by number alone, so the
+numbers are sent: the worker compiles the program with functions that ask the kernel, which calls
+the user's own with its own variables, output and files.
+
+jax keeps the list of a lowered program's callbacks private; it is read here and nowhere else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import io
 import pickle
+import secrets
 import struct
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing.connection import Client, Connection, Listener
 from typing import Any, BinaryIO
+
+import jax
+from jax.experimental import io_callback
 
 from shardviz.core.backend.compile import PLAIN, plain
 from shardviz.core.errors import ProgramError
@@ -141,3 +156,200 @@ def _exactly(pipe: BinaryIO, length: int) -> bytes | None:
             return None
         left = left[count:]
     return bytes(data)
+
+
+_LISTS = ("host_callbacks", "keepalive")
+_BACKLOG = 1024  # every device may call at once
+HostCallback = Callable[..., Any]
+
+
+def take_callbacks(lowered: Any) -> tuple[HostCallback, ...]:
+    """Takes the callbacks out of a lowered program, which is then sent without them.
+
+    Args:
+        lowered: jax's own `Lowered`; changed.
+
+    Raises:
+        ProgramError: where this version of jax keeps them elsewhere.
+    """
+    arguments = compile_arguments(lowered)
+    found = tuple(arguments["host_callbacks"])
+    for name in _LISTS:
+        arguments[name] = []
+    return found
+
+
+def put_callbacks(lowered: Any, callbacks: Sequence[HostCallback]) -> None:
+    """Gives a lowered program its callbacks, in the order that `take_callbacks` found them in.
+
+    Args:
+        lowered: jax's own `Lowered` of a program that was sent without them; changed.
+        callbacks: take and give flat numpy arrays.
+
+    Raises:
+        ProgramError: where this version of jax keeps them elsewhere.
+    """
+    if callbacks:
+        compile_arguments(lowered)["host_callbacks"] = list(callbacks)
+
+
+def compile_arguments(lowered: Any) -> dict[str, Any]:
+    """What jax compiles a lowered program with.
+
+    Args:
+        lowered: jax's own `Lowered`.
+
+    Raises:
+        ProgramError: where this version of jax keeps it elsewhere.
+    """
+    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", None)
+    if not isinstance(arguments, dict) or not all(name in arguments for name in _LISTS):
+        raise ProgramError(
+            f"jax {jax.__version__} does not say which callbacks a lowered program has, so it"
+            " cannot be sent to another process. jax 0.10 to 0.12 do; or run it on devices of this"
+            " kernel, with target='attached'."
+        )
+    return arguments
+
+
+def effects_of(names: tuple[tuple[str, ...], tuple[str, ...]]) -> frozenset[Any]:
+    """jax's own effects of these classes.
+
+    Args:
+        names: the classes of the ordered and of the other effects.
+
+    Raises:
+        ProgramError: for an effect that is not one of jax's callbacks.
+    """
+    if not any(names):
+        return frozenset()
+    known = {type(effect).__name__: effect for effect in jax.make_jaxpr(_with_all)(0.0).effects}
+    try:
+        return frozenset(known[name] for kind in names for name in kind)
+    except KeyError as error:
+        raise ProgramError(
+            f"The program has the effect {error.args[0]}, which cannot be sent to another process."
+            " Run it on devices of this kernel, with target='attached'."
+        ) from None
+
+
+def _with_all(x: Any) -> None:
+    for ordered in (False, True):
+        io_callback(print, None, x, ordered=ordered)
+        jax.debug.callback(print, x, ordered=ordered)
+
+
+@dataclass(frozen=True)
+class CallbackAddress:
+    """Where the worker sends its calls.
+
+    Attributes:
+        address: host and port, on this machine.
+        key: what proves that a caller may call.
+        count: how many callbacks the program has.
+        unsharded: how many the unsharded function has.
+    """
+
+    address: tuple[str, int]
+    key: bytes
+    count: int
+    unsharded: int = 0
+
+    def callbacks(self, unsharded: bool = False) -> list[HostCallback]:
+        """The functions that ask the kernel, in order. Called in the worker.
+
+        Args:
+            unsharded: those of the unsharded function.
+        """
+        caller = _Caller(self)
+        first, count = (self.count, self.unsharded) if unsharded else (0, self.count)
+        return [caller.function(first + number) for number in range(count)]
+
+
+class _Caller:
+    """The worker's end: a connection for each thread that calls."""
+
+    def __init__(self, address: CallbackAddress) -> None:
+        self.address, self._threads = address, threading.local()
+
+    def function(self, number: int) -> HostCallback:
+        def called(*arguments: Any) -> Any:
+            connection = getattr(self._threads, "connection", None)
+            if connection is None:
+                to, key = self.address.address, self.address.key
+                connection = self._threads.connection = Client(to, authkey=key)
+            connection.send((number, arguments))
+            answer, name, message = connection.recv()
+            if name:
+                # The same class and words, which jax writes into the error of the run.
+                raise type(name, (Exception,), {"__module__": "builtins"})(message)
+            return answer
+
+        return called
+
+
+class CallbackServer:
+    """The kernel's end: calls the user's functions, each connection in a thread of its own.
+
+    Args:
+        callbacks: those of the program.
+        unsharded: those of the unsharded function.
+
+    Attributes:
+        raised: the last error that a callback raised; None for none.
+
+    >>> with CallbackServer([lambda x: (x + 1,)]).listen() as address:
+    ...     address.callbacks()[0](1)
+    (2,)
+    """
+
+    def __init__(
+        self, callbacks: Sequence[HostCallback], unsharded: Sequence[HostCallback] = ()
+    ) -> None:
+        self._functions = (*callbacks, *unsharded)
+        self._counts = len(callbacks), len(unsharded)
+        self._closed = False
+        self.raised: BaseException | None = None
+        self._raised_at = 0.0
+
+    @property
+    def seconds_since_error(self) -> float:
+        """How long ago a callback raised; 0 where none did."""
+        return 0.0 if self.raised is None else time.monotonic() - self._raised_at
+
+    @contextlib.contextmanager
+    def listen(self) -> Iterator[CallbackAddress | None]:
+        """Answers calls within the `with` block; None where there are no callbacks."""
+        if not self._functions:
+            yield None
+            return
+        key = secrets.token_bytes(32)
+        with Listener(("127.0.0.1", 0), backlog=_BACKLOG, authkey=key) as listener:
+            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+            try:
+                yield CallbackAddress(listener.address, key, *self._counts)  # type: ignore[arg-type]
+            finally:
+                self._closed = True
+                with contextlib.suppress(OSError, EOFError):  # wakes the thread that accepts
+                    Client(listener.address, authkey=key).close()
+
+    def _accept(self, listener: Listener) -> None:
+        while not self._closed:
+            try:
+                connection = listener.accept()
+            except Exception:  # noqa: BLE001  a stranger without the key, or the end
+                continue
+            threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: Connection) -> None:
+        with contextlib.suppress(OSError, EOFError), connection:  # until the worker ends
+            while True:
+                number, arguments = connection.recv()
+                connection.send(self._called(number, arguments))
+
+    def _called(self, number: int, arguments: Sequence[Any]) -> tuple[Any, str, str]:
+        try:
+            return self._functions[number](*arguments), "", ""
+        except BaseException as error:  # noqa: BLE001  whatever the user's function raises
+            self.raised, self._raised_at = error, time.monotonic()
+            return None, type(error).__name__, str(error)

@@ -29,6 +29,7 @@ from typing import Any, BinaryIO
 from shardviz.core.backend.devices import host_available, host_total
 from shardviz.core.backend.failures import (
     WorkerError,
+    ended_for_memory,
     exit_error,
     memory_error,
     read_log,
@@ -198,6 +199,7 @@ class Process:
         self.stage, self.alive = "", True
         self.lock = threading.RLock()  # its release says who holds it
         self.used = time.monotonic()
+        self._ended_for_memory = ended_for_memory()
         self._maker = os.getpid()
         self._folder: Path | None = None
         self._log: Any = None
@@ -241,6 +243,7 @@ class Process:
         """
         packed = messages.packed(arguments)  # before anything starts: it may be refused
         folder = None
+        self._ended_for_memory = ended_for_memory()
         try:
             if self._system is None:
                 self._start(poll, progress)
@@ -376,7 +379,7 @@ class Process:
             code = self._system.wait(_WAIT)
         except subprocess.TimeoutExpired:
             code = None
-        return exit_error(code, self.stage, read_log(self._log))
+        return exit_error(code, self.stage, read_log(self._log), self._ended_for_memory)
 
     def _check_memory(self) -> None:
         held = memory_of(self.pid)

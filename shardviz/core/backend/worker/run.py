@@ -19,10 +19,10 @@ from shardviz.core.backend.execute import Execution, Failed
 from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.partitioner import partitioned_text
+from shardviz.core.backend.rendezvous import store
 from shardviz.core.backend.targets import choose, decide, device_mesh
 from shardviz.core.backend.tracing import Traced
 from shardviz.core.backend.worker import child
-from shardviz.core.backend.worker.callbacks import CallbackServer
 from shardviz.core.backend.worker.export import (
     ExportedProgram,
     NotExportable,
@@ -30,8 +30,9 @@ from shardviz.core.backend.worker.export import (
     export_program,
     trace_for_export,
 )
+from shardviz.core.backend.worker.messages import CallbackServer
 from shardviz.core.backend.worker.process import Pool, Settings, WorkerError, workers
-from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.errors import ProgramError, ShardvizError, TargetError
 from shardviz.core.format import shown
 from shardviz.core.hardware.topology import Topology
 from shardviz.core.hlo.collectives import read_collectives
@@ -359,12 +360,12 @@ def run_program(
 
 def _compile(execution: Execution, target: Target | str | None, cache: ExecutableCache) -> None:
     execution.begin()
-    _follow(
-        execution,
-        target,
-        lambda client: client.compile(cache),
-        lambda mesh: execution.compile_on(mesh, cache),
-    )
+
+    def here(mesh: Mesh) -> None:
+        execution.join(mesh, "sv.compile")
+        execution.compile_on(mesh, cache)
+
+    _follow(execution, target, lambda client: client.compile(cache), here)
 
 
 def _run(
@@ -374,18 +375,43 @@ def _run(
     repeat: int,
     cache: ExecutableCache,
 ) -> None:
+    check_repeat(repeat)
+    leaves: list[Any] | None = None
+    refused: ShardvizError | None = None
+    try:
+        leaves = value_leaves(execution.program, values)
+        execution.begin()
+    except ShardvizError as error:
+        if store() is None:
+            raise
+        refused = error  # the other processes are to know
+
+    def here(mesh: Mesh) -> None:
+        execution.join(mesh, "sv.run")
+        if refused is not None:
+            execution.stage = "program"
+            raise refused
+        execution.run_on(mesh, leaves, repeat, cache)
+
+    def in_worker(client: WorkerClient) -> None:
+        if refused is not None:
+            execution.stage = "program"
+            raise refused
+        client.run(leaves, repeat, cache)
+
+    _follow(execution, target, in_worker, here)
+
+
+def check_repeat(repeat: Any) -> None:
+    """Refuses what does not say how often to run.
+
+    Raises:
+        ProgramError: for anything but a number from 1 to MAX_REPEAT.
+    """
     if isinstance(repeat, bool) or not isinstance(repeat, int) or not 1 <= repeat <= MAX_REPEAT:
         raise ProgramError(
             f"repeat says how often to run, from 1 to {MAX_REPEAT:,}; got {shown(repeat)}."
         )
-    leaves = value_leaves(execution.program, values)
-    execution.begin()
-    _follow(
-        execution,
-        target,
-        lambda client: client.run(leaves, repeat, cache),
-        lambda mesh: execution.run_on(mesh, leaves, repeat, cache),
-    )
 
 
 def _follow(

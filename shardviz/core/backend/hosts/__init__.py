@@ -1,0 +1,1 @@
+"""Programs on several processes, which ipyparallel starts and `jax.distributed` joins."""

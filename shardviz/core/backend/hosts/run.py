@@ -1,0 +1,502 @@
+"""Compiles and runs on several processes, from the kernel.
+
+Compiles and runs for any other target are passed on to `worker/run.py`. No error of a program is
+raised from here: it becomes the `error` of the Report, with its stage and the process.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+
+from shardviz.core.backend.devices import MOST_SIMULATED
+from shardviz.core.backend.execute import Execution, Failed
+from shardviz.core.backend.hosts import cluster, engine
+from shardviz.core.backend.hosts.cluster import EngineLost
+from shardviz.core.backend.hosts.engine import Bounds, Part
+from shardviz.core.backend.hosts.group import (
+    HEARTBEAT,
+    Hosts,
+    PreparedProgram,
+    keep_started,
+    running,
+)
+from shardviz.core.backend.inputs import value_leaves
+from shardviz.core.backend.tracing import Traced
+from shardviz.core.backend.worker import run as worker_run
+from shardviz.core.backend.worker.child import Value, value_of
+from shardviz.core.backend.worker.export import (
+    ExportedProgram,
+    export_program,
+    trace_for_export,
+    unsharded_module,
+)
+from shardviz.core.errors import ProgramError, TargetError
+from shardviz.core.format import bytes_text, joined, plural, shown
+from shardviz.core.layout.layout import Layout
+from shardviz.core.layout.parse import check_size
+from shardviz.core.program.processes import (
+    prepared_report,
+)
+from shardviz.core.program.program import Program, Target
+from shardviz.core.program.report import Failure, Report
+
+MOST_GATHERED = 64 << 20  # bytes of outputs that are sent to the kernel
+MOST_SENT_TO_ALL = 16 << 20  # bytes of values that every process gets all of, to compare
+_TEXT = re.compile(r"\s*(\d{1,3})\s*hosts?\s*[x×*]\s*(\d{1,4})\s*(?:,\s*local)?\s*", re.IGNORECASE)
+_PLATFORMS = {"cpu": "cpu", "gpu": "cuda", "tpu": "tpu"}
+
+
+def make_hosts(
+    what: Any,
+    devices: Any = None,
+    platform: Any = None,
+    heartbeat: Any = HEARTBEAT,
+) -> Hosts:
+    """Starts processes on this machine, or joins the engines of a client.
+
+    Args:
+        what: how many processes to start, or an ipyparallel Client or Cluster.
+        devices: how many devices each has; of processes that are started here 1 by default, of
+            others whatever they have.
+        platform: `"cpu"` (by default for processes that are started here) or `"gpu"`.
+        heartbeat: seconds after which a process that says nothing counts as lost.
+
+    Raises:
+        TargetError: for anything else, or where they cannot be started or joined.
+        MissingPackage: where ipyparallel is not installed.
+    """
+    if devices is not None:
+        devices = _positive(devices, "The number of devices per process")
+    seconds = _positive(heartbeat, "The heartbeat, in seconds,")
+    if platform is not None and (type(platform) is not str or platform not in ("cpu", "gpu")):
+        raise TargetError(
+            f"Processes run on the platform 'cpu' (simulated) or 'gpu'; got {shown(platform)}."
+        )
+    if isinstance(what, bool) or not isinstance(what, int):
+        return Hosts(cluster.taken_over(what), devices, platform or "", seconds)
+    if not 1 <= what <= cluster.MOST_ENGINES:
+        raise TargetError(
+            f"From 1 to {cluster.MOST_ENGINES} processes are started on one machine; got"
+            f" {shown(what)}."
+        )
+    kind = platform or "cpu"
+    found = Hosts(cluster.start(what, kind), 1 if devices is None else devices, kind, seconds)
+    keep_started(found)
+    return found
+
+
+def _positive(number: Any, what: str) -> int:
+    found = check_size(number, what, TargetError)
+    if not 1 <= found <= MOST_SIMULATED:
+        raise TargetError(f"{what} is from 1 to {MOST_SIMULATED:,}; got {shown(found)}.")
+    return found
+
+
+def chosen(target: Any) -> Hosts | None:
+    """The Hosts that a target names; None for any other target.
+
+    Text such as `"2 hosts x 4, local"` means running ones, or starts them.
+
+    Raises:
+        TargetError: where they cannot be started.
+    """
+    if isinstance(target, Hosts):
+        return target
+    text = target.text if isinstance(target, Target) and target.kind == "hosts" else target
+    if not isinstance(text, str):
+        return None
+    for hosts in running():
+        if hosts.name == text:
+            return hosts
+    if (found := _TEXT.fullmatch(text)) is None:
+        return None
+    count, devices = int(found[1]), int(found[2])
+    for hosts in running():
+        if hosts.name == f"{plural(count, 'host')} x {devices}, local":
+            return hosts
+    hosts = make_hosts(count, devices)
+    keep_started(hosts, by_text=True)
+    return hosts
+
+
+def compile_program(program: Program, target: Any = None, **options: Any) -> Report:
+    """Compiles a program, also for several processes; nothing is placed or executed.
+
+    Args:
+        program: what to compile.
+        target: as for `worker.run.compile_program`; also Hosts, or text such as
+            `"2 hosts x 4, local"`.
+        **options: `cache`, `progress`, `cancelled` and `preview`, as there.
+
+    Raises:
+        ProgramError: for what is no Program at all.
+    """
+    if not _is_hosts(target):
+        return worker_run.compile_program(program, target, **options)
+    execution = _execution(program, options)
+    execution.follow(lambda: _HostsRun(execution, target).compile())
+    return execution.report
+
+
+def run_program(
+    program: Program, *values: Any, target: Any = None, repeat: int = 1, **options: Any
+) -> Report:
+    """Compiles and runs a program, also on several processes, and checks what was predicted.
+
+    Args:
+        program, *values, repeat: as for `worker.run.run_program`.
+        target, **options: as for `compile_program`.
+
+    Raises:
+        ProgramError: for what is no Program at all.
+    """
+    if not _is_hosts(target):
+        return worker_run.run_program(program, *values, target=target, repeat=repeat, **options)
+    execution = _execution(program, options)
+    execution.follow(lambda: _HostsRun(execution, target).run(values, repeat))
+    return execution.report
+
+
+def _execution(program: Program, options: Mapping[str, Any]) -> Execution:
+    # The engines keep what they have compiled, so the cache of this kernel is of no use.
+    return Execution(
+        program, options.get("progress"), options.get("cancelled"), options.get("preview")
+    )
+
+
+def _is_hosts(target: Any) -> bool:
+    if isinstance(target, Hosts) or (isinstance(target, Target) and target.kind == "hosts"):
+        return True
+    return isinstance(target, str) and (
+        _TEXT.fullmatch(target) is not None or any(h.name == target for h in running())
+    )
+
+
+class _HostsRun:
+    """One compile or run on several processes.
+
+    Args:
+        execution: where the answer is noted.
+        target: the Hosts, or what names them.
+    """
+
+    def __init__(self, execution: Execution, target: Any) -> None:
+        self.execution, self.target = execution, target
+        self.hosts: Hosts
+        self.traced: Traced
+        self.ranks: tuple[int, ...] = ()
+
+    def compile(self) -> None:
+        """From the program to a Report on its executable."""
+        self.execution.begin()
+        self._choose()
+        exported = self._export()
+        self._prepared(
+            replace(exported, key=f"{exported.key}/compile"), made_up=False, compared=False
+        )
+
+    def run(self, values: Sequence[Any], repeat: int) -> None:
+        """From the program to checked results.
+
+        Args:
+            values: the user's; none for examples.
+            repeat: how often to execute.
+        """
+        worker_run.check_repeat(repeat)
+        leaves = value_leaves(self.execution.program, values)
+        self.execution.begin()
+        self._choose()
+        exported = self._export()
+        made_up = leaves is None
+        exported = replace(exported, key=f"{exported.key}/{exported.sources[:8]}/{made_up}")
+        for _ in range(2):
+            self._prepared(exported, made_up, compared=True)
+            answers = self._call("run", self._arguments(exported.key, leaves, repeat))
+            if all(answer is not None for answer in answers.values()):
+                return self._note_run(exported, answers)
+            self.hosts.keep(exported.key, None)
+        raise TargetError("The processes forget what they compile. Restart them: hosts.restart().")
+
+    def _choose(self) -> None:
+        """Decides on the processes, and puts the mesh on their devices."""
+        execution = self.execution
+        execution.enter("target")
+        execution.note(target=str(self.target) if isinstance(self.target, str) else "")
+        hosts = chosen(self.target)
+        if hosts is None:
+            raise TargetError(
+                f"No processes are called {shown(self.target)} any more. Start them with sv.hosts."
+            )
+        execution.note(target=hosts.name)
+        hosts.refuse_lost()
+        self.hosts = hosts
+        mesh = hosts.placed(execution.program.mesh)
+        self.ranks = tuple(mesh.processes)
+        execution.program = program = execution.program.replace(mesh=mesh)
+        layouts = {r.array.name: r.layout for r in program.requests if r.layout}
+        execution.note(
+            in_layouts=layouts, mesh=mesh, notes=(*execution.report.notes, *self._notes(mesh.size))
+        )
+
+    def _notes(self, size: int) -> list[str]:
+        idle = [p.rank for p in self.hosts.processes if p.rank not in self.ranks]
+        if not idle:
+            return []
+        some = joined(f"process {rank}" for rank in idle)
+        return [f"The mesh has {plural(size, 'device')}; {some} takes no part in it."]
+
+    def _export(self) -> ExportedProgram:
+        execution = self.execution
+        execution.enter("trace")
+        begun = time.perf_counter()
+        self.traced = trace_for_export(execution.program)
+        execution.note_traced(self.traced)
+        execution.refuse_effects(self.traced)
+        execution.enter("lower")
+        exported = export_program(execution.program, self.traced, self._platform)
+        execution.note(key=exported.key, lower_s=time.perf_counter() - begun)
+        return exported
+
+    @property
+    def _platform(self) -> str:
+        """What the program is lowered for."""
+        platform = self.hosts.processes[0].platform
+        return _PLATFORMS.get(platform, platform)
+
+    def _prepared(self, exported: ExportedProgram, made_up: bool, compared: bool) -> None:
+        """Has every process compile, where it has not yet, and compares what they compiled.
+
+        Args:
+            exported: the program.
+            made_up: whether it will run with values that are made up.
+            compared: whether its results will be compared with the unsharded function.
+        """
+        execution, known = self.execution, self.hosts.kept(exported.key)
+        if known is None:
+            if compared and execution.program.mesh.size > 1:
+                single = unsharded_module(execution.program, self._platform)
+                exported = replace(exported, unsharded=single)
+            execution.enter("compile")
+            answers = self._call("prepare", dict.fromkeys(self.ranks, (exported, made_up)))
+            processes = tuple(answers[rank].process for rank in self.ranks)
+            known = PreparedProgram(answers[self.ranks[0]].report, processes)
+            execution.note(cache_hit=False)
+            self._note(prepared_report(known.report, processes))
+            if execution.report.error is not None:
+                raise Failed(execution.report.error)
+            _compare({rank: answers[rank].fingerprint for rank in self.ranks})
+            self.hosts.keep(exported.key, known)
+            return
+        self._note(prepared_report(known.report, known.processes))
+        execution.note(cache_hit=True, compile_s=0.0)
+
+    def _arguments(
+        self, key: str, leaves: list[Any] | None, repeat: int
+    ) -> dict[int, tuple[Any, ...]]:
+        """What each process is sent: its own part of every value."""
+        if leaves is None:
+            return dict.fromkeys(self.ranks, (key, None, repeat, MOST_GATHERED))
+        size = sum(array.bytes for array in self.execution.program.arrays)
+        values = [value_of(leaf) for leaf in leaves]
+        layouts = [self.execution.report.in_layouts.get(r.array.name)
+                   for r in self.execution.program.requests]  # fmt: skip
+        owned = {p.rank: p.device_ids for p in self.hosts.processes}
+        mesh = self.execution.program.mesh
+        found = {}
+        for rank in self.ranks:
+            ids = [i for i in mesh.device_ids.ravel().tolist() if i in owned[rank]]
+            parts = tuple(
+                _part(value, None if size <= MOST_SENT_TO_ALL else layout, ids)
+                for value, layout in zip(values, layouts, strict=True)
+            )
+            found[rank] = (key, parts, repeat, MOST_GATHERED)
+        return found
+
+    def _note_run(self, exported: ExportedProgram, answers: Mapping[int, Any]) -> None:
+        execution = self.execution
+        processes = tuple(answers[rank].process for rank in self.ranks)
+        hit = execution.report.cache_hit
+        if hit:
+            processes = tuple(
+                replace(p, seconds={s: t for s, t in p.seconds.items() if s not in _ONCE})
+                for p in processes
+            )
+        seconds = execution.report.compile_s
+        self._note(prepared_report(answers[self.ranks[0]].report, processes))
+        execution.note(compile_s=seconds)
+        if (error := execution.report.error) is not None:
+            raise Failed(error)
+        execution.enter("check")
+        parts = [answers[rank].outputs for rank in self.ranks]
+        if any(p is None for p in parts):
+            outputs = self._outputs_there(exported.key)
+        else:
+            outputs = [joined_array([p[i] for p in parts]) for i in range(len(self.traced.outputs))]
+        execution.note(outputs=self.traced.out_tree.unflatten(outputs))
+
+    def _outputs_there(self, key: str) -> list[Any]:
+        """Outputs that are too large to gather, each as a value that gets a part of it."""
+        layouts = self.execution.report.out_layouts
+        self.execution.note(
+            notes=(
+                *self.execution.report.notes,
+                f"The outputs take more than {bytes_text(MOST_GATHERED)} and stay on the processes"
+                " until their next run: .part(slice(0, 8)) of one gets a part of it.",
+            )
+        )
+        return [
+            OutputThere(self.hosts, self.ranks, key, number, tuple(o.shape), str(o.dtype),
+                        layouts.get(o.name))
+            for number, o in enumerate(self.traced.outputs)
+        ]  # fmt: skip
+
+    def _call(self, function: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
+        execution = self.execution
+        entered: set[str] = set()
+
+        def progress(stage: str) -> None:
+            if stage in _SHOWN and stage not in entered:
+                entered.add(stage)
+                execution.enter(stage)
+
+        try:
+            return self.hosts.call(
+                function,
+                arguments,
+                lambda: execution.poll(f"in the stage {execution.stage!r}"),
+                progress,
+            )
+        except EngineLost as lost:
+            raise Failed(Failure(execution.stage, str(lost))) from None
+
+    def _note(self, report: Report) -> None:
+        execution = self.execution
+        names = (
+            *("compile_s", "partition_s", "place_s", "run_s", "runs_s", "out_layouts"),
+            *("partitioned", "collectives", "memory", "cost", "loops", "checks", "roofline"),
+            *("processes", "error"),
+        )
+        execution.note(**{name: getattr(report, name) for name in names})
+        notes = dict.fromkeys((*execution.report.notes, *report.notes))
+        layouts = {**execution.report.in_layouts, **report.in_layouts}
+        execution.note(notes=tuple(notes), in_layouts=layouts)
+
+
+_SHOWN = ("compile", "place", "run", "check")
+_ONCE = ("lower", "compile")
+
+
+@dataclass(frozen=True, eq=False)
+class OutputThere:
+    """A result that stays on the processes, since it is too large to gather.
+
+    Attributes:
+        shape, dtype: of all of it.
+        layout: where its shards are; None where that is not known.
+    """
+
+    _hosts: Hosts
+    _ranks: tuple[int, ...]
+    _key: str
+    _number: int
+    shape: tuple[int, ...]
+    dtype: str
+    layout: Layout | None
+
+    def part(self, *index: slice) -> np.ndarray:
+        """The elements at an index of slices, one per dimension; the rest are taken in full.
+
+        Raises:
+            TargetError: where another run took its place, or the processes have ended.
+        """
+        if len(index) > len(self.shape) or any(
+            not isinstance(s, slice) or s.step not in (None, 1) for s in index
+        ):
+            raise TargetError(
+                f"A part of {list(self.shape)} is given by slices without a step, at most one per"
+                f" dimension; got {shown(index)}."
+            )
+        every = (*index, *[slice(None)] * (len(self.shape) - len(index)))
+        bounds = engine.bounds_of(every, self.shape)
+        given = dict.fromkeys(self._ranks, (self._key, self._number, bounds))
+        parts = self._hosts.call("part_of", given)
+        return filled([parts[rank] for rank in self._ranks], bounds)
+
+
+def _compare(found: Mapping[int, Mapping[str, str]]) -> None:
+    """Refuses programs that differ between processes.
+
+    Raises:
+        TargetError: naming the process and what differs.
+    """
+    first = min(found)
+    for rank, parts in found.items():
+        differs = [name for name, value in parts.items() if value != found[first].get(name)]
+        settings = [n for n in differs if n != "the program"]
+        if differs:
+            what = joined(
+                f"{n} = {shown(parts[n])} (process {first} has {shown(found[first].get(n))})"
+                for n in settings
+            )
+            why = f": process {rank} has {what}" if settings else ""
+            raise TargetError(
+                f"Process {rank} compiled another program than process {first}{why}. Nothing ran."
+                " Start all processes with the same settings and versions."
+            )
+
+
+def _part(value: Value, layout: Layout | None, ids: Sequence[int]) -> Part:
+    """What a process is sent of a value: the blocks of its devices, or all of it."""
+    data = np.asarray(value.data)
+    every = tuple((0, n) for n in data.shape)
+    blocks: dict[Bounds, np.ndarray] = {}
+    for i in ids if layout is not None else ():
+        box = layout.box(i) if layout is not None else ()
+        bounds = engine.bounds_of(box, data.shape) + every[len(box) :]
+        blocks.setdefault(bounds, data[tuple(slice(a, b) for a, b in bounds)])
+    return Part(tuple(data.shape), data.dtype, tuple((blocks or {every: data}).items()), value.keys)
+
+
+def joined_array(parts: Sequence[Part]) -> jax.Array:
+    """The array of which every process has sent a part."""
+    data = jax.numpy.asarray(filled(parts, tuple((0, n) for n in parts[0].shape)))
+    return jax.random.wrap_key_data(data, impl=parts[0].keys) if parts[0].keys else data
+
+
+def filled(parts: Sequence[Part], bounds: Bounds) -> np.ndarray:
+    """The elements within some bounds, from the parts of all processes.
+
+    Raises:
+        ProgramError: where no process sent some of them.
+
+    >>> parts = [Part((4,), "int8", ((((a, a + 2),), np.full(2, a)),)) for a in (0, 2)]
+    >>> filled(parts, ((1, 4),))
+    array([0, 2, 2], dtype=int8)
+    """
+    found = np.empty([b - a for a, b in bounds], parts[0].dtype)
+    count = 0
+    for part in parts:
+        for own, block in part.blocks:
+            common = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(own, bounds, strict=True)]
+            if all(a < b for a, b in common) or not bounds:
+                there = tuple(
+                    slice(a - c, b - c) for (a, b), (c, _) in zip(common, bounds, strict=True)
+                )
+                from_ = tuple(
+                    slice(a - c, b - c) for (a, b), (c, _) in zip(common, own, strict=True)
+                )
+                found[there] = block[from_]
+                count += block[from_].size
+    if count < found.size:
+        raise ProgramError(
+            f"{plural(found.size - count, 'element')} of a result came from no process. Run it"
+            " again."
+        )
+    return found

@@ -1,0 +1,328 @@
+"""Processes: a target of several, and what each of them did in one compile or run.
+
+A collective stays within a process where each of its groups has devices of one process only; else
+its data goes from process to process, which is slower: over the network, where they are on
+different hosts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from shardviz.core.display import Displayed
+from shardviz.core.errors import MeshError, TargetError
+from shardviz.core.format import joined, plural, seconds_text
+from shardviz.core.layout.mesh import MeshSpec, make_mesh
+from shardviz.core.program.report import Check, Collective, Failure, Report
+
+#: The stages of a process, in order.
+STAGES = ("lower", "compile", "place", "run", "check")
+_COUNT = re.compile(r"of (\d[\d,]*) shards?(?: in process \d+)?$")
+
+
+@dataclass(frozen=True)
+class HostProcess:
+    """One process of a target.
+
+    Attributes:
+        rank: its number, as `jax.process_index()` gives it there.
+        host: the name of its machine.
+        pid: its process id there.
+        device_ids: the ids of its devices, in jax's order.
+        platform: `"cpu"`, `"gpu"` or `"tpu"`.
+
+    >>> HostProcess(1, "node2", 4711, (2048, 2049)).words
+    'process 1 (pid 4711 on node2)'
+    """
+
+    rank: int
+    host: str
+    pid: int
+    device_ids: tuple[int, ...]
+    platform: str = "cpu"
+
+    @property
+    def words(self) -> str:
+        """What messages call it."""
+        return f"process {self.rank} (pid {self.pid} on {self.host})"
+
+
+class ProcessGroup(Displayed):
+    """Processes that are joined in one `jax.distributed`, with their devices.
+
+    Attributes:
+        name: the text that chooses it as a target: `"2 hosts x 4, local"`.
+        processes: one HostProcess each, by rank.
+        problem: why it cannot be used any more, in words; `""` where it can.
+
+    >>> group = ProcessGroup("2 hosts x 2, local", [
+    ...     HostProcess(0, "here", 11, (0, 1)), HostProcess(1, "here", 12, (2048, 2049))])
+    >>> group.devices, group.device_ids, group.mesh(data=4).process_indices.tolist()
+    (4, (0, 1, 2048, 2049), [0, 0, 1, 1])
+    """
+
+    def __init__(self, name: str, processes: Iterable[HostProcess], problem: str = "") -> None:
+        self.name, self.problem = name, problem
+        self.processes: tuple[HostProcess, ...] = tuple(processes)
+
+    @property
+    def device_ids(self) -> tuple[int, ...]:
+        """The ids of all devices, process after process."""
+        return tuple(i for process in self.processes for i in process.device_ids)
+
+    @property
+    def devices(self) -> int:
+        """How many devices all processes have together."""
+        return len(self.device_ids)
+
+    def mesh(self, axes: Any = None, *, axis_types: Any = None, **sizes: int) -> MeshSpec:
+        """A mesh of these devices, in order, process after process.
+
+        Args:
+            axes, axis_types, **sizes: as for `sv.mesh`.
+
+        Raises:
+            MeshError: for axes that no mesh has, or more positions than there are devices.
+        """
+        return self.placed(make_mesh(axes, axis_types=axis_types, **sizes))
+
+    def placed(self, mesh: MeshSpec) -> MeshSpec:
+        """A mesh with devices of these processes.
+
+        A mesh of ids that are all here keeps them, in its order. Of any other the ids are names:
+        the lowest of them is the first device, and so on.
+
+        Args:
+            mesh: the mesh.
+
+        Raises:
+            MeshError: for more positions than there are devices.
+        """
+        owner = {i: process.rank for process in self.processes for i in process.device_ids}
+        ids = mesh.device_ids.reshape(-1)
+        if mesh.size > len(owner):
+            raise MeshError(
+                f"The mesh has {plural(mesh.size, 'device')} and {self.name} has"
+                f" {plural(len(owner), 'device')}. Use a smaller mesh, or start more:"
+                f" sv.hosts({max(1, len(self.processes))},"
+                f" devices={-(-mesh.size // max(1, len(self.processes)))})."
+            )
+        if mesh.ids_are_positions or not all(int(i) in owner for i in ids):
+            known = np.array(self.device_ids[: mesh.size], np.int64)
+            ids = known if mesh.ids_are_positions else known[np.argsort(np.argsort(ids))]
+        ranks = np.array([owner[int(i)] for i in ids], np.int64)
+        shape = mesh.axis_sizes
+        types = mesh.axis_types if mesh.has_chosen_types else ()
+        return MeshSpec(
+            mesh.axis_names, shape, types, ids.reshape(shape), ranks.reshape(shape), True
+        )
+
+    def require_usable(self) -> None:
+        """Refuses a group that is closed or broken.
+
+        Raises:
+            TargetError: with the reason, and what to do.
+        """
+        if self.problem:
+            raise TargetError(self.problem)
+
+    def __repr__(self) -> str:
+        state = "; not usable" if self.problem else ""
+        return f"Hosts({self.name}: {plural(self.devices, 'device')}{state})"
+
+
+@dataclass(frozen=True)
+class ProcessReport:
+    """What one process did in one compile or run.
+
+    Attributes:
+        rank, host, pid, device_ids: as of a HostProcess.
+        seconds: what each stage took there, by its name in STAGES.
+        memory: bytes that the process held at the end; None where the system does not say.
+        checks: predictions, compared there with what happened.
+        output: what it printed.
+        warnings: the warnings that were raised there, in words.
+        error: None, or the Failure that ended it.
+        stage: the last stage that it entered.
+
+    >>> one = ProcessReport(1, "node2", 4711, (2048,), {"run": 0.25})
+    >>> one.ok, one.seconds["run"]
+    (True, 0.25)
+    """
+
+    rank: int
+    host: str
+    pid: int
+    device_ids: tuple[int, ...]
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    memory: int | None = None
+    checks: tuple[Check, ...] = ()
+    output: str = ""
+    warnings: tuple[str, ...] = ()
+    error: Failure | None = None
+    stage: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether it had no error and no check failed there."""
+        return self.error is None and all(c.ok is not False for c in self.checks)
+
+
+@dataclass(frozen=True)
+class ProcessGroups:
+    """A collective, with its groups by process.
+
+    Attributes:
+        collective: the collective.
+        groups: the ranks of the processes in each of its groups, each set of them once; `()` where
+            the compiled text does not name its groups.
+    """
+
+    collective: Collective
+    groups: tuple[tuple[int, ...], ...]
+
+    @property
+    def between(self) -> bool | None:
+        """Whether data goes from process to process; None where that is not known."""
+        return any(len(group) > 1 for group in self.groups) if self.groups else None
+
+    @property
+    def words(self) -> str:
+        """`within each process`, `between processes 0 and 1; 2 and 3`.
+
+        >>> ProcessGroups(Collective("all-reduce", (), 8), ((0, 1), (2, 3))).words
+        'between processes 0 and 1; 2 and 3'
+        """
+        if self.between is None:
+            return "between processes that the compiled text does not name"
+        if not self.between:
+            return "within each process"
+        crossing = [joined(group, limit=8) for group in self.groups if len(group) > 1]
+        more = f"; and {len(crossing) - 4} more" if len(crossing) > 4 else ""
+        return f"between processes {'; '.join(crossing[:4])}{more}"
+
+
+def by_process(collectives: Iterable[Collective], mesh: MeshSpec) -> tuple[ProcessGroups, ...]:
+    """Collectives with the processes of each of their groups, the most bytes first.
+
+    Args:
+        collectives: those of a Report.
+        mesh: the mesh that it ran on, with the process of each device.
+
+    >>> mesh = make_mesh("data=4", processes=2)
+    >>> found = by_process([Collective("all-reduce", ("data",), 8, groups=((0, 1), (2, 3)))], mesh)
+    >>> found[0].groups, found[0].between
+    (((0,), (1,)), False)
+    """
+    owner = mesh.process_indices.reshape(-1)
+    found = []
+    for one in collectives:
+        ranks = (tuple(sorted({int(owner[i]) for i in group})) for group in one.groups)
+        found.append(ProcessGroups(one, tuple(dict.fromkeys(ranks))))
+    return tuple(sorted(found, key=lambda g: -g.collective.bytes_in_all))
+
+
+def slowest(processes: Sequence[ProcessReport], stage: str) -> ProcessReport | None:
+    """The process that took longest in a stage; None where none went through it."""
+    through = [p for p in processes if stage in p.seconds]
+    return max(through, key=lambda p: p.seconds[stage], default=None)
+
+
+def stage_words(processes: Sequence[ProcessReport]) -> list[str]:
+    """What each stage took, a phrase each: the slowest process, and the fastest where they differ.
+
+    >>> pair = [ProcessReport(r, "h", r, (), {"run": s}) for r, s in ((0, 0.1), (1, 0.25))]
+    >>> stage_words(pair)
+    ['run 250 ms in process 1, the slowest (100 ms in process 0)']
+    """
+    lines = []
+    for stage in STAGES:
+        last = slowest(processes, stage)
+        if last is None:
+            continue
+        first = min((p for p in processes if stage in p.seconds), key=lambda p: p.seconds[stage])
+        words = f"{stage} {seconds_text(last.seconds[stage])}"
+        if first is not last:
+            words += (
+                f" in process {last.rank}, the slowest"
+                f" ({seconds_text(first.seconds[stage])} in process {first.rank})"
+            )
+        lines.append(words)
+    return lines
+
+
+def merged_checks(processes: Sequence[ProcessReport]) -> tuple[Check, ...]:
+    """The checks of all processes, one for each thing that was checked.
+
+    A check failed where it did in any process, and its detail names each of these. Where shards
+    are counted, those of all processes are.
+
+    >>> here, there = (Check("x: indices of 4 shards", ok, "Seen.") for ok in (True, False))
+    >>> merged_checks([ProcessReport(0, "h", 1, (), checks=(here,)),
+    ...                ProcessReport(1, "h", 2, (), checks=(there,))])
+    (Check(name='x: indices of 8 shards', ok=False, detail='Process 1: Seen.'),)
+    """
+    found: dict[str, list[tuple[int, Check]]] = {}
+    for process in processes:
+        for check in process.checks:
+            found.setdefault(_COUNT.sub("of shards", check.name), []).append((process.rank, check))
+    return tuple(_merged(checks, len(processes)) for checks in found.values())
+
+
+def _merged(checks: Sequence[tuple[int, Check]], count: int) -> Check:
+    name = checks[0][1].name
+    counts = [int(m[1].replace(",", "")) for _, c in checks if (m := _COUNT.search(c.name))]
+    if counts:
+        name = _COUNT.sub(f"of {plural(sum(counts), 'shard')}", name)
+    for ok in (False, None):
+        of_this = [(rank, c) for rank, c in checks if c.ok is ok]
+        if not of_this:
+            continue
+        details = {c.detail for _, c in of_this}
+        if len(of_this) == count and len(details) == 1:  # all say the same
+            return Check(name, ok, of_this[0][1].detail)
+        return Check(name, ok, " ".join(f"Process {rank}: {c.detail}" for rank, c in of_this[:4]))
+    if len(checks) < count:
+        ranks = joined(rank for rank, _ in checks)
+        return Check(name, True, f"{checks[0][1].detail} Checked in process {ranks}.")
+    return Check(name, True, checks[0][1].detail)
+
+
+def first_error(processes: Sequence[ProcessReport]) -> Failure | None:
+    """The error of a run on several processes: that of the lowest rank, with who else failed."""
+    failed = [p for p in processes if p.error is not None]
+    if not failed or failed[0].error is None:
+        return None
+    first, error = failed[0], failed[0].error
+    same = [p.rank for p in failed if p.error is not None and p.error.message == error.message]
+    who = f"Process {first.rank} on {first.host}: "
+    if len(same) == len(processes) > 1:
+        who = "Every process: "
+    elif len(failed) > 1:
+        who = f"Processes {joined(p.rank for p in failed)}; process {first.rank} says: "
+    return Failure(error.stage, who + error.message, error.source)
+
+
+def prepared_report(report: Report, processes: Sequence[ProcessReport]) -> Report:
+    """A report of one process with what all of them found: times, checks, errors.
+
+    Args:
+        report: that of the first process, whose layouts, collectives and memory hold for all.
+        processes: what each did; stages took as long as in the slowest.
+    """
+    longest = {
+        f"{stage}_s": last.seconds[stage]
+        for stage in ("compile", "place", "run")
+        if (last := slowest(processes, stage)) is not None
+    }
+    return report.replace(
+        processes=tuple(processes),
+        checks=merged_checks(processes),
+        error=first_error(processes),
+        **longest,
+    )

@@ -1,0 +1,271 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import shardviz as sv
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.checkpoint import (
+    SavedArray,
+    SavedCheckpoint,
+    Wanted,
+    count_reads,
+    plan_restore,
+    process_chunks,
+)
+from shardviz.core.layout.layout import lay_out
+from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.resolution import request
+from shardviz.picture.show import draw
+
+
+def by_hand(array, layout, processes):
+    """Every process with the distinct shards that it holds, and the chunks that each meets."""
+    owner = dict(
+        zip(layout.device_ids.tolist(), layout.mesh.process_indices.ravel().tolist(), strict=True)
+    )
+    boxes = {p: set() for p in processes}
+    for device in layout.device_ids.tolist():
+        boxes[owner[device]].add(tuple((s.start, s.stop) for s in layout.box(device)))
+    found = {}
+    for process, some in boxes.items():
+        met = []
+        for box in some:
+            each = [
+                [c for c in range(n) if c * size < stop and (c + 1) * size > start]
+                for (start, stop), size, n in zip(
+                    box, array.chunk_shape, array.chunk_counts, strict=True
+                )
+            ]
+            met += itertools.product(*each)
+        found[process] = (len(some), met)
+    return found
+
+
+@st.composite
+def wanted_arrays(draw):
+    sizes = draw(st.lists(st.sampled_from([1, 2, 3, 4]), min_size=1, max_size=3))
+    names = "abc"[: len(sizes)]
+    count = int(np.prod(sizes))
+    ids = draw(st.permutations(range(7, 7 + count)))
+    hosts = draw(st.lists(st.sampled_from([0, 1, 5]), min_size=count, max_size=count))
+    mesh = MeshSpec(
+        tuple(names), tuple(sizes), device_ids=np.reshape(ids, sizes),
+        process_indices=np.reshape(hosts, sizes),
+    )  # fmt: skip
+    rank = draw(st.integers(0, 3))
+    free, dims, shape = list(draw(st.permutations(names))), [], []
+    for _ in range(rank):
+        axes = tuple(free.pop() for _ in range(draw(st.integers(0, min(2, len(free))))))
+        parts = int(np.prod([mesh.shape[a] for a in axes], dtype=int))
+        dims.append(axes)
+        shape.append(parts * draw(st.integers(1, 5)))
+    chunk = tuple(draw(st.integers(1, n + 2)) for n in shape)
+    counts = tuple(-(-n // c) for n, c in zip(shape, chunk, strict=True))
+    stored = np.random.default_rng(0).integers(1, 99, counts)
+    array = SavedArray("w", tuple(shape), "int16", 2, chunk, stored)
+    return array, lay_out(tuple(shape), Spec(tuple(dims)), mesh, "int16")
+
+
+@given(wanted_arrays())
+def test_reads_are_the_intersections_of_boxes_and_chunks(example):
+    array, layout = example
+    processes = np.array(layout.mesh.processes)
+    pairs = process_chunks(layout, array.chunk_shape, processes)
+    reads = count_reads(array, layout, pairs)
+    shard = int(np.prod(layout.shard_shape, dtype=int)) * 2
+    for n, (shards, met) in enumerate(by_hand(array, layout, processes.tolist()).values()):
+        distinct = set(met)
+        mine = pairs.process == n
+        flat = [int(np.ravel_multi_index(c, array.chunk_counts)) if c else 0 for c in distinct]
+        assert sorted(pairs.chunk[mine].tolist()) == sorted(flat)
+        assert (reads.chunks[n], reads.reads[n]) == (len(distinct), len(met))
+        assert reads.needed[n] == shards * shard
+        assert reads.at_least[n] == len(distinct) * array.chunk_bytes
+        assert reads.at_most[n] == len(met) * array.chunk_bytes
+        assert reads.stored_at_least[n] == sum(int(array.stored[c]) for c in distinct)
+        assert reads.stored_at_most[n] == sum(int(array.stored[c]) for c in met)
+
+
+def test_batches_of_shards_find_what_one_batch_finds(monkeypatch):
+    layout = lay_out((64, 48), Spec.parse("x, y"), sv.mesh("x=8, y=4", processes=16))
+    entire = process_chunks(layout, (5, 7), np.arange(16))
+    monkeypatch.setattr("shardviz.core.layout.checkpoint._BATCH", 9)
+    for one, other in zip(process_chunks(layout, (5, 7), np.arange(16)), entire, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_a_hundred_thousand_devices_are_counted_in_one_pass():
+    mesh = sv.mesh("x=1024, y=128", processes=16384)
+    layout = lay_out((4096, 1024), Spec.parse("x, y"), mesh)
+    pairs = process_chunks(layout, (4, 1024), np.arange(16384))
+    assert len(pairs.process) == 16384  # the 8 devices of a host are in one row of chunks
+    assert pairs.shards.tolist() == [8] * 16384
+
+
+def plan(array, spec, mesh, **more):
+    grid = sv.mesh(mesh) if isinstance(mesh, str) else mesh
+    checkpoint = SavedCheckpoint("/run/5/state", 5, "state", "zarr", True, (array,))
+    found = request(ArraySpec("w", array.shape, None, array.dtype, spec), grid, None)
+    return plan_restore(checkpoint, Wanted({"w": found}, grid), **more)
+
+
+def saved(shape=(64, 64), chunk=(8, 64), **more):
+    return SavedArray("w", shape, "float32", 4, chunk, **more)
+
+
+def test_an_array_of_no_elements_needs_nothing():
+    found = plan(saved((0, 4), (1, 4)), "x", "x=2")
+    (process,) = found.processes
+    assert (process.chunks, process.bytes_needed, process.amplification) == (0, 0, None)
+    assert "nothing is needed" in sv.text(found)
+
+
+def test_what_reads_most_comes_first():
+    mesh = sv.mesh("x=4", processes=[0, 1, 1, 1])
+    found = plan(saved(), "x", mesh)
+    assert [(p.process, p.chunks, p.bytes_needed) for p in found.processes] == [
+        (1, 6, 12288),
+        (0, 2, 4096),
+    ]
+    assert all(p.stored_at_least is None for p in found.processes)
+
+
+def test_what_is_stored_is_unknown_where_it_is_for_one_array():
+    known = saved(stored=np.full((8, 1), 100))
+    other = SavedArray("b", (4,), "float32", 4, (4,))
+    mesh = sv.mesh("x=2")
+    rows = {
+        a.path: request(ArraySpec("a", a.shape, None, "float32", ""), mesh, None)
+        for a in (known, other)
+    }
+    checkpoint = SavedCheckpoint("/run", None, "", "zarr", True, (known, other))
+    found = plan_restore(checkpoint, Wanted(rows, mesh))
+    assert found.checkpoint.stored_bytes is None
+    assert found.processes[0].stored_at_most is None
+    assert found.rows[0].reads.stored_at_most.tolist() == [800]
+
+
+def test_peak_memory_counts_chunks_shards_and_what_is_compressed():
+    found = plan(saved(stored=np.full((8, 1), 100)), "None, x", "x=4")
+    (process,) = found.processes
+    assert process.bytes_at_most == 4 * 64 * 64 * 4  # chunks that are in memory are there once
+    assert process.peak_host_bytes == 64 * 64 * 4 + process.bytes_needed + 8 * 100
+
+
+def test_a_shard_that_needs_more_than_the_limit_is_refused():
+    found = plan(saved((1 << 16, 1 << 14), (1 << 16, 1 << 14)), "None, x", "x=4", concurrent_gb=4)
+    assert found.problems == {
+        "w": "One shard takes reads of 4 GiB, and orbax refuses 3.7 GiB or more at once: raise"
+        " restore_concurrent_gb, or save with smaller chunks."
+    }
+    assert not found.works
+    (process,) = found.processes
+    assert process.peak_host_bytes == 3 * 4 * 10**9  # each part no more than the limit
+
+
+PROBLEMS = {
+    "another shape": (
+        ArraySpec("w", (64, 32), None, "float32", "x"),
+        "The checkpoint has shape (64, 64), and (64, 32) is wanted; orbax pads or truncates only"
+        " with ArrayRestoreArgs(strict=False).",
+    ),
+    "a size that does not divide": (
+        ArraySpec("w", (64, 64), None, "float32", "y"),
+        "Dimension 0: 64 does not divide by 3 (y): 1 left over.",
+    ),
+    "an axis that there is not": (
+        ArraySpec("w", (64, 64), None, "float32", "z"),
+        "Dimension 0 is to be split over 'z', which is no axis of the mesh",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_what_cannot_be_restored_says_why(name):
+    array, words = PROBLEMS[name]
+    mesh = sv.mesh("x=2, y=3")
+    checkpoint = SavedCheckpoint("/run", None, "", "zarr", True, (saved(),))
+    found = plan_restore(checkpoint, Wanted({"w": request(array, mesh, None)}, mesh))
+    assert found.problems["w"].startswith(words)
+    assert found.rows[0].reads is None
+    assert f"✗ 'w': {words[:30]}" in sv.text(found, width=1000)
+
+
+def test_another_dtype_is_noted():
+    mesh = sv.mesh("x=2")
+    array = ArraySpec("w", (64, 64), None, "bfloat16", "x")
+    checkpoint = SavedCheckpoint("/run", None, "", "zarr", True, (saved(),))
+    found = plan_restore(checkpoint, Wanted({"w": request(array, mesh, None)}, mesh))
+    assert found.works
+    assert found.rows[0].notes == ("saved as float32, converted to bfloat16 after it is read",)
+    assert found.processes[0].bytes_needed == 64 * 64 * 4
+
+
+def test_axis_types_that_change_are_noted_where_they_were_chosen():
+    old = sv.mesh("x=2", axis_types="Explicit")
+    array = saved(spec=Spec.parse("x"), mesh=old, has_types=True)
+    assert plan(array, "x", sv.mesh("x=4")).notes == ()
+    assert plan(array, "x", sv.mesh("x=4", axis_types="Auto")).notes == (
+        "Mesh axis 'x' was Explicit when saved, and is Auto here",
+    )
+    untyped = saved(spec=Spec.parse("x"), mesh=old)
+    assert plan(untyped, "x", "x=4").notes == (
+        "The checkpoint does not keep axis types, as those of older versions of orbax",
+    )
+
+
+ADVICE = {
+    "fits": ((8, 64), "x", 1, "Hardly anything is read that is not needed, or read twice."),
+    "columns of chunks of rows": (
+        (16, 64), "None, x", 1,
+        "Up to 4.0 times the checkpoint is read; most for 'w', which has chunks of [16, 64], which"
+        " several of its new shards of [64, 16] meet. Restored with P('x') first, and then moved by"
+        " jax.device_put, it is 16 KiB instead of 64 KiB.",
+    ),
+    "replicas on several processes": (
+        (16, 64), "", 4,
+        "Up to 4.0 times the checkpoint is read; most for 'w', which is held by several processes,"
+        " each of which reads it. Restored with P('x') first, and then moved by jax.device_put, it"
+        " is 16 KiB instead of 64 KiB.",
+    ),
+    "one chunk": (
+        (64, 64), "x", 1,
+        "Up to 4.0 times the checkpoint is read; most for 'w', which has chunks of [64, 64], which"
+        " several of its new shards of [16, 64] meet. Smaller chunks may help: save with"
+        " ocp.SaveArgs(chunk_byte_size=...).",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADVICE)
+def test_advice_names_what_dominates_and_what_to_do(name):
+    chunk, spec, processes, words = ADVICE[name]
+    found = plan(saved(chunk=chunk), spec, sv.mesh("x=4", processes=processes))
+    assert found.advice == words
+
+
+def test_text_and_picture_fold_layers_and_count_the_rest():
+    letters = "abcdefghijklmnopqrstuvwxyzABCD"
+    paths = [f"layers/{n}/{k}" for n in range(3) for k in letters]
+    arrays = tuple(SavedArray(path, (8, 8), "float32", 4, (8, 8)) for path in paths)
+    mesh = sv.mesh("x=40", processes=40)
+    one = request(ArraySpec("a", (8, 8), None, "float32", ""), mesh, None)
+    checkpoint = SavedCheckpoint("/run/5/state", 5, "state", "zarr", True, arrays)
+    found = plan_restore(checkpoint, Wanted({a.path: one for a in arrays}, mesh))
+    text = sv.text(found, width=200)
+    assert text.startswith("step 5 of run, state: 90 arrays, 22.5 KiB → x=40 · 40 devices · 40")
+    assert (
+        "3 × 10 KiB (1 ×)  layers/{0..2}/a · f32[8, 8] · unknown → P() · 1 chunk of [8, 8]" in text
+    )
+    assert "and 18 more arrays" in text
+    assert "and 24 more processes" in text
+    full = sv.text(found, width=200, full=True)
+    assert "layers/2/D" in full
+    assert "more" not in full.replace("or more", "")
+    picture = draw(found)
+    assert [len(panel.tiles) for _, _, panel in picture.panels] == [16, 24]
+    assert picture.panels[1][2].tiles.tooltip(0).startswith("3 × 10 KiB (1 ×)  layers/{0..2}/a")
