@@ -27,7 +27,7 @@ FROM_ROOT = {
 GROUPS = {
     "layouts": ("Layouts", ("shardviz.api.layouts",)),
     "programs": ("Programs", ("shardviz.api.programs", "shardviz.core.program.cache")),
-    "pictures": ("Pictures", ("shardviz.api.pictures",)),
+    "pictures": ("Pictures", ("shardviz.api.values",)),
     "layout_types": ("Types: layouts", ("shardviz.core.layout", "shardviz.core.hardware")),
     "program_types": ("Types: programs", ("shardviz.core.program",)),
     "other_types": ("Types: others", ("shardviz",)),
