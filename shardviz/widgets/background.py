@@ -301,6 +301,17 @@ class Heartbeat:
             self._ended.wait(BEAT_S)
 
 
+def keep_subshell(comm: Any) -> None:
+    """What the page sends is handled in the subshell that it names.
+
+    ipykernel 7.4 leads it to that of the request for which the kernel sent something last; for what
+    a thread sends that is any request, often of a subshell that is deleted by then: after a page
+    was loaded anew or its connection was lost, no edit would arrive. Other comms stay as they are.
+    """
+    if hasattr(comm, "_reply_subshell_for"):
+        comm._reply_subshell_for = lambda data, named: named
+
+
 class EffectsReader:
     """Reads the effects of the latest program. That traces it, so no edit waits for it.
 

@@ -18,7 +18,14 @@ from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.core.program.report import Report
 from shardviz.widgets import html_page, jax_code
-from shardviz.widgets.background import EffectsReader, Heartbeat, Job, LatestWins, Planner
+from shardviz.widgets.background import (
+    EffectsReader,
+    Heartbeat,
+    Job,
+    LatestWins,
+    Planner,
+    keep_subshell,
+)
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
 from shardviz.widgets.pictures import (
     LinkPictures,
@@ -458,6 +465,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._edited = True
         else:
             self._refresh()
+
+    @traitlets.observe("comm")
+    def _comm_opened(self, change: Any) -> None:
+        keep_subshell(change.new)
 
     def _send_changes(self) -> None:
         """Sends what a message changed, and the number of the message with it."""

@@ -230,3 +230,32 @@ def test_after_a_reload_the_explorer_is_as_it_was(lab):
     expect(page.locator(".sv-count")).to_contain_text("4 devices")
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".sv-count")).to_contain_text("16 devices")
+
+
+# Until the kernel has said twice that it is there, on its new connection.
+RECONNECT = """async () => {
+  const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+  await kernel.reconnect();
+  let beats = 0;
+  await new Promise((done) => kernel.iopubMessage.connect((_, { content }) => {
+    if (content.data?.content?.kind === "alive" && ++beats === 2) done();
+  }));
+}"""
+# A cell that ends when the mesh has two devices.
+BUSY = """() => {
+  const { kernel } = window.jupyterapp.shell.currentWidget.sessionContext.session;
+  const code = "import time\\nwhile explorer.session.mesh.size != 2: time.sleep(0.05)";
+  kernel.requestExecute({ code });
+}"""
+
+
+def test_edits_arrive_after_the_connection_was_lost_and_while_a_cell_runs(lab):
+    page = lab.open([OPEN], width=1400, height=1000)
+    page.wait_for_selector(SETTLED)
+    page.evaluate(RECONNECT)
+    type_into(page, "Mesh axes", "data=4")
+    expect(page.locator(".sv-count")).to_contain_text("4 devices")
+    page.evaluate(BUSY)
+    type_into(page, "Mesh axes", "data=2")
+    expect(page.locator(".sv-count")).to_contain_text("2 devices")
+    expect(page.locator(".sv-banner")).to_be_hidden()

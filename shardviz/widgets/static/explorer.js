@@ -54,7 +54,7 @@ class Page {
   constructor(model, el) {
     this.model = model;
     this.live = Boolean(model.send) && !model.get("offline");
-    this.intents = new IntentQueue(model);
+    this.intents = new IntentQueue(model, () => this.schedule());
     this.scheduled = false;
     /**
      * The array that was clicked, until a view answers.
@@ -366,6 +366,7 @@ class Page {
   }
 
   destroy() {
+    this.intents.stop();
     this.watch.stop();
     this.leaves.destroy();
     this.panel.destroy();

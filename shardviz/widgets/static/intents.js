@@ -10,9 +10,13 @@ const MOST_INTENTS = 100; // that the kernel takes in one message
 const COMMANDS = ["add", "remove", "axis", "double", "halve", "fit", "preset", "tidy", "move"];
 
 export class IntentQueue {
-  /** @param {import("./messages").Model} model */
-  constructor(model) {
+  /**
+   * @param {import("./messages").Model} model
+   * @param {() => void} given Called when an answer is no longer waited for.
+   */
+  constructor(model, given) {
     this.model = model;
+    this.given = given;
     // Several views may share one model: each waits for the answers to its own intents.
     this.client = Math.random().toString(36).slice(2);
     this.sent = 0;
@@ -67,8 +71,15 @@ export class IntentQueue {
 
   /** @param {number} seq */
   giveUp(seq) {
-    this.answered = Math.max(this.answered, seq);
+    if (this.answered >= seq) return;
+    this.answered = seq;
     this.flush();
+    this.given();
+  }
+
+  /** Waits for nothing any more: the page is gone. */
+  stop() {
+    window.clearTimeout(this.timer);
   }
 }
 
