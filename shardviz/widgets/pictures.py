@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from shardviz.core.format import bytes_text, plural, seconds_text
 from shardviz.core.hardware.interconnect import LinkUse, groups_over
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.movement import (
     ALGORITHMS,
@@ -26,7 +28,7 @@ from shardviz.core.program.movement import (
     reshard_movement,
 )
 from shardviz.core.program.movement_steps import chains_of
-from shardviz.core.program.plan import Plan
+from shardviz.core.program.plan import Plan, PlannedOp
 from shardviz.core.program.report import Collective
 from shardviz.core.program.roofline import collective_link_use
 from shardviz.picture.blocks import MOST_TILES
@@ -377,6 +379,7 @@ def _network(links: LinkUse, size: int) -> list[str]:
 
 MOST_DRAWN = 16  # devices; as in movement_steps.js
 MOST_GROUPS = 32  # that can be chosen
+MOST_RESHARDED = 65536  # devices: beyond, the steps take seconds to make
 MOST_SAVED = 3  # collectives of each stage in a saved page
 SAVED_BYTES = 60_000  # of all of them
 _IDS = 6  # of a group that its label names
@@ -414,13 +417,27 @@ def reshard_of(plan: Plan | None, name: str) -> Movement:
         ProgramError: if it is not.
         LayoutError: if one of its shardings does not divide it.
     """
-    by_name = {} if plan is None else {op.name: op for op in plan.ops}
-    after = by_name.get(name)
-    before = by_name.get(after.operands[0]) if after and len(after.operands) == 1 else None
-    if plan is None or after is None or before is None or before.shape != after.shape:
+    pair = {} if plan is None else _one_shape(plan)
+    if plan is None or name not in pair:
         raise ProgramError(f"The value {name} is not a reshard of another one.")
-    old, new = (lay_out(op.shape, op.spec, plan.mesh, op.dtype) for op in (before, after))
+    if plan.mesh.size > MOST_RESHARDED:
+        raise ProgramError(
+            f"A reshard is played on at most {MOST_RESHARDED:,} devices, and this mesh has"
+            f" {plan.mesh.size:,}. Take a smaller mesh with the same axes."
+        )
+    old, new = (lay_out(op.shape, op.spec, plan.mesh, op.dtype) for op in pair[name])
     return reshard_movement(old, new)
+
+
+def _one_shape(plan: Plan) -> dict[str, tuple[PlannedOp, PlannedOp]]:
+    """The values that read one other of their own shape: by name, that one and the value."""
+    by_name = {op.name: op for op in plan.ops}
+    single = {op.name: by_name.get(op.operands[0]) for op in plan.ops if len(op.operands) == 1}
+    return {
+        name: (before, by_name[name])
+        for name, before in single.items()
+        if before is not None and before.shape == by_name[name].shape
+    }
 
 
 def _collective_view(
@@ -537,15 +554,15 @@ def saved_movements(
         for stage, some in reversed(list(enumerate(shown["collectives"])))
     ]
     plan = stages.results.plan
-    values = [f"value:{op.name}" for op in plan.ops if _is_reshard(plan, op)] if plan else []
-    wanted = [key for some in largest for key in some] + values[:MOST_SAVED]
+    values = [f"value:{name}" for name in _resharded(plan)[:MOST_SAVED]] if plan else []
+    wanted = [key for some in largest for key in some] + values
     found: dict[str, Any] = {}
     left = SAVED_BYTES
     while wanted:
         key = wanted.pop(0)
         view = movement_view(key, stages, placement)
         left -= len(json.dumps(view))
-        if view["data"] is None or left < 0:
+        if view["data"] is None or not view["data"]["steps"] or left < 0:
             continue
         found[key] = view
         wanted += [o["value"] for o in view["algorithms"] if "/" not in key and "/" in o["value"]]
@@ -555,8 +572,15 @@ def saved_movements(
     return found
 
 
-def _is_reshard(plan: Plan, op: Any) -> bool:
-    try:
-        return bool(reshard_of(plan, op.name).steps)
-    except ShardvizError:
-        return False
+def _resharded(plan: Plan) -> list[str]:
+    """The values for which devices need more than what they hold of the value read."""
+    if plan.mesh.size > MOST_RESHARDED:
+        return []
+    pairs = _one_shape(plan).items()
+    return [name for name, (before, after) in pairs if not _within(after.spec, before.spec)]
+
+
+def _within(after: Spec, before: Spec) -> bool:
+    """Whether every block of a sharding is a part of the device's own of another one."""
+    both = zip_longest(before.dims, after.dims, fillvalue=())
+    return all(new[: len(old)] == old for old, new in both)

@@ -1,7 +1,7 @@
 """What it costs to show meshes of up to 16,777,216 devices, each form in a process of its own.
 
     python -m tests.bench.large_meshes            every mesh in every form
-    python -m tests.bench.large_meshes png html   some forms
+    python -m tests.bench.large_meshes live html  some of the forms (`FORMS` names them)
 
 Prints the seconds of CPU time and of the clock, and the growth of the peak memory, from before the
 mesh is made to when it is shown. A small mesh is shown first, so that no import is counted.
@@ -101,6 +101,8 @@ def main(forms: list[str]) -> None:
     if len(forms) == 3 and forms[0] == "--one":
         print(*measured(forms[1], forms[2]))
         return
+    if unknown := set(forms) - set(FORMS):
+        sys.exit(f"There is no form {', '.join(sorted(unknown))}; there are {', '.join(FORMS)}.")
     for mesh, (axes, _, _) in MESHES.items():
         print(f"\n{mesh}: {math.prod(axes.values()):,} devices")
         for form in forms or FORMS:

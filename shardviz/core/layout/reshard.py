@@ -192,7 +192,8 @@ def chunks_by_block(block: np.ndarray) -> dict[int, np.ndarray]:
     """The chunks of each block, from int64 [chunks]."""
     order = np.argsort(block, kind="stable")
     numbers, starts = np.unique(block[order], return_index=True)
-    return dict(zip(numbers.tolist(), np.split(order, starts[1:]), strict=True))
+    edges = [*starts.tolist(), len(order)]
+    return {n: order[a:b] for n, a, b in zip(numbers.tolist(), edges, edges[1:], strict=False)}
 
 
 def step_numbers(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
