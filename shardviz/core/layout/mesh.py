@@ -140,15 +140,22 @@ def checked_hosts(hosts: Any, sizes: tuple[int, ...]) -> int:
     return count
 
 
-def _whole_number(array: np.ndarray, sizes: tuple[int, ...], what: str) -> np.ndarray:
+def _whole_numbers(array: Any, sizes: tuple[int, ...], what: str) -> np.ndarray:
+    """The caller's own array, checked."""
     array = np.asarray(array)
     if array.shape != sizes:
         raise MeshError(f"The {what} have shape {array.shape}; the mesh has {sizes}.")
     if array.dtype.kind not in "iu":
         raise MeshError(f"The {what} must be whole numbers; got {array.dtype}.")
-    if array.dtype == np.int64 and not array.flags.writeable:
-        return array
-    return array.astype(np.int64)  # a copy, so that the caller may change theirs
+    return array.astype(np.int64) if array.dtype.kind == "u" else array  # the largest are below 0
+
+
+def _kept(array: np.ndarray) -> np.ndarray:
+    """As int64, read-only; a copy where the caller may change theirs."""
+    if array.dtype != np.int64 or array.flags.writeable:
+        array = array.astype(np.int64)
+        array.flags.writeable = False
+    return array
 
 
 def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
@@ -157,15 +164,14 @@ def checked_ids(ids: Any, sizes: tuple[int, ...]) -> np.ndarray:
     Raises:
         MeshError: otherwise.
     """
-    array = _whole_number(ids, sizes, "device ids")
+    array = _whole_numbers(ids, sizes, "device ids")
     if array.size and array.min() < 0:
         raise MeshError(f"A device id is 0 or more; got {int(array.min())}.")
     if not _each_once(array.reshape(-1)):
         flat = np.sort(array, axis=None)
         twice = flat[1:][flat[1:] == flat[:-1]]
         raise MeshError(f"Each device is in a mesh once; {int(twice[0])} is given twice.")
-    array.flags.writeable = False
-    return array
+    return _kept(array)
 
 
 def _each_once(ids: np.ndarray) -> bool:
@@ -210,11 +216,11 @@ def checked_processes(processes: Any, sizes: tuple[int, ...]) -> np.ndarray | in
         return 1
     if np.isscalar(processes):
         return checked_hosts(processes, sizes)
-    array = _whole_number(processes, sizes, "process indices")
+    array = _whole_numbers(processes, sizes, "process indices")
     if array.size and array.min() < 0:
         raise MeshError(f"A process index is 0 or more; got {int(array.min())}.")
-    array.flags.writeable = False
-    return _even_hosts(array.reshape(-1)) or array
+    # A copy of millions takes longer than to see that one number says the same.
+    return _even_hosts(array.reshape(-1)) or _kept(array)
 
 
 def _even_hosts(processes: np.ndarray) -> int | None:
