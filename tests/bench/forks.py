@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.worker.forks import FORKS, INTERRUPTS, NEXT_S, done, nothing_left
 from tests.worker.kernels import BUSY, IDLE, WITHOUT, ends, middle
 
-FORKED, INTERRUPTED = 50, 50  # of each kind
+FORKED, INTERRUPTED = 50, 100  # of each kind
 ENDED = 10  # restarts, and as many shutdowns
 KERNELS = {"idle": IDLE, "busy": IDLE + BUSY}
 

@@ -250,7 +250,7 @@ BUSY = """() => {
 
 
 def test_edits_arrive_after_the_connection_was_lost_and_while_a_cell_runs(lab):
-    page = lab.open([OPEN], width=1400, height=1000)
+    page = lab.open([OPEN], shared=True, width=1400, height=1000)
     page.wait_for_selector(SETTLED)
     page.evaluate(RECONNECT)
     type_into(page, "Mesh axes", "data=4")
