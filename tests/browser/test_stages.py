@@ -171,6 +171,16 @@ def test_nothing_overflows_at_any_width(page, tmp_path, width, tab):
         assert button.evaluate("e => e.getBoundingClientRect().right") <= right
 
 
+def test_the_table_beside_its_details_is_never_cut_off(page, tmp_path):
+    opened(page, tmp_path, RESULTS)
+    open_tab(page, "Collectives")
+    for width in range(860, 1601, 60):
+        page.set_viewport_size({"width": width, "height": 900})
+        page.evaluate("() => new Promise((done) => requestAnimationFrame(() => done()))")
+        hidden = page.locator(".sv-ctable").evaluate("e => e.scrollWidth - e.clientWidth")
+        assert hidden <= 1, width
+
+
 def test_every_control_has_a_name(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     for tab in ("Values", "Collectives", "Memory"):
