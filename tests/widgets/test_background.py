@@ -1,7 +1,11 @@
 import threading
 import time
 
-from shardviz.widgets.background import LatestWins
+from comm import DummyComm
+
+from shardviz.core.program.cache import ExecutableCache
+from shardviz.widgets.background import LatestWins, keep_subshell
+from shardviz.widgets.explorer import open_explorer
 
 
 def test_only_the_latest_request_is_done():
@@ -86,3 +90,26 @@ def test_a_request_that_has_not_begun_can_be_dropped():
     latest.drop()
     assert latest.wait(5)
     assert done == []
+
+
+class Comm(DummyComm):
+    """A comm of ipykernel 7.4 that sent something for a request of another subshell."""
+
+    def _reply_subshell_for(self, data, default):
+        return "another"
+
+
+def test_what_the_page_sends_goes_to_the_subshell_that_it_names():
+    other, comm = Comm(), Comm()
+    keep_subshell(comm)
+    assert comm._reply_subshell_for({"method": "custom"}, "the page's") == "the page's"
+    assert other._reply_subshell_for({}, "the page's") == "another"
+    keep_subshell(bare := object())  # as of other front ends
+    assert not hasattr(bare, "_reply_subshell_for")
+
+
+def test_an_explorer_keeps_it_for_each_comm_that_it_gets():
+    explorer = open_explorer(None, ExecutableCache())
+    explorer.comm = comm = Comm(target_name="jupyter.widget")
+    assert comm._reply_subshell_for({}, "the page's") == "the page's"
+    explorer.close()
