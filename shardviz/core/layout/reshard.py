@@ -191,9 +191,8 @@ def _earlier_equal(keys: np.ndarray) -> np.ndarray:
 def chunks_by_block(block: np.ndarray) -> dict[int, np.ndarray]:
     """The chunks of each block, from int64 [chunks]."""
     order = np.argsort(block, kind="stable")
-    numbers, starts = np.unique(block[order], return_index=True)
-    edges = [*starts.tolist(), len(order)]
-    return {n: order[a:b] for n, a, b in zip(numbers.tolist(), edges, edges[1:], strict=False)}
+    found = [some.tolist() for some in np.unique(block[order], return_index=True)]
+    return {n: order[a:b] for n, a, b in zip(*found, [*found[1][1:], None], strict=True)}
 
 
 def step_numbers(source: np.ndarray, target: np.ndarray, count: int) -> np.ndarray:
