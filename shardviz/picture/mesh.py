@@ -453,8 +453,10 @@ def _host_lines(mesh: MeshSpec, width: int) -> list[str]:
         return wrapped(text, width, "  ")
     lines, hosts = [], mesh.process_indices.reshape(-1)
     most = MOST_LINES if mesh.size <= MOST_TILES else 8
-    for process in mesh.processes[:most]:
-        mine = np.flatnonzero(hosts == process)
+    first = mesh.processes[:most]
+    near = np.flatnonzero(hosts <= first[-1])  # millions are looked through once
+    for process in first:
+        mine = near[hosts[near] == process]
         ids = mine if mesh.ids_are_positions else mesh.device_ids.reshape(-1)[mine]
         lines += wrapped(f"host {process}: {ids_text(ids)}", width, "  ")
     return lines + and_more(count - most, "host")
