@@ -12,6 +12,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -276,7 +277,7 @@ class DeviceRuns:
             return self.first
         return self.mesh.device_ids.reshape(-1)[:: self.length]
 
-    @property
+    @cached_property
     def hosts(self) -> tuple[np.ndarray, np.ndarray]:
         """int64 [tiles] each: the lowest and the highest process in every tile."""
         if hosts := self.mesh.even_hosts:
