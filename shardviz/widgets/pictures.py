@@ -414,7 +414,7 @@ def reshard_of(plan: Plan | None, name: str) -> Movement:
     """The movement of a value of a plan that is what it reads, split in another way.
 
     Raises:
-        ProgramError: if it is not.
+        ProgramError: if it is not, or has more devices than MOST_RESHARDED.
         LayoutError: if one of its shardings does not divide it.
     """
     pair = {} if plan is None else _one_shape(plan)

@@ -104,16 +104,25 @@ def _is_abandoned(entry: os.DirEntry[str]) -> bool:
     return mine and entry.is_dir(follow_symlinks=False) and not _runs(int(found[2]), int(found[3]))
 
 
-def _runs(pid: int, started: int) -> bool:
-    """Whether a process that started then still runs; a later one may have its number."""
+def pid_exists(pid: int) -> bool:
+    """Whether a process of this machine has that number.
+
+    >>> pid_exists(os.getpid())
+    True
+    """
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
     except OSError:
         pass  # it runs, and is not ours
+    return True
+
+
+def _runs(pid: int, started: int) -> bool:
+    """Whether a process that started then still runs; a later one may have its number."""
     now = _started(pid)
-    return not started or now is None or now == started
+    return pid_exists(pid) and (not started or now is None or now == started)
 
 
 def _started(pid: int) -> int | None:

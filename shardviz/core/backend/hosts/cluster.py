@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.core.backend.failures import cause, ended_for_memory, exit_in_words, read_log
-from shardviz.core.backend.folders import make_folder, remove_abandoned
+from shardviz.core.backend.folders import make_folder, pid_exists, remove_abandoned
 from shardviz.core.backend.worker.process import Settings
 from shardviz.core.errors import MissingPackage, TargetError
 from shardviz.core.format import shown
@@ -527,15 +527,7 @@ def state_of(pid: int) -> str:
     try:
         letter = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (OSError, IndexError):
-        if Path("/proc/self").exists():
-            return ENDED
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return ENDED
-        except OSError:
-            pass  # it runs, and is not ours
-        return ""
+        return "" if not Path("/proc/self").exists() and pid_exists(pid) else ENDED
     return {"Z": ENDED, "X": ENDED, "T": STOPPED, "t": STOPPED}.get(letter, "")
 
 

@@ -70,13 +70,13 @@ class Hosts(ProcessGroup):
         """Joins the engines in one `jax.distributed`; then they start jax."""
         count, (devices, platform) = len(self._engines.ids), self._asked
         everyone = range(count)
-        places = self._call("describe", dict.fromkeys(everyone, ()))
+        places = self.call("describe", dict.fromkeys(everyone, ()))
         self._engines.pids = _local_pids(places)
         group = _group_of(places) or uuid.uuid4().hex
         same = len({place.host for place in places.values()}) == 1
-        address = self._call("coordinator_address", {0: ("127.0.0.1" if same else "",)})[0]
+        address = self.call("coordinator_address", {0: ("127.0.0.1" if same else "",)})[0]
         how = Joining(group, address, count, 0, platform, devices, self.heartbeat)
-        found = self._call("join", {rank: (replace(how, rank=rank),) for rank in everyone})
+        found = self.call("join", {rank: (replace(how, rank=rank),) for rank in everyone})
         self.processes = tuple(found[rank] for rank in everyone)
         sizes = {len(p.device_ids) for p in self.processes}
         each = str(sizes.pop()) if len(sizes) == 1 else "different numbers of devices"
@@ -176,8 +176,8 @@ class Hosts(ProcessGroup):
         self,
         function: str,
         arguments: Mapping[int, tuple[Any, ...]],
-        poll: Callable[[], None] = lambda: None,
-        progress: Callable[[str], None] = lambda stage: None,
+        poll: Callable[[], None],
+        progress: Callable[[str], None],
     ) -> dict[int, Any]:
         engines = self._engines
         pending = {
