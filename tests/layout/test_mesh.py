@@ -7,7 +7,8 @@ import random
 import numpy as np
 import pytest
 
-from shardviz.core.errors import MeshError
+import shardviz as sv
+from shardviz.core.errors import LayoutError, MeshError
 from shardviz.core.layout.mesh import MeshSpec, ascending, make_mesh
 from shardviz.core.layout.parse import check_size
 from tests.layout.cases import random_mesh
@@ -328,3 +329,11 @@ def test_repr(mesh, text):
 def test_no_whole_number_is_a_size(size):
     with pytest.raises(MeshError, match="whole number"):
         check_size(size, "The size")
+
+
+@pytest.mark.parametrize("digits", [20, 31, 40, 1900])
+def test_a_number_of_many_digits_is_too_large_and_not_no_number(digits):
+    with pytest.raises(MeshError, match="A mesh has at most 16,777,216 devices here"):
+        make_mesh("data=" + "9" * digits)
+    with pytest.raises(LayoutError, match="elements; at most 281,474,976,710,656 are planned for"):
+        sv.layout("9" * digits, "", MESH)

@@ -240,7 +240,7 @@ def _shape_from_text(text: str) -> list[int]:
         parts.pop()
     sizes = []
     for part in parts:
-        if not re.fullmatch(r"[+-]?[0-9](_?[0-9]){0,30}", part):
+        if not re.fullmatch(r"[+-]?[0-9](_?[0-9])*", part):
             raise LayoutError(
                 f"A size must be a whole number; got {shown(part)}. Write a shape as 512, 2048."
             )

@@ -567,7 +567,7 @@ def parse_mesh_text(text: str) -> list[tuple[str, int]]:
 
 def _typed_size(name: str, text: str) -> int:
     digits = text.replace("_", "")
-    if not re.fullmatch(r"[+-]?[0-9]{1,30}", digits):
+    if not re.fullmatch(r"[+-]?[0-9]+", digits):
         raise MeshError(
             f"The size of axis {shown(name)} must be a whole number; got {shown(text)}."
             " Write it as data=4."
