@@ -71,13 +71,14 @@ def test_an_engine_that_is_ended_or_stopped_is_named_and_all_are_ended(hosts, ra
     usable(hosts)
     pids, begun = [p.pid for p in hosts.processes], []
 
-    def hit(stage: str) -> None:
-        if stage == "run":
+    def hit() -> bool:
+        if not begun and set(hosts.stages.values()) == {"run"} and len(hosts.stages) == 2:
             begun.append(time.monotonic())
             os.kill(pids[rank], number)
+        return False
 
     program = sv.program(endless, X, mesh=hosts.mesh(data=4))
-    report = run_program(program, target=hosts, cache=ExecutableCache(), progress=hit)
+    report = run_program(program, target=hosts, cache=ExecutableCache(), cancelled=hit)
     assert time.monotonic() - begun[0] < LIMIT
     assert report.error.stage == "run"
     assert report.error.message.startswith(f"Process {rank} (pid {pids[rank]} on ")

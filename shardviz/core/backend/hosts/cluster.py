@@ -486,11 +486,13 @@ def _end_folder(guard: Any, folder: Path) -> None:
 def _reap(cluster: Any) -> None:
     """Waits for the ended processes of a cluster, and has its threads end."""
     for one in _launchers(cluster):
+        if (process := getattr(one, "_popen_process", None)) is not None:
+            try:
+                process.wait(5)
+            except subprocess.TimeoutExpired:
+                continue  # its thread raises where it should end before the process has
         if (event := getattr(one, "_stop_waiting", None)) is not None:
             event.set()
-        if (process := getattr(one, "_popen_process", None)) is not None:
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(5)
 
 
 def _launchers(cluster: Any) -> list[Any]:
