@@ -6,6 +6,7 @@ CPU alone, so that the same tests run everywhere.
 
 from __future__ import annotations
 
+import gc
 import os
 from importlib.metadata import version
 from pathlib import Path
@@ -31,6 +32,10 @@ import jax  # noqa: E402  the platform is chosen when jax is imported
 
 # Works only before the backend starts, and importing jax starts none.
 jax.config.update("jax_num_cpu_devices", 8)
+
+# A process holds a million objects of jax and pytest to its end, which need not be looked at again
+# after every 700 new ones.
+gc.set_threshold(20_000, 20, 50)
 
 # The same examples on every run, and none kept on disk.
 hypothesis.settings.register_profile("shardviz", deadline=None, derandomize=True, database=None)
@@ -124,6 +129,10 @@ def pytest_collect_file(file_path: Path):
     if file_path.suffix != ".py" or ">>>" in file_path.read_text(encoding="utf-8"):
         return found
     return [node for node in found if type(node).__name__ != "DoctestModule"]
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

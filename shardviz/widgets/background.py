@@ -9,6 +9,7 @@ it finishes by itself; the result of cancelled work is dropped.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import threading
 import time
 import weakref
@@ -274,7 +275,8 @@ class Heartbeat:
     """Calls a function every second from a thread of its own, whatever the main thread does.
 
     Args:
-        beat: what is called; where it raises, the front end takes no such messages, and it ends.
+        beat: what is called. Where it raises, the next one may still reach the page; a front end
+            that takes no such messages has the page expect none.
     """
 
     def __init__(self, beat: Callable[[], None]):
@@ -294,10 +296,8 @@ class Heartbeat:
 
     def _run(self) -> None:
         while not self._ended.is_set():
-            try:
+            with contextlib.suppress(Exception):  # of any front end
                 self._beat()
-            except Exception:  # noqa: BLE001  of any front end; the page then expects none
-                return
             self._ended.wait(BEAT_S)
 
 

@@ -78,6 +78,7 @@ def test_an_engine_that_is_ended_or_stopped_is_named_and_all_are_ended(hosts, ra
         return False
 
     program = sv.program(endless, X, mesh=hosts.mesh(data=4))
+    hosts.stages.clear()  # of the run before
     report = run_program(program, target=hosts, cache=ExecutableCache(), cancelled=hit)
     assert time.monotonic() - begun[0] < LIMIT
     assert report.error.stage == "run"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import os
 import pickle
 import re
@@ -197,6 +198,7 @@ def main(path: str, which: str = "all") -> None:
     from tests.stages.programs import CASES, DEVICES
 
     jax.config.update("jax_num_cpu_devices", DEVICES)
+    gc.set_threshold(20_000, 20, 50)  # what is made here is kept to the end
     if which == "propagated":
         cases = (*nested.CASES, *map(random_programs.program, random_programs.TESTED))
         pairs = [(case, mesh) for case in cases for mesh in case.meshes]

@@ -4,7 +4,7 @@ import time
 from comm import DummyComm
 
 from shardviz.core.program.cache import ExecutableCache
-from shardviz.widgets.background import LatestWins, keep_subshell
+from shardviz.widgets.background import Heartbeat, LatestWins, keep_subshell
 from shardviz.widgets.explorer import open_explorer
 
 
@@ -113,3 +113,20 @@ def test_an_explorer_keeps_it_for_each_comm_that_it_gets():
     explorer.comm = comm = Comm(target_name="jupyter.widget")
     assert comm._reply_subshell_for({}, "the page's") == "the page's"
     explorer.close()
+
+
+def test_a_beat_that_fails_is_not_the_last(monkeypatch):
+    monkeypatch.setattr("shardviz.widgets.background.BEAT_S", 0.01)
+    beats, again = [], threading.Event()
+
+    def beat() -> None:
+        beats.append(len(beats))
+        if len(beats) in (1, 3):
+            raise OSError("the connection is being made anew")
+        if len(beats) > 4:
+            again.set()
+
+    heart = Heartbeat(beat)
+    heart.start()
+    assert again.wait(5)
+    heart.close()
