@@ -27,15 +27,15 @@ if version("jaxlib").startswith("0.10."):  # later ones have no other emitters
     if "fusion_emitters" not in known:
         os.environ["XLA_FLAGS"] = f"{known} --xla_cpu_use_fusion_emitters=false".strip()
 
+# A process holds a million objects of jax and pytest to its end, which need not be looked at again
+# after every 700 new ones.
+gc.set_threshold(20_000, 20, 50)
+
 import hypothesis  # noqa: E402
 import jax  # noqa: E402  the platform is chosen when jax is imported
 
 # Works only before the backend starts, and importing jax starts none.
 jax.config.update("jax_num_cpu_devices", 8)
-
-# A process holds a million objects of jax and pytest to its end, which need not be looked at again
-# after every 700 new ones.
-gc.set_threshold(20_000, 20, 50)
 
 # The same examples on every run, and none kept on disk.
 hypothesis.settings.register_profile("shardviz", deadline=None, derandomize=True, database=None)
