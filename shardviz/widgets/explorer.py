@@ -405,10 +405,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._remedies = (self.session.revision, self._cell, found)
         elif kind == "apply":
             self._apply(intent.get("value"))
-        elif kind == "undo":
-            self.session.undo()
-        elif kind == "redo":
-            self.session.redo()
+        elif kind in ("undo", "redo"):
+            (self.session.undo if kind == "undo" else self.session.redo)()
         elif kind in ("compile", "run"):
             self._start(kind)
         elif kind == "cancel":
@@ -439,20 +437,21 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     def _beat(self) -> None:
         """Tells the page that the kernel is there, and which of its messages was answered last.
 
-        And, where that changed, the line that opens the state again: the page offers it when the
-        kernel is gone.
+        Where it changed, also the line that opens the state again, for when the kernel is gone.
         """
         known: dict[str, Any] = {}
-        if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
-            try:
+        held = self._sync.acquire(timeout=BEAT_WAIT_S)  # what is answered has been sent then
+        try:
+            if held:
                 self._refresh_menus()
                 known = {name: self.answer[name] for name in ("seq", "client")}
                 now = (self.session.revision, self._handled)
                 if now != self._line_of:
                     self._line_of, known["line"] = now, line_to_restore(self.session)
-            finally:
+        finally:  # whatever fails here, the kernel lives
+            if held:
                 self._sync.release()
-        self.send({"kind": "alive", **known})
+            self.send({"kind": "alive", **known})
 
     def _show(self, view: str) -> None:
         """Notes which view the page shows that sent the message."""

@@ -1,6 +1,7 @@
 import threading
 import time
 
+import pytest
 from comm import DummyComm
 
 from shardviz.core.program.cache import ExecutableCache
@@ -130,3 +131,19 @@ def test_a_beat_that_fails_is_not_the_last(monkeypatch):
     heart.start()
     assert again.wait(5)
     heart.close()
+
+
+def test_the_kernel_is_alive_whatever_a_beat_cannot_find_out(monkeypatch):
+    explorer = open_explorer(None, ExecutableCache())
+    sent: list[dict] = []
+    monkeypatch.setattr(explorer, "send", sent.append)
+    explorer._beat()
+    assert "line" in sent[0]
+    monkeypatch.setattr(explorer, "_refresh_menus", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        explorer._beat()
+    assert sent[1] == {"kind": "alive"}
+    monkeypatch.undo()
+    assert explorer._sync.acquire(timeout=1)  # no edit waits for it
+    explorer._sync.release()
+    explorer.close()
