@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import ast
 import random
+import re
 
 import pytest
 from playwright.sync_api import Page, expect
 
+from shardviz.api.layouts import array
+from shardviz.api.programs import program
 from shardviz.core.layout.audit import audit
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.gallery import arrays, meshes, rules
@@ -65,6 +68,24 @@ def test_the_saved_grid_has_every_verdict_and_its_sentence(page, tmp_path):
     assert page.locator(".sv-result").all_inner_texts() == [
         str(row.spec) for row in made.session.program.requests
     ]
+
+
+@pytest.mark.parametrize(
+    ("rules", "words"),
+    [
+        ("", "There are no rules. A line “batch -> data” splits every dimension"),
+        ("batch -> data", "No array here names its dimensions, so no rule is used."),
+    ],
+    ids=["no rules", "no names"],
+)
+def test_where_no_cell_can_be_chosen_the_reason_is_said(page, tmp_path, rules, words):
+    by_spec = program(abs, array("x", (8,), spec="data"), mesh="data=4")
+    made = open_explorer(by_spec, ExecutableCache())
+    made.session.edit("rules", rules)
+    opened(page, made, tmp_path)
+    show_view(page, "Rules")
+    expect(page.locator(".sv-cellwords")).to_have_text(words if rules else re.compile(words))
+    made.close()
 
 
 def test_zoom_buttons_zoom_and_fit(page, tmp_path):

@@ -188,6 +188,20 @@ export class RuleGrid {
   }
 }
 
+/** What to do where no cell is chosen. @param {RuleUse | null} use */
+function hint(use) {
+  if (use && !use.rows.length) {
+    return (
+      "There are no rules. A line “batch -> data” splits every dimension that is called batch" +
+      " over the mesh axis data."
+    );
+  }
+  if (use && !use.columns.length) {
+    return "No array here names its dimensions, so no rule is used.";
+  }
+  return "Choose a cell to see what its rule did there, and why.";
+}
+
 /** The chosen cell: what the rule did there, and why. */
 export class CellSentence {
   /** @param {(number: number) => void} apply a remedy */
@@ -202,14 +216,14 @@ export class CellSentence {
     this.node = h("div", { class: "sv-cellwords", ...about }, this.words, this.remedies);
   }
 
-  /** @param {Cell | Record<string, never>} cell */
-  show(cell) {
+  /**
+   * @param {Cell | Record<string, never>} cell
+   * @param {RuleUse | null} use what there is to choose from
+   */
+  show(cell, use) {
     const known = "key" in cell;
     setText(this.head, known ? `${cell.head}.` : "");
-    setText(
-      this.text,
-      known ? cell.text : "Choose a cell to see what its rule did there, and why.",
-    );
+    setText(this.text, known ? cell.text : hint(use));
     toggle(this.words, "sv-muted", !known);
     const remedies = (known && cell.remedies) || [];
     const key = JSON.stringify(remedies);

@@ -82,7 +82,7 @@ export class RuleTable {
   pick(key) {
     this.choose(key);
     const saved = this.use?.saved?.[key];
-    if (saved) this.cell.show({ key, head: saved[0], text: saved[1] });
+    if (saved) this.cell.show({ key, head: saved[0], text: saved[1] }, this.use);
   }
 
   /** @param {number} from @param {number} to */
@@ -134,9 +134,9 @@ export class RuleTable {
     this.use = /** @type {RuleUse} */ (use);
     toggle(this.node, "sv-unaligned", !use.aligned);
     if (live) {
-      this.cell.show(cell);
+      this.cell.show(cell, this.use);
       this.lookAgain(cell);
-    } else if (!this.grid.chosen) this.cell.show({});
+    } else if (!this.grid.chosen) this.cell.show({}, this.use);
     // While a line is being typed the old rows stay beside it, pale.
     if (rules.error) return;
     this.grid.show(this.use, lines);
