@@ -48,7 +48,8 @@ _WRITTEN = {
     "collective-broadcast": re.compile(r"pbroadcast$"),
     "ragged-all-to-all": re.compile(r"ragged_all_to_all$"),
 }
-_REDUCES = {
+# What a collective does with what the devices have, by the operation of its reduction.
+REDUCES = {
     "add": "sums",
     "maximum": "takes the maximum",
     "minimum": "takes the minimum",
@@ -376,7 +377,7 @@ class Causes:
 
     def _reducer(self, line: str) -> str:
         called = _CALLED.search(line)
-        return _REDUCES.get(opcode(self.module.root(called[1])) if called else "", "combines")
+        return REDUCES.get(opcode(self.module.root(called[1])) if called else "", "combines")
 
     def _why_moved(
         self, value: Value, start: int, own: InstructionSource, kind: str, axes: Sequence[str]

@@ -20,6 +20,7 @@ from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocati
 from shardviz.core.backend.shardy.estimate_limits import AGAIN
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlacedOperation, PlannedModule
 from shardviz.core.format import joined
+from shardviz.core.hlo.causes import REDUCES
 from shardviz.core.hlo.replica_groups import axes_of_pairs
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
@@ -52,14 +53,6 @@ _SUMS = ("dot_general", "reduce")
 _CONSTRAINTS = ("reshard", "sharding_constraint")
 _PAIRS = 4096  # of a permutation, that are looked at
 _XLA = {"bool": "pred", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128"}
-_REDUCERS = {
-    "add": "sums",
-    "maximum": "takes the maximum",
-    "minimum": "takes the minimum",
-    "multiply": "multiplies",
-    "and": "takes the logical and",
-    "or": "takes the logical or",
-}
 
 
 def estimate(lowered: Any, ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[Collective, ...]:
@@ -486,4 +479,4 @@ def _reduced_dims(op: Any) -> list[int]:
 
 def _reducer(op: Any) -> str:
     body = [o.operation.name for o in op.regions[0].blocks[0].operations]
-    return _REDUCERS.get(body[0].rpartition(".")[2], "combines") if len(body) == 2 else "combines"
+    return REDUCES.get(body[0].rpartition(".")[2], "combines") if len(body) == 2 else "combines"
