@@ -405,8 +405,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._remedies = (self.session.revision, self._cell, found)
         elif kind == "apply":
             self._apply(intent.get("value"))
-        elif kind in ("undo", "redo"):
-            (self.session.undo if kind == "undo" else self.session.redo)()
+        elif kind == "undo":
+            self.session.undo()
+        elif kind == "redo":
+            self.session.redo()
         elif kind in ("compile", "run"):
             self._start(kind)
         elif kind == "cancel":
@@ -435,22 +437,19 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self.menus = {**self.menus, "here": here}
 
     def _beat(self) -> None:
-        """Tells the page that the kernel is there, and which of its messages was answered last.
-
-        Where it changed, also the line that opens the state again, for when the kernel is gone.
-        """
+        """Tells the page that the kernel is there, what it answered last, and how to reopen it."""
         known: dict[str, Any] = {}
-        held = self._sync.acquire(timeout=BEAT_WAIT_S)  # what is answered has been sent then
         try:
-            if held:
-                self._refresh_menus()
-                known = {name: self.answer[name] for name in ("seq", "client")}
-                now = (self.session.revision, self._handled)
-                if now != self._line_of:
-                    self._line_of, known["line"] = now, line_to_restore(self.session)
-        finally:  # whatever fails here, the kernel lives
-            if held:
-                self._sync.release()
+            if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
+                try:
+                    self._refresh_menus()
+                    known = {name: self.answer[name] for name in ("seq", "client")}
+                    now = (self.session.revision, self._handled)
+                    if now != self._line_of:
+                        self._line_of, known["line"] = now, line_to_restore(self.session)
+                finally:
+                    self._sync.release()
+        finally:  # whatever fails above, the kernel lives
             self.send({"kind": "alive", **known})
 
     def _show(self, view: str) -> None:

@@ -75,8 +75,9 @@ def test_the_saved_grid_has_every_verdict_and_its_sentence(page, tmp_path):
     [
         ("", "There are no rules. A line “batch -> data” splits every dimension"),
         ("batch -> data", "No array here names its dimensions, so no rule is used."),
+        ("batch -> data; mlp -> model", "No array here names its dimensions, so no rule is used."),
     ],
-    ids=["no rules", "no names"],
+    ids=["no rules", "no names", "two rules in a line"],
 )
 def test_where_no_cell_can_be_chosen_the_reason_is_said(page, tmp_path, rules, words):
     by_spec = program(abs, array("x", (8,), spec="data"), mesh="data=4")
@@ -86,6 +87,16 @@ def test_where_no_cell_can_be_chosen_the_reason_is_said(page, tmp_path, rules, w
     show_view(page, "Rules")
     expect(page.locator(".sv-cellwords")).to_have_text(words if rules else re.compile(words))
     made.close()
+
+
+def test_numbers_of_rules_stay_at_their_lines_while_one_is_wrong(screen):
+    show_view(screen, "Rules")
+    handles = screen.locator(".sv-number")
+    before = [handle.bounding_box() for handle in handles.all()]
+    assert len(before) > 1
+    type_into(screen, "Rules", "\n".join([*rules_text(screen), "batch ->"]))
+    expect(screen.get_by_label("Rules", exact=True)).to_have_attribute("aria-invalid", "true")
+    assert [handle.bounding_box() for handle in handles.all()] == before
 
 
 def test_zoom_buttons_zoom_and_fit(page, tmp_path):

@@ -188,9 +188,10 @@ export class RuleGrid {
   }
 }
 
-/** What to do where no cell is chosen. @param {RuleUse | null} use */
+/** What to do where no cell is chosen, and why none can be. @param {RuleUse | null} use */
 function hint(use) {
-  if (use && !use.rows.length) {
+  // The rows are left out, too, where the text does not have one rule a line.
+  if (use?.aligned && !use.rows.length) {
     return (
       "There are no rules. A line “batch -> data” splits every dimension that is called batch" +
       " over the mesh axis data."

@@ -490,7 +490,7 @@ def _reap(cluster: Any) -> None:
             try:
                 process.wait(5)
             except subprocess.TimeoutExpired:
-                continue  # its thread raises where it should end before the process has
+                continue  # its thread would raise: it ends only after the process
         if (event := getattr(one, "_stop_waiting", None)) is not None:
             event.set()
 
