@@ -172,12 +172,14 @@ def faults(count: int, seed: int) -> None:
         seconds = time.monotonic() - hit[0]
         timer.join()
         message = report.error.message if report.error else "no error"
+        stage = report.error.stage if report.error else "-"
         named = message.startswith(f"Process {rank} (pid {pids[rank]}")
+        named = named and (f"in the stage {stage!r}" in message or stage == "target")
+        named = named and "no exit code" not in message
         late += seconds > hosts.heartbeat + 5
         wrong_rank += not named
         time.sleep(0.2)
         left += sum(os.path.exists(f"/proc/{pid}") for pid in pids)
-        stage = report.error.stage if report.error else "-"
         print(f"{number}: {what.name} of {rank} after {delay:.2f} s: {seconds:.1f} s, {stage}")
         print(f"    {message[:110]}", flush=True)
         hosts.restart()

@@ -63,7 +63,7 @@ def gone(pids, seconds: float = 10.0) -> bool:
     ("rank", "number", "words"),
     [
         (1, signal.SIGKILL, "ended in the stage 'run': killed from outside"),
-        (0, signal.SIGSTOP, "was stopped from outside (SIGSTOP) in the stage 'run'"),
+        (0, signal.SIGSTOP, "was stopped from outside (SIGSTOP) in the stage 'run': it has"),
     ],
     ids=["killed", "stopped"],
 )
@@ -90,6 +90,40 @@ def test_an_engine_that_is_ended_or_stopped_is_named_and_all_are_ended(hosts, ra
     assert again.error.stage == "target"
     assert f"Process {rank} (pid {pids[rank]}" in again.error.message
     assert "✗" in sv.text(hosts)
+
+
+LATE = """
+import time
+from shardviz.core.backend.hosts import engine
+def enter(self, stage, plain=engine._EngineExecution.enter):
+    time.sleep(1 if stage == "place" else 0)
+    plain(self, stage)
+    time.sleep(3 if stage == "place" else 0)
+engine._EngineExecution.enter = enter
+"""
+
+
+def test_a_process_that_is_late_turns_no_stage_back_and_is_named_with_its_own(hosts):
+    usable(hosts)
+    on_engine(hosts, 1, LATE)
+    pid, stages, begun = hosts.processes[1].pid, [], []
+
+    def hit() -> bool:
+        if not begun and hosts.stages == {0: "run", 1: "place"}:
+            begun.append(time.monotonic())
+            os.kill(pid, signal.SIGKILL)
+        return False
+
+    program = sv.program(endless, X, mesh=hosts.mesh(data=4))
+    hosts.stages.clear()  # of the run before
+    report = run_program(
+        program, target=hosts, cache=ExecutableCache(), progress=stages.append, cancelled=hit
+    )
+    assert stages[-1] == "run"
+    assert stages.count("place") <= 1  # seen where the kernel looked at that moment
+    assert report.error.stage == "place"
+    assert report.error.message.startswith(f"Process 1 (pid {pid} on ")
+    assert "ended in the stage 'place': killed from outside" in report.error.message
 
 
 FAIL = """

@@ -36,6 +36,7 @@ START_SECONDS = 120.0
 # What gloo says of every group of devices that it connects.
 GLOO = re.compile(r"^\[Gloo\] Rank \d+ is connected to .*\n?", re.MULTILINE)
 _EXIT_SECONDS = 0.5  # in which the system says how a process ended
+_REAP_SECONDS = 5.0  # in which a killed process is gone
 _BEAT_SECONDS = 1.0
 ENDED, STOPPED = "ended", "stopped"
 _MARK = "IPP_PROFILE_DIR"  # ipyparallel sets it in the environment of whatever it starts
@@ -94,9 +95,16 @@ shutil.rmtree(folder, ignore_errors=True)
 class EngineLost(TargetError):
     """An engine ended, or does not answer.
 
-    >>> issubclass(EngineLost, TargetError)
-    True
+    Attributes:
+        stage: the stage it was in; `""` where that is not known.
+
+    >>> EngineLost("Process 1 ended.", "run").stage
+    'run'
     """
+
+    def __init__(self, message: str, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
 
 
 @dataclass(frozen=True, eq=False)
@@ -484,15 +492,18 @@ def _end_folder(guard: Any, folder: Path) -> None:
 
 
 def _reap(cluster: Any) -> None:
-    """Waits for the ended processes of a cluster, and has its threads end."""
+    """Waits until the ended processes of a cluster are known to have ended."""
     for one in _launchers(cluster):
-        if (process := getattr(one, "_popen_process", None)) is not None:
-            try:
-                process.wait(5)
-            except subprocess.TimeoutExpired:
-                continue  # its thread would raise: it ends only after the process
-        if (event := getattr(one, "_stop_waiting", None)) is not None:
-            event.set()
+        _await_exit(one, _REAP_SECONDS)
+
+
+def _await_exit(launcher: Any, seconds: float) -> None:
+    """Waits for a process by the thread with which ipyparallel waits for it.
+
+    Who waits beside that thread takes the exit code from it, or has it raise an error.
+    """
+    if (waiting := getattr(launcher, "_wait_thread", None)) is not None:
+        waiting.join(seconds)
 
 
 def _launchers(cluster: Any) -> list[Any]:
@@ -505,18 +516,11 @@ def _launchers(cluster: Any) -> list[Any]:
 
 
 def _exit_code(launcher: Any) -> int | None:
-    """How a process ended; None where that is not known.
-
-    A thread of ipyparallel waits for the process, too, and only one of the two gets its exit code.
-    """
-    until = time.monotonic() + _EXIT_SECONDS
+    """How a process ended; None where that is not known."""
+    _await_exit(launcher, _EXIT_SECONDS)
     code = None
-    while code is None and time.monotonic() < until:
-        with contextlib.suppress(Exception):  # psutil's own, of any kind
-            code = launcher.process.wait(timeout=_EXIT_SECONDS / 10)
-        if code is None:
-            code = (getattr(launcher, "stop_data", None) or {}).get("exit_code")
-            time.sleep(_EXIT_SECONDS / 50)
+    with contextlib.suppress(Exception):  # psutil's own, of any kind
+        code = launcher.process.wait(timeout=0)
     return code if isinstance(code, int) else None
 
 

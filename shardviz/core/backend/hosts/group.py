@@ -212,21 +212,24 @@ class Hosts(ProcessGroup):
             self._break(str(error))
             raise error
 
-    def lost(self, ranks: Sequence[int], stage: str, how: str = "") -> EngineLost:
+    def lost(
+        self, ranks: Sequence[int], stage: str, what: str = "ended", why: str = ""
+    ) -> EngineLost:
         """The error for processes that ended or do not answer.
 
         Args:
             ranks: which.
-            stage: the stage they were in; `""` for none.
-            how: what happened to them; found out where left out.
+            stage: the stage that the first was in; `""` for none.
+            what: what happened to it.
+            why: why; found out where left out.
         """
         first = ranks[0]
         process = self.processes[first] if first < len(self.processes) else None
         who = f"Process {first}" if process is None else f"P{process.words[1:]}"
         also = f" (and {joined(f'process {rank}' for rank in ranks[1:])})" * (len(ranks) > 1)
         where = f" in the stage {stage!r}" if stage else ""
-        how = how or f"ended{where}: {self._engines.exit_words(first)}"
-        return EngineLost(f"{who}{also} {how} {self._what_now}")
+        why = why or self._engines.exit_words(first)
+        return EngineLost(f"{who}{also} {what}{where}: {why} {self._what_now}", stage)
 
     @property
     def _what_now(self) -> str:
@@ -362,20 +365,18 @@ class _Waiting:
             silent = [rank for rank in silent if self.heard[rank][1] < since]
             first = [] if silent else ranks
         if not first and silent:
-            how = (
-                f"has said nothing for {self.hosts.heartbeat} s in the stage"
-                f" {self.stages.get(silent[0], 'run')!r}: it hangs, was stopped, or its machine is"
-                " gone."
-            )
-            raise self.hosts.lost(silent, "", how)
-        ranks = first or ranks
-        raise self.hosts.lost(ranks, self.stages.get(ranks[0], ""))
+            what = f"has said nothing for {self.hosts.heartbeat} s"
+            why = "it hangs, was stopped, or its machine is gone."
+            raise self._error(silent, what, why)
+        raise self._error(first or ranks)
+
+    def _error(self, ranks: Sequence[int], what: str = "ended", why: str = "") -> EngineLost:
+        return self.hosts.lost(ranks, self.stages.get(ranks[0], ""), what, why)
 
     def _stopped(self, rank: int) -> None:
-        where = self.stages.get(rank, "run")
-        raise self.hosts.lost(
-            [rank], "", f"was stopped from outside (SIGSTOP) in the stage {where!r}."
-        )
+        seconds = time.monotonic() - self.stopped[rank]
+        why = f"it has done nothing for {seconds:.1f} s."
+        raise self._error([rank], "was stopped from outside (SIGSTOP)", why)
 
     def _failed(self, rank: int) -> None:
         """Ends those that wait for one that failed."""
@@ -383,7 +384,7 @@ class _Waiting:
         answer = self.answers.get(rank)
         error = answer.process.error if answer is not None else None
         words = error.message if error is not None else str(self.error)
-        stage = error.stage if error is not None else self.stages.get(rank, "run")
+        stage = error.stage if error is not None else self.stages.get(rank, "target")
         raise Failed(
             Failure(
                 stage,
@@ -400,12 +401,11 @@ class _Waiting:
             return
         largest = max(held, key=lambda rank: held[rank])
         if sum(held.values()) > left:
-            how = (
-                f"was ended in the stage {self.stages.get(largest, 'run')!r}: it held"
-                f" {bytes_text(held[largest])} and the machine's memory was about to run out. Use a"
-                " smaller program, or fewer processes."
+            why = (
+                f"it held {bytes_text(held[largest])} and the machine's memory was about to run"
+                " out. Use a smaller program, or fewer processes."
             )
-            raise self.hosts.lost([largest], "", how)
+            raise self._error([largest], "was ended", why)
 
 
 def _ended_with_others(printed: str) -> bool:

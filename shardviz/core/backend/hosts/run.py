@@ -359,11 +359,10 @@ class _HostsRun:
 
     def _call(self, function: str, arguments: Mapping[int, tuple[Any, ...]]) -> dict[int, Any]:
         execution = self.execution
-        entered: set[str] = set()
 
         def progress(stage: str) -> None:
-            if stage in _SHOWN and stage not in entered:
-                entered.add(stage)
+            # The one shown is the latest: a process may enter one that others have left.
+            if _ORDER.get(stage, -1) > _ORDER.get(execution.stage, -1):
                 execution.enter(stage)
 
         try:
@@ -374,7 +373,7 @@ class _HostsRun:
                 progress,
             )
         except EngineLost as lost:
-            raise Failed(Failure(execution.stage, str(lost))) from None
+            raise Failed(Failure(lost.stage or execution.stage, str(lost))) from None
 
     def _note(self, report: Report) -> None:
         execution = self.execution
@@ -389,7 +388,7 @@ class _HostsRun:
         execution.note(notes=tuple(notes), in_layouts=layouts)
 
 
-_SHOWN = ("compile", "place", "run", "check")
+_ORDER = {"compile": 0, "place": 1, "run": 2, "check": 3}  # of the stages that are shown
 _ONCE = ("lower", "compile")
 
 
