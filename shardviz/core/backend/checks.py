@@ -30,7 +30,7 @@ from shardviz.core.backend.devices import (
     refusal,
     run_bytes,
 )
-from shardviz.core.backend.failures import in_words
+from shardviz.core.backend.failures import said_by
 from shardviz.core.backend.inputs import Inputs
 from shardviz.core.backend.tracing import Output
 from shardviz.core.errors import LayoutError
@@ -473,7 +473,7 @@ def unsharded_checks(
             results,
         )
     except Exception as error:  # noqa: BLE001  a function may be made for many devices only
-        return (Check(_UNSHARDED, None, f"It does not run on one device. {in_words(error)}"),)
+        return (Check(_UNSHARDED, None, f"It does not run on one device. {said_by(error)}"),)
 
 
 def unsharded(program: Program) -> Program:

@@ -52,7 +52,7 @@ from shardviz.core.backend.jaxprs import (
 )
 from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.rendezvous import NO_STORE, Disagreement, Rendezvous, store
-from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trace
+from shardviz.core.backend.tracing import Output, Traced, for_one_device, left_to_compiler, trace
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import joined, shown
 from shardviz.core.hardware.chips import chip_of_kind
@@ -258,7 +258,7 @@ class Execution:
 
     def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
         """The unsharded function, lowered for one device."""
-        return lower(single, mesh)
+        return lower(for_one_device(trace(single, mesh)))
 
     def refuse_effects(self, traced: Traced) -> None:
         """Refuses effects that jax orders on one device only."""

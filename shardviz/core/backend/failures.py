@@ -132,6 +132,15 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
+def said_by(error: BaseException) -> str:
+    """What an exception says: our own as it is, another one with its kind.
+
+    >>> said_by(TargetError("It has no mesh.")), said_by(ValueError("no mesh"))
+    ('It has no mesh.', 'ValueError: no mesh')
+    """
+    return str(error) if isinstance(error, ShardvizError) else in_words(error)
+
+
 def source_of(error: BaseException) -> str:
     """The innermost line of the user's code that an exception passed through, or `""`."""
     frames: list[tuple[str, int | str]] = [

@@ -1,7 +1,7 @@
 """What a jaxpr says: its operations and effects, and what jax allows of each effect.
 
-One traversal, `operations`, serves all that asks what is in a program. The two functions at the
-end follow values instead: where a result comes from, and where an argument goes.
+One traversal, `operations`, serves all that asks what is in a program. Two functions near the end
+follow values instead: where a result comes from, and where an argument goes.
 
 jax keeps the classes of effects and these sets private; they are read here and nowhere else.
 """
@@ -13,11 +13,12 @@ import hashlib
 import importlib
 import logging
 import re
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from jax.extend.core.primitives import copy_p
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.failures import in_words
@@ -102,6 +103,53 @@ def _jaxprs_in(value: Any) -> Iterator[Any]:
     elif isinstance(value, (tuple, list)):
         for one in value:
             yield from _jaxprs_in(one)
+
+
+def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
+    """The same program with other operations.
+
+    Args:
+        jaxpr: a jaxpr, with or without its constants.
+        change: gives the operations that take the place of one.
+    """
+    body = plain_jaxpr(jaxpr)
+    changed = body.replace(eqns=[new for equation in body.eqns for new in change(equation)])
+    # Older jax keeps a jaxpr and its constants in a pair, newer in one.
+    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+
+
+def with_inner(equation: Any, change: Callable[[Any], Any]) -> Any:
+    """The same operation, where `change` gives what takes the place of the jaxprs that it calls."""
+
+    def changed(value: Any) -> Any:
+        if hasattr(value, "eqns"):
+            return change(value)
+        return type(value)(map(changed, value)) if type(value) in (tuple, list) else value
+
+    return equation.replace(params={k: changed(v) for k, v in equation.params.items()})
+
+
+def without_shardings(jaxpr: Any) -> Any:
+    """The same program without what it says of how values are split, which changes none of them.
+
+    >>> import jax
+    >>> mesh = jax.sharding.Mesh(jax.devices()[:1], ("x",))
+    >>> split = jax.NamedSharding(mesh, jax.P("x"))
+    >>> constrained = jax.jit(lambda x: jax.lax.with_sharding_constraint(x, split) + 1)
+    >>> jaxpr = jax.make_jaxpr(constrained)(jax.numpy.zeros(3))
+    >>> [o.name for o in operations(without_shardings(jaxpr))]
+    ['jit', 'copy', 'add']
+    """
+
+    def change(equation: Any) -> list[Any]:
+        if equation.primitive.name in ("sharding_constraint", "reshard"):
+            return [equation.replace(primitive=copy_p, params={})]
+        equation = with_inner(equation, without_shardings)
+        named = ("sharding", "out_sharding")  # jax's own functions add them, as for a gradient
+        split = {k: None for k in named if mesh_of_value(equation.params.get(k)) is not None}
+        return [equation.replace(params={**equation.params, **split})]
+
+    return rewritten(jaxpr, change)
 
 
 def users_line(equation: Any) -> str:

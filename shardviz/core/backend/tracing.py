@@ -27,6 +27,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.arguments import unique
@@ -41,6 +42,7 @@ from shardviz.core.backend.jaxprs import (
     mesh_of_value,
     meshes_in,
     users_line,
+    without_shardings,
 )
 from shardviz.core.backend.mesh_context import (
     NO_MESH,
@@ -454,6 +456,27 @@ def _traced(
     return Traced(
         program, mesh, stage, effects, outputs, results.tree, seconds, specs, notes, around
     )
+
+
+def for_one_device(traced: Traced) -> Traced:
+    """A program on one device, without shardings over a mesh of more, which jax refuses there.
+
+    Raises:
+        ProgramError: where something else is over such a mesh, as a `shard_map` may be.
+    """
+    if all(mesh.size == 1 for mesh, _ in meshes_in(traced.stage.jaxpr)):
+        return traced
+    jaxpr = without_shardings(traced.stage.jaxpr)
+    for mesh, equation in meshes_in(jaxpr):
+        if mesh.size > 1:
+            raise ProgramError(
+                f"{naming_operation(equation)} is over a mesh of {plural(mesh.size, 'device')},"
+                " which the function names."
+            )
+    arguments = argument_structs(traced.program, traced.mesh)
+    jitted = jax.jit(jaxpr_as_fun(jaxpr), donate_argnums=donated_leaves(traced.program))
+    with apart(), traced.around():
+        return replace(traced, stage=jitted.trace(*arguments))
 
 
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:

@@ -234,8 +234,8 @@ class ExportedExecution(Execution):
     def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
         """The unsharded function, as the kernel lowered it, with its own callbacks."""
         module = self.exported.unsharded
-        if module is None:
-            raise ProgramError("The function could not be traced for one device.")
+        if not isinstance(module, LoweredModule):
+            raise ProgramError(module or "Nobody has lowered it for one.")
         single = single.replace(fn=placeholder(module, single.name))
         return self._lowered(trace(single, mesh), module, unsharded=True)
 

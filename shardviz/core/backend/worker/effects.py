@@ -44,7 +44,9 @@ from shardviz.core.backend.jaxprs import (
     plain_jaxpr,
     refusal_on,
     results_from_host,
+    rewritten,
     single_device_effects,
+    with_inner,
     without_sets,
 )
 from shardviz.core.backend.mesh_context import apart
@@ -447,27 +449,14 @@ def _short(value: Any) -> str:
 
 def _rewritten(jaxpr: Any, record: _Record, position: _Position) -> Any:
     """The same program, which records every call of the host."""
-    body = plain_jaxpr(jaxpr)
-    equations = [new for e in body.eqns for new in _equations(e, record, position)]
-    changed = body.replace(eqns=equations)
-    # Older jax keeps a jaxpr and its constants in a pair, newer in one.
-    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+    return rewritten(jaxpr, lambda equation: _equations(equation, record, position))
 
 
 def _equations(equation: Any, record: _Record, position: _Position) -> list[Any]:
     if equation.primitive.name in _CALLS:
         return _recording(_Call(equation, position), record)
     inside = position.inside(equation)
-    params = {k: _in_params(v, record, inside) for k, v in equation.params.items()}
-    return [equation.replace(params=params)]
-
-
-def _in_params(value: Any, record: _Record, position: _Position) -> Any:
-    if hasattr(value, "eqns"):
-        return _rewritten(value, record, position)
-    if type(value) in (tuple, list):
-        return type(value)(_in_params(v, record, position) for v in value)
-    return value
+    return [with_inner(equation, lambda jaxpr: _rewritten(jaxpr, record, inside))]
 
 
 def _recording(call: _Call, record: _Record) -> list[Any]:

@@ -32,10 +32,16 @@ from shardviz.core.backend.build_program import SpecsByName
 from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
 from shardviz.core.backend.devices import MOST_NAMED
-from shardviz.core.backend.failures import in_words
+from shardviz.core.backend.failures import in_words, said_by
 from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
 from shardviz.core.backend.targets import mesh_to_lower_on
-from shardviz.core.backend.tracing import Traced, donated_leaves, left_to_compiler, trace
+from shardviz.core.backend.tracing import (
+    Traced,
+    donated_leaves,
+    for_one_device,
+    left_to_compiler,
+    trace,
+)
 from shardviz.core.backend.worker.messages import (
     HostCallback,
     compile_arguments,
@@ -92,7 +98,8 @@ class ExportedProgram:
         platform: what it was lowered for: `"cpu"`, `"cuda"` or `"tpu"`.
         target: the text of a described target; `""` for CPU devices.
         module: the lowered program.
-        unsharded: the unsharded function, lowered; None where it is not needed.
+        unsharded: the unsharded function, lowered; None where it is not needed, or why it cannot
+            be lowered, in words.
         key: the fingerprint of the compile.
         sources: a digest of its source lines, without those of the call that lowered it.
         x64: whether jax is set to 64 bits.
@@ -111,7 +118,7 @@ class ExportedProgram:
     module: LoweredModule
     key: str
     sources: str
-    unsharded: LoweredModule | None = None
+    unsharded: LoweredModule | str | None = None
     x64: bool = False
     capacity: int | None = None
     positive: tuple[int, ...] = ()
@@ -408,16 +415,17 @@ def put_module(lowered: Any, module: LoweredModule) -> None:
 
 def unsharded_module(
     program: Program, platform: str, callbacks: TakenCallbacks | None = None
-) -> LoweredModule | None:
-    """The unsharded function, lowered; None where it cannot be traced for one device.
+) -> LoweredModule | str:
+    """The unsharded function, lowered; or why it cannot be, in words.
 
     Args:
         program, platform, callbacks: as for `export_program`.
     """
     try:
-        _, module, taken = _lowered(trace_for_export(unsharded(program)), platform)
-    except Exception:  # noqa: BLE001  a function may be made for many devices only
-        return None
+        traced = for_one_device(trace_for_export(unsharded(program)))
+        _, module, taken = _lowered(traced, platform)
+    except Exception as error:  # noqa: BLE001  a function may be made for many devices only
+        return said_by(error)
     if callbacks is not None:
         callbacks.unsharded = taken
     return module
