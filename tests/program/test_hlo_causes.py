@@ -73,7 +73,7 @@ ENTRY %main (p: f32[8,8], q: f32[8,8]) -> f32[8,8] {
   %q = f32[8,8]{1,0} parameter(1), metadata={op_name="x"}
 """
 NAMED = 'metadata={op_name="jit(f)/%s" source_file="/home/me/f.py" source_line=%d}'
-DOT = NAMED % ("dot_general", 3)
+DOT, REMAT = NAMED % ("dot_general", 3), NAMED % ("remat2", 7)
 WRITTEN = {
     "an argument": (
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%p), dimensions={{0}}, {DOT}",
@@ -102,6 +102,14 @@ WRITTEN = {
         "argument params['w']",
         "Argument params['w'] is split over x along dimension 0, and the constraint at f.py:5 asks"
         " for it without that split."),
+    "behind a barrier": (  # as jax.checkpoint puts around what it keeps
+        f"  %t = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) tuple(%q, %p), {REMAT}\n"
+        f"  %b = (f32[8,8]{{1,0}}, f32[8,8]{{1,0}}) opt-barrier(%t), {REMAT}\n"
+        f"  %e = f32[8,8]{{1,0}} get-tuple-element(%b), index=1, {REMAT}\n"
+        f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%e), dimensions={{0}}, {DOT}",
+        "argument params['w']",
+        "Argument params['w'] is split over x along dimension 0, and dot_general (f.py:3) needs it"
+        " without that split."),
     "made by nobody": (
         f"  %m = f32[8,8]{{1,0}} multiply(%p, %q)\n"
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%m), dimensions={{0}}, {DOT}",

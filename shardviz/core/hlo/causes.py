@@ -32,7 +32,8 @@ _COLLECTIVES = (
 )  # fmt: skip
 _RESPLITS = ("all-to-all", "collective-permute")
 _SUMS = ("all-reduce", "reduce-scatter")
-_COPIES = ("copy", "bitcast", "opt-barrier", "optimization-barrier", "copy-start", "copy-done")
+_TUPLE_COPIES = ("copy", "opt-barrier", "optimization-barrier")  # of an array or a whole tuple
+_COPIES = (*_TUPLE_COPIES, "bitcast", "copy-start", "copy-done")
 # What the partitioner adds around a collective; the user's own have a name of their own.
 _MOVES = ("reshape", "transpose", "slice", "dynamic-slice", "pad", "convert", "get-tuple-element")
 _CHOICES = ("select", "concatenate", "dynamic-update-slice")
@@ -193,6 +194,8 @@ class Causes:
         if kind == "tuple" and path and path[0] < len(reads):
             read = reads[path[0]]
             return _Here(read.name, (*_elements(read), *path[1:]), start)
+        if kind in _TUPLE_COPIES and path and len(reads) == 1:
+            return _Here(reads[0].name, (*_elements(reads[0]), *path), start)
         if kind == "parameter":
             return self._outside(here, line, start)
         if kind == "while" and reads:
