@@ -17,6 +17,10 @@ def mlp_gradient(w_in, w_out, x):
     return jax.value_and_grad(lambda w: jnp.mean(mlp(*w, x) ** 2))((w_in, w_out))
 
 
+def mlp_weight_gradients(w_in, w_out, x):
+    return jax.grad(lambda w: jnp.mean(mlp(*w, x) ** 2))((w_in, w_out))
+
+
 def mlp_remat_gradient(w_in, w_out, x):
     return jax.grad(lambda w: jnp.mean(jax.checkpoint(mlp)(*w, x) ** 2))((w_in, w_out))
 

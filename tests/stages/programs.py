@@ -24,6 +24,7 @@ THREE = (
     "data=1, fsdp=4, model=2",
     "data=2, fsdp=2, model=4",
 )
+HYBRID = ("data=2, fsdp=4", "data=4, fsdp=2", "data=2, fsdp=2")
 DEVICES = 16  # the largest of them
 
 
@@ -94,6 +95,8 @@ _LAYERS = (
 )
 _IMAGE = ("x", (8, 32, 16, 8), "data, model")
 _TABLE = ("table", (256, 64), "model, None")
+_BOTH = "data, model"
+_EDGES = (("x", (64, 16), "data"), ("ids", (64,), "data", "int32"))
 _IDS = ("ids", (16, 32), "data, None", "int32")
 
 f, b = functions, blocks
@@ -119,6 +122,20 @@ CASES: tuple[Case, ...] = (
         out="model, data",
     ),
     Case(
+        "matmul, weights split alone", f.matmul, (("x", (64, 16), "data"), ("w", (16, 64), "model"))
+    ),
+    Case(
+        "matmul, large weights alone", f.matmul, (("x", (16, 64), "data"), ("w", (64, 32), "model"))
+    ),
+    Case("matmul, the left side alone", f.matmul, (("x", (32, 16), _BOTH), ("w", (16, 96), ""))),
+    Case("matmul, a large left side alone", f.matmul, (("x", (64, 64), _BOTH), ("w", (64, 8), ""))),
+    Case(
+        "matmul, one side alone, the result in parts",
+        f.matmul,
+        (("x", (32, 64), "None, (data, model)"), ("w", (64, 16), "")),
+        out="None, model",
+    ),
+    Case(
         "matmul, gradient by both",
         f.matmul_gradient,
         (("x", (32, 64), "data, None"), ("w", (64, 48), "None, model")),
@@ -131,6 +148,16 @@ CASES: tuple[Case, ...] = (
         b.mlp_gradient,
         (*_FSDP, ("x", (32, 64), "(data, fsdp), None")),
         THREE,
+    ),
+    *(
+        Case(
+            f"MLP under hybrid fsdp, {batch}, gradient",
+            b.mlp_weight_gradients,
+            (("w_in", (32, 128), "fsdp"), ("w_out", (128, 8), "fsdp"), ("x", (64, 32), batch)),
+            HYBRID,
+            out="fsdp; fsdp",
+        )
+        for batch in ("(data, fsdp)", "(fsdp, data)", "data", "fsdp")
     ),
     Case("MLP, sequence parallel", b.sequence_parallel, (*_MLP, _TOKENS)),
     Case("MLP, sequence parallel, gradient", b.sequence_parallel_gradient, (*_MLP, _TOKENS)),
@@ -208,6 +235,14 @@ CASES: tuple[Case, ...] = (
         "scatter into a split array",
         f.scatter_add,
         (_ROWS, ("ids", (16,), "", "int32"), ("rows", (16, 64), "None, model")),
+    ),
+    Case("segment sum", f.segment_sum, _EDGES, out="data"),
+    Case("rows written into zeros", f.written, _EDGES, out="data"),
+    Case(
+        "sum over two axes, the result in parts",
+        f.outer_sum,
+        (("x", (64, 32), f"({_BOTH})"),),
+        out="data",
     ),
     Case("functions that XLA takes apart", f.special, (_ROWS,)),
     Case("exact GELU, gradient", f.exact_gelu_gradient, (("w", (64, 128), "None, model"), _X)),

@@ -21,7 +21,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
-from shardviz.core.backend.shardy.estimate_limits import note_conflicts
+from shardviz.core.backend.shardy.estimate_limits import DIFFERS, note_conflicts
 from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.targets import mesh_to_lower_on
@@ -178,6 +178,13 @@ class _PlanRun:
         if without := [op for op in ops if not op.covered]:
             notes.append(
                 f"{plural(len(without), 'value')} not covered: {without[0].name}, for one."
+            )
+        if other := [op for op in ops if DIFFERS in op.note]:
+            named = joined([op.name for op in other], "and", 3)
+            notes.append(
+                "XLA's partitioner is known to do otherwise than is estimated at"
+                f" {plural(len(other), 'value')}: {named}. plan.why({shown(other[0].name)}) says"
+                " why, and what to expect."
             )
         return tuple(notes)
 

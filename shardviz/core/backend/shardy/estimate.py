@@ -9,14 +9,19 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.backend.shardy import pipeline
-from shardviz.core.backend.shardy.attributes import AttributeCache, SourceLocation, parse_axes
+from shardviz.core.backend.shardy.attributes import (
+    AttributeCache,
+    SourceLocation,
+    defining_op,
+    parse_axes,
+)
 from shardviz.core.backend.shardy.estimate_limits import AGAIN
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlacedOperation, PlannedModule
 from shardviz.core.format import joined
@@ -48,6 +53,7 @@ _AXES = {
     "sdy.reduce_scatter": "reduce_scatter_axes",
     "sdy.all_to_all": "params",
 }
+_WHOLE = Spec()
 _DIM = re.compile(r"\{([^{}]*)\}")
 _SUMS = ("dot_general", "reduce")
 _CONSTRAINTS = ("reshard", "sharding_constraint")
@@ -123,6 +129,12 @@ class _EstimateReader:
     def _inserted(self, placed: PlacedOperation) -> Iterator[Collective]:
         """The collectives of one of Shardy's operations."""
         start = self.module.start(placed.op)
+        if self._is_one_number(start):
+            return  # XLA makes it anew
+        made = self.module.definition(start, placed.caller)
+        if made is not None and (whole := self._gathered_instead(placed, made)) is not None:
+            yield from self._gathers_of(whole, placed, made)
+            return
         again = f" {AGAIN}" if self._is_again(placed, start) else ""
         for axes, after in self._parts(placed, start):
             mesh_axes = parents(axes, self.mesh)
@@ -131,17 +143,79 @@ class _EstimateReader:
             else:
                 value, location, cause = self._cause_of_move(placed, start, mesh_axes)
                 cause += again
-            yield self._collective(placed, axes, [after], value, location, cause)
+            kind = _KINDS[placed.name]
+            yield self._collective(placed, kind, axes, [after], value, location, cause)
+
+    def _is_one_number(self, value: Any) -> bool:
+        """Whether a value has one number everywhere, as zeros have.
+
+        XLA moves it only where a constraint is on it.
+        """
+        made = defining_op(value)
+        if made is None or made.name != "stablehlo.broadcast_in_dim":
+            return False
+        known = self.attributes.tensor(made.operands[0])
+        origins = self.attributes.text(made, "sdy.sharding_origins")
+        return known is not None and known[0] == () and "constraint" not in origins
 
     def _is_again(self, placed: PlacedOperation, start: Any) -> bool:
-        """Whether a value was gathered in the same way before."""
-        if placed.name != "sdy.all_gather":
+        """Whether a value was moved in the same way before."""
+        if placed.name not in ("sdy.all_gather", "sdy.all_to_all"):
             return False
         before, after = (self.module.spec(v) for v in (placed.op.operands[0], placed.op.results[0]))
-        key = (start, before, after, placed.caller)
-        known = key in self._gathered
-        self._gathered.add(key)
+        return self._is_known((start, before, after, placed.caller))
+
+    def _is_known(self, gather: tuple[Any, ...]) -> bool:
+        known = gather in self._gathered
+        self._gathered.add(gather)
         return known
+
+    def _gathered_instead(self, placed: PlacedOperation, made: PlacedOperation) -> Any:
+        """The operand of a product that XLA gathers where Shardy sums the product; else None.
+
+        It alone is split over the axes of the sum, and whole it is no larger than the sum. Of the
+        other operand each device would only take a part.
+        """
+        if placed.name != "sdy.all_reduce" or made.opcode != "dot_general":
+            return None
+        axes, (one, two) = self._axes(placed.op), made.op.operands
+        for value, other in ((one, two), (two, one)):
+            part = defining_op(other)
+            if part is None or part.name != "sdy.all_slice" or self._kept_of(placed.op):
+                continue
+            split = {*self.module.spec(value).axes}
+            whole = _without(self.module.spec(value), axes)
+            alone = split.issuperset(axes) and not {*axes} & {
+                *self.module.spec(part.operands[0]).axes
+            }
+            if alone and self._bytes(value, whole) <= self._bytes(made.op.results[0]):
+                return value
+        return None
+
+    def _bytes(self, value: Any, spec: Spec | None = None) -> int:
+        """What each device holds of a value, where it is split as it is or as `spec` says."""
+        shape, dtype = self.attributes.tensor(value) or ((), "")
+        return array_bytes(local_shape(shape, spec or self.module.spec(value), self.mesh), dtype)
+
+    def _gathers_of(
+        self, operand: Any, placed: PlacedOperation, made: PlacedOperation
+    ) -> Iterator[Collective]:
+        """The gathers of an operand that take the place of the sum of its product."""
+        planned, axes, spec = self.values.of(made), self._axes(placed.op), self.module.spec(operand)
+        product = planned.name if planned else made.location.last_part
+        name, value = self.module.name(operand, placed.caller), planned.name if planned else ""
+        known = self._is_known((operand, spec, _without(spec, axes), placed.caller))
+        for dim in reversed(spec.dims):
+            over = tuple(a for a in dim if a in axes)
+            spec = _without(spec, over)
+            cause = (
+                f"{name} is split over {joined(parents(over, self.mesh))}, over which {product}"
+                f" sums. XLA gathers it, since it is no larger than the sum.{f' {AGAIN}' * known}"
+            )
+            if over:
+                yield self._collective(
+                    placed, "all-gather", over, [spec], value, made.location, cause, [operand]
+                )
 
     def _parts(self, placed: PlacedOperation, start: Any) -> list[tuple[tuple[str, ...], Spec]]:
         """The collectives that XLA makes of one of Shardy's operations: axes, and spec after each.
@@ -158,26 +232,38 @@ class _EstimateReader:
         made = self.module.definition(start, placed.caller)
         if placed.name != "sdy.all_reduce" or made is None or made.opcode not in _SUMS:
             return [(axes, after)]
+        kept = self._kept_of(placed.op) if made.opcode == "dot_general" else None
+        if kept is not None:
+            # Of a product, XLA first sums over what splits the result, and keeps a shard of that.
+            by_dim = [tuple(a for a in dim if a in axes) for dim in reversed(kept.dims)]
+            rest = tuple(a for a in axes if not any(a in dim for dim in by_dim))
+            return [(dim, after) for dim in by_dim if dim] + [(rest, kept)] * bool(rest)
         summed = self.module.spec(made.op.operands[0])
         dims = [tuple(a for a in dim if a in axes) for dim in reversed(summed.dims)]
         rest = tuple(a for a in axes if not any(a in dim for dim in dims))
         return [(dim, after) for dim in (*dims, rest) if dim]
 
-    def _axes(self, op: Any, before: Spec, after: Spec) -> tuple[str, ...]:
+    def _kept_of(self, op: Any) -> Spec | None:
+        """How a sum is split where each device only keeps its shard of it; else None."""
+        uses = [use.owner.operation for use in op.results[0].uses]
+        if len(uses) != 1 or uses[0].name != "sdy.all_slice":
+            return None
+        return self.module.spec(uses[0].results[0])
+
+    def _axes(self, op: Any, before: Spec = _WHOLE, after: Spec = _WHOLE) -> tuple[str, ...]:
         if op.name in _AXES:
             return tuple(dict.fromkeys(parse_axes(self.attributes.text(op, _AXES[op.name]))))
         # Another order of the same axes over other devices moves along all of them.
         return moved_axes(before, after) or tuple(self.mesh.axis_names)
 
     def _collective(
-        self, placed: PlacedOperation, axes: Sequence[str], specs: Sequence[Spec], value: str,
-        location: SourceLocation, cause: str,
+        self, placed: PlacedOperation, kind: str, axes: Sequence[str], specs: Sequence[Spec],
+        value: str, location: SourceLocation, cause: str, results: Sequence[Any] = (),
     ) -> Collective:  # fmt: skip
-        kind = _KINDS[placed.name]
         if kind == "collective-permute":  # the parts of an axis may overlap
             axes = parents(axes, self.mesh)
         size, total, shapes = group_size(axes, self.mesh), 0, []
-        for result, spec in zip(placed.op.results, specs, strict=True):
+        for result, spec in zip(results or placed.op.results, specs, strict=True):
             shape, dtype = self.attributes.tensor(result) or ((), "")
             local = local_shape(shape, spec, self.mesh)
             total += array_bytes(local, dtype) * (size if kind == "reduce-scatter" else 1)
@@ -268,7 +354,13 @@ class _EstimateReader:
             outer = outer.caller
         cause = why_written(placed, outer.location.last_part if outer else "the program")
         value = planned.name if planned else ""
-        return self._collective(placed, axes, specs, value, placed.location, cause)
+        kind = _KINDS[placed.name]
+        return self._collective(placed, kind, axes, specs, value, placed.location, cause)
+
+
+def _without(spec: Spec, axes: Collection[str]) -> Spec:
+    """The spec without some of its axes."""
+    return Spec.trusted(tuple(tuple(a for a in dim if a not in axes) for dim in spec.dims))
 
 
 def _gathers(text: str, before: Spec) -> list[tuple[tuple[str, ...], Spec]]:

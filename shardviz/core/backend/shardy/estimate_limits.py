@@ -8,6 +8,7 @@ matrix product want one axis along several dimensions, as under fsdp, both resol
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -62,6 +63,10 @@ class Window:
         return bool(np.any(outside & (first <= last) & (start <= stop)))
 
 
+#: How the note on a value begins where XLA does otherwise.
+DIFFERS = "The estimate differs here:"
+
+
 @dataclass(frozen=True)
 class Limit:
     """One known difference.
@@ -84,7 +89,7 @@ class Limit:
     def sentence(self, dim: int, axes: Sequence[str]) -> str:
         """The note on a value whose operand is split over `axes` along `dim`."""
         return (
-            f"The estimate differs here: Shardy plans {self.shardy} for {self.what} along dimension"
+            f"{DIFFERS} Shardy plans {self.shardy} for {self.what} along dimension"
             f" {dim}, split over {' × '.join(axes)}; XLA's partitioner {self.partitioner}: expect"
             f" {'an' if self.kind.startswith('a') else 'a'} {self.kind}."
         )
@@ -261,8 +266,11 @@ def _conflict(
     again = next((c for c in own if c.cause.endswith(AGAIN)), None)
     if op.opcode == "concatenate" and not op.manual:
         return _concatenated(own)
+    if op.opcode == "scatter" and not op.manual and (words := _scattered(op, values, own, mesh)):
+        return words
     if op.opcode != "dot_general" or op.factors is None or op.manual:
-        return _gathered_again(op, again) if again else ""
+        return _reordered(op, values, own) or (_gathered_again(op, again) if again else "")
+    again = again if again and again.kind == "all-gather" else None
     product = _Product(op, [values.get(name) for name in op.operands], own, mesh)
     return (
         product.of_equal_axes()
@@ -270,15 +278,19 @@ def _conflict(
         or product.gathered()
         or product.sliced()
         or product.scattered()
+        or product.moved()
+        or product.taken()
+        or _reordered(op, values, own)
     )
 
 
 def _gathered_again(op: PlannedOp, again: Collective) -> str:
     """The note where Shardy gathers a value a second time."""
     return (
-        f"The estimate differs here: Shardy plans an all-gather for {op.name} that it has planned"
-        f" before, of a value split over {' × '.join(again.mesh_axes)}; XLA's partitioner gathers"
-        " it once for both: expect an all-gather."
+        f"{DIFFERS} Shardy plans an {again.kind} for {op.name} that it has planned before, of a"
+        f" value split over {' × '.join(again.mesh_axes)}; XLA's partitioner"
+        f" {'gathers' if again.kind == 'all-gather' else 'moves'} it once for both: expect an"
+        f" {again.kind}."
     )
 
 
@@ -287,9 +299,48 @@ def _concatenated(own: Sequence[Collective]) -> str:
     for c in own:
         if c.kind == "collective-permute":
             return (
-                "The estimate differs here: Shardy plans to move the values of a concatenation that"
+                f"{DIFFERS} Shardy plans to move the values of a concatenation that"
                 f" are not split alike, split over {' × '.join(c.mesh_axes)}; XLA's partitioner"
                 " moves them in another order of steps: expect a collective-permute."
+            )
+    return ""
+
+
+def _scattered(
+    op: PlannedOp, values: Mapping[str, PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+) -> str:
+    """The note where what is written, and the result, are split over one axis."""
+    sizes, used = mesh.shape, {*op.spec.axes}
+    used |= {a for n in op.operands if (v := values.get(n)) is not None for a in v.spec.axes}
+    for axis in {a for c in own for a in c.mesh_axes} & {*op.spec.axes}:
+        free = [a for a, n in sizes.items() if a not in used and math.gcd(n, sizes[axis]) > 1]
+        if free:
+            return (
+                f"{DIFFERS} Shardy plans to sum or to gather for {op.name}, whose result is split"
+                f" over {axis}; XLA's partitioner splits it over {free[0]} meanwhile: expect a"
+                " collective-permute."
+            )
+    return ""
+
+
+def _reordered(op: PlannedOp, values: Mapping[str, PlannedOp], own: Sequence[Collective]) -> str:
+    """The note where a value is moved in several steps, or along an axis that splits it not yet."""
+    kinds = {c.kind for c in own}
+    further = {"all-gather", "all-to-all"} if op.opcode == "dot_general" else {"all-gather"}
+    read = [{*v.spec.axes} for name in op.operands if (v := values.get(name)) is not None]
+    for c in own:
+        over, axes = {*c.mesh_axes}, " × ".join(c.mesh_axes)
+        if c.kind == "collective-permute" and kinds & further:
+            return (
+                f"{DIFFERS} Shardy plans several steps for what {op.name} reads, a"
+                f" collective-permute first, split over {axes}; XLA's partitioner takes others:"
+                " expect an all-gather."
+            )
+        if c.kind == "all-to-all" and any(over & own and over - own for own in read):
+            return (
+                f"{DIFFERS} Shardy plans one all-to-all for what {op.name} reads, after it is"
+                f" split over {axes}; XLA's partitioner moves it as it is and then orders its"
+                " shards: expect a collective-permute."
             )
     return ""
 
@@ -332,7 +383,7 @@ class _Product:
             alike = [a for a in self._can_replace(axis) if a not in self.split]
             if len(factors) > 1 and alike:
                 return (
-                    f"The estimate differs here: Shardy plans to move an operand of {self.op.name},"
+                    f"{DIFFERS} Shardy plans to move an operand of {self.op.name},"
                     f" which has two dimensions that are split over {axis}; XLA's partitioner"
                     f" splits one of them over {alike[0]} instead, as many ways: expect a"
                     " collective-permute."
@@ -347,7 +398,7 @@ class _Product:
             if axis in sums & moved and inner:
                 name = factors[inner[0]][0]
                 return (
-                    "The estimate differs here: Shardy plans an all-to-all and an all-reduce for"
+                    f"{DIFFERS} Shardy plans an all-to-all and an all-reduce for"
                     f" {self.op.name}, since the inner dimension of {name} is split over {axis};"
                     f" XLA's partitioner gathers {name} instead: expect an all-gather."
                 )
@@ -368,7 +419,7 @@ class _Product:
             needed = {axis for names in tensor if names for axis in by_factor[names[0]]}
             if value is not None and over and needed - {*own}:
                 return (
-                    f"The estimate differs here: Shardy plans to take a part of {value.name} and to"
+                    f"{DIFFERS} Shardy plans to take a part of {value.name} and to"
                     f" gather that for {self.op.name}, split over {over[0]}; XLA's partitioner"
                     f" gathers all of {value.name}: expect an all-gather."
                 )
@@ -380,11 +431,42 @@ class _Product:
         for axis, factors in self.split.items():
             free = [a for a in self._can_replace(axis) if a not in result.axes]
             summed = rule is not None and set(factors) <= set(rule.reduction)
-            if summed and free and axis in sums and axis in result.axes:
+            if summed and free and axis in sums and sums <= {*result.axes}:
                 return (
-                    f"The estimate differs here: Shardy plans an all-reduce of {self.op.name},"
+                    f"{DIFFERS} Shardy plans an all-reduce of {self.op.name},"
                     f" whose result is split over {axis}; XLA's partitioner splits it over"
                     f" {free[0]} while it is summed: expect a collective-permute."
+                )
+        return ""
+
+    def moved(self) -> str:
+        """The note where the result is split along another dimension than the operands."""
+        rule, result = self.op.factors, self.op.spec
+        places = {} if rule is None else {n[0]: d for d, n in enumerate(rule.results[0]) if n}
+        for axis, factors in self.split.items():
+            for factor, names in factors.items():
+                own = result.dims[places[factor]] if factor in places else (axis,)
+                moves = {
+                    a for c in self.own if c.cause.startswith(f"{names[0]} ") for a in c.mesh_axes
+                }
+                if axis in result.axes and axis not in own and axis not in moves:
+                    return (
+                        f"{DIFFERS} Shardy plans an all-to-all of {self.op.name}, since other"
+                        f" dimensions of it than of {names[0]} are split over {axis}; XLA's"
+                        f" partitioner gathers {names[0]} before: expect an all-gather."
+                    )
+        return ""
+
+    def taken(self) -> str:
+        """The note where each device takes its part of one operand and keeps a part of the sum."""
+        rule, sums = self.op.factors, self._over("all-reduce")
+        for axis, factors in self.split.items():
+            alone = [names for f, names in factors.items() if rule and f in rule.reduction]
+            if axis in sums and alone and len(alone[0]) == 1 and sums & {*self.op.spec.axes}:
+                return (
+                    f"{DIFFERS} Shardy plans an all-reduce of {self.op.name}, of"
+                    f" whose operands only {alone[0][0]} is split over {axis}; XLA's partitioner"
+                    f" gathers {alone[0][0]}: expect an all-gather."
                 )
         return ""
 
