@@ -127,8 +127,20 @@ CASES: tuple[Case, ...] = (
     Case(
         "matmul, large weights alone", f.matmul, (("x", (16, 64), "data"), ("w", (64, 32), "model"))
     ),
+    Case(
+        "matmul, large weights alone, an axis to spare",
+        f.matmul,
+        (("x", (16, 64), ""), ("w", (64, 32), "model")),
+    ),
     Case("matmul, the left side alone", f.matmul, (("x", (32, 16), _BOTH), ("w", (16, 96), ""))),
     Case("matmul, a large left side alone", f.matmul, (("x", (64, 64), _BOTH), ("w", (64, 8), ""))),
+    Case(
+        "matmul, a sum over two axes, the result in parts",
+        f.matmul,
+        (("x", (32, 64), "None, (data, fsdp)"), ("w", (64, 16), "(data, fsdp)")),
+        HYBRID,
+        out="fsdp",
+    ),
     Case(
         "matmul, one side alone, the result in parts",
         f.matmul,
@@ -237,6 +249,7 @@ CASES: tuple[Case, ...] = (
         (_ROWS, ("ids", (16,), "", "int32"), ("rows", (16, 64), "None, model")),
     ),
     Case("segment sum", f.segment_sum, _EDGES, out="data"),
+    Case("segment sum over the only axis", f.segment_sum, _EDGES, ONE, out="data"),
     Case("rows written into zeros", f.written, _EDGES, out="data"),
     Case(
         "sum over two axes, the result in parts",

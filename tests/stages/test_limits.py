@@ -45,6 +45,22 @@ def test_every_miss_has_a_note(dumped):
     assert missed - said == set()
 
 
+# Where XLA does otherwise than Shardy, and the estimate knows what.
+KNOWN = (
+    "matmul, weights split alone", "matmul, large weights alone", "matmul, the left side alone",
+    "matmul, large weights alone, an axis to spare", "matmul, a large left side alone",
+    "matmul, a sum over two axes, the result in parts", "segment sum over the only axis",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_a_product_and_zeros_are_estimated_as_xla_moves_them(name, dumped):
+    entries = [entry for (case, _), entry in dumped.items() if case == name]
+    assert len(entries) == 3
+    assert [entry for entry in entries if misses(entry)] == []
+    assert any(entry.collectives for entry in entries)
+
+
 @pytest.mark.parametrize("name", sorted({*LIMITS} - NEWER))
 def test_every_limit_was_seen(name, dumped):
     what = f" for {LIMITS[name].what} along "

@@ -173,23 +173,23 @@ class _EstimateReader:
     def _gathered_instead(self, placed: PlacedOperation, made: PlacedOperation) -> Any:
         """The operand of a product that XLA gathers where Shardy sums the product; else None.
 
-        It alone is split over the axes of the sum, and whole it is no larger than the sum. Of the
-        other operand each device would only take a part.
+        It alone is split over the axes of the sum: of the other operand each device would take a
+        part. XLA gathers it where it is then no larger than the sum, and wherever an axis of the
+        mesh splits neither the operands nor the sum.
         """
         if placed.name != "sdy.all_reduce" or made.opcode != "dot_general":
             return None
-        axes, (one, two) = self._axes(placed.op), made.op.operands
+        (one, two), result, axes = made.op.operands, made.op.results[0], self._axes(placed.op)
         for value, other in ((one, two), (two, one)):
             part = defining_op(other)
             if part is None or part.name != "sdy.all_slice" or self._kept_of(placed.op):
                 continue
-            split = {*self.module.spec(value).axes}
-            whole = _without(self.module.spec(value), axes)
-            alone = split.issuperset(axes) and not {*axes} & {
-                *self.module.spec(part.operands[0]).axes
-            }
-            if alone and self._bytes(value, whole) <= self._bytes(made.op.results[0]):
-                return value
+            own, taken = ({*self.module.spec(v).axes} for v in (value, part.operands[0]))
+            if own.issuperset(axes) and taken.isdisjoint(axes):
+                used = parents(own | taken | {*self.module.spec(result).axes}, self.mesh)
+                free = any(n > 1 and a not in used for a, n in self.mesh.shape.items())
+                whole = _without(self.module.spec(value), axes)
+                return value if free or self._bytes(value, whole) <= self._bytes(result) else None
         return None
 
     def _bytes(self, value: Any, spec: Spec | None = None) -> int:
@@ -210,7 +210,7 @@ class _EstimateReader:
             spec = _without(spec, over)
             cause = (
                 f"{name} is split over {joined(parents(over, self.mesh))}, over which {product}"
-                f" sums. XLA gathers it, since it is no larger than the sum.{f' {AGAIN}' * known}"
+                f" sums. XLA gathers it and sums nothing.{f' {AGAIN}' * known}"
             )
             if over:
                 yield self._collective(
