@@ -92,6 +92,7 @@ def test_where_no_cell_can_be_chosen_the_reason_is_said(page, tmp_path, rules, w
 def test_numbers_of_rules_stay_at_their_lines_while_one_is_wrong(screen):
     show_view(screen, "Rules")
     handles = screen.locator(".sv-number")
+    expect(handles.nth(1)).to_be_visible()
     before = [handle.bounding_box() for handle in handles.all()]
     assert len(before) > 1
     type_into(screen, "Rules", "\n".join([*rules_text(screen), "batch ->"]))
