@@ -312,7 +312,8 @@ def _scattered(
     """The note where what is written, and the result, are split over one axis."""
     sizes, used = mesh.shape, {*op.spec.axes}
     used |= {a for n in op.operands if (v := values.get(n)) is not None for a in v.spec.axes}
-    for axis in {a for c in own for a in c.mesh_axes} & {*op.spec.axes}:
+    moved = {a for c in own for a in c.mesh_axes} & {*op.spec.axes}
+    for axis in (a for a in sizes if a in moved):
         free = [a for a, n in sizes.items() if a not in used and math.gcd(n, sizes[axis]) > 1]
         if free:
             return (
