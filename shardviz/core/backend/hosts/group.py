@@ -221,7 +221,7 @@ class Hosts(ProcessGroup):
             ranks: which.
             stage: the stage that the first was in; `""` for none.
             what: what happened to it.
-            why: why; found out where left out.
+            why: the cause; found out where left out.
         """
         first = ranks[0]
         process = self.processes[first] if first < len(self.processes) else None

@@ -114,7 +114,7 @@ class _EstimateReader:
         self.mesh, self.attributes = mesh, attributes
         self.module = PlannedModule(planned, ops, attributes)
         self.values = self.module.values
-        self._gathered: set[Any] = set()
+        self._moved: set[Any] = set()
 
     def collectives(self) -> Iterator[Collective]:
         for placed in self.module.operations:
@@ -132,8 +132,8 @@ class _EstimateReader:
         if self._is_one_number(start):
             return  # XLA makes it anew
         made = self.module.definition(start, placed.caller)
-        if made is not None and (whole := self._gathered_instead(placed, made)) is not None:
-            yield from self._gathers_of(whole, placed, made)
+        if made is not None and (operand := self._gathered_instead(placed, made)) is not None:
+            yield from self._gathers_of(operand, placed, made)
             return
         again = f" {AGAIN}" if self._is_again(placed, start) else ""
         for axes, after in self._parts(placed, start):
@@ -165,9 +165,9 @@ class _EstimateReader:
         before, after = (self.module.spec(v) for v in (placed.op.operands[0], placed.op.results[0]))
         return self._is_known((start, before, after, placed.caller))
 
-    def _is_known(self, gather: tuple[Any, ...]) -> bool:
-        known = gather in self._gathered
-        self._gathered.add(gather)
+    def _is_known(self, move: tuple[Any, ...]) -> bool:
+        known = move in self._moved
+        self._moved.add(move)
         return known
 
     def _gathered_instead(self, placed: PlacedOperation, made: PlacedOperation) -> Any:

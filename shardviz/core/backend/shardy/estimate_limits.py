@@ -114,8 +114,8 @@ LIMITS: Mapping[str, Limit] = {
     "fft": Limit("a Fourier transform", "all-to-alls", "all-gather", _GATHERS),
     "reduce": Limit("a reduction of pairs", _KEYED, "all-gather", "gathers each device's pick"),
 }
-#: How the cause of a gather ends that equals one before.
-AGAIN = "It was gathered so before."
+#: How the cause of a move ends that equals one before.
+AGAIN = "It was moved so before."
 # Until then XLA makes the Fourier transform of a matrix on every device.
 _FFT_OF_ROWS = jax.__version_info__ < (0, 11)
 _NONE: Mapping[int, Window] = {}
@@ -269,12 +269,12 @@ def _conflict(
     if op.opcode == "scatter" and not op.manual and (words := _scattered(op, values, own, mesh)):
         return words
     if op.opcode != "dot_general" or op.factors is None or op.manual:
-        return _reordered(op, values, own) or (_gathered_again(op, again) if again else "")
+        return _reordered(op, values, own) or (_moved_again(op, again) if again else "")
     again = again if again and again.kind == "all-gather" else None
     product = _Product(op, [values.get(name) for name in op.operands], own, mesh)
     return (
         product.of_equal_axes()
-        or (_gathered_again(op, again) if again else "")
+        or (_moved_again(op, again) if again else "")
         or product.gathered()
         or product.sliced()
         or product.scattered()
@@ -284,8 +284,8 @@ def _conflict(
     )
 
 
-def _gathered_again(op: PlannedOp, again: Collective) -> str:
-    """The note where Shardy gathers a value a second time."""
+def _moved_again(op: PlannedOp, again: Collective) -> str:
+    """The note where Shardy moves a value a second time."""
     return (
         f"{DIFFERS} Shardy plans an {again.kind} for {op.name} that it has planned before, of a"
         f" value split over {' × '.join(again.mesh_axes)}; XLA's partitioner"

@@ -235,7 +235,7 @@ class ExportedExecution(Execution):
         """The unsharded function, as the kernel lowered it, with its own callbacks."""
         module = self.exported.unsharded
         if not isinstance(module, LoweredModule):
-            raise ProgramError(module or "Nobody has lowered it for one.")
+            raise ProgramError(module or "It was not lowered for one.")
         single = single.replace(fn=placeholder(module, single.name))
         return self._lowered(trace(single, mesh), module, unsharded=True)
 
