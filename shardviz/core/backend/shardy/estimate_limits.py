@@ -368,6 +368,13 @@ class _Product:
                     by_factor.setdefault(names[0], []).append(value.name if value else "")
         return found
 
+    @cached_property
+    def inner(self) -> dict[str, list[str]]:
+        """Mesh axis to the operands whose inner dimension it splits."""
+        summed = self.op.factors.reduction if self.op.factors else ()
+        found = {a: [n for f in by if f in summed for n in by[f]] for a, by in self.split.items()}
+        return {axis: names for axis, names in found.items() if names}
+
     def _over(self, kind: str) -> set[str]:
         return {axis for c in self.own if c.kind == kind for axis in c.mesh_axes}
 
@@ -393,11 +400,9 @@ class _Product:
 
     def gathered(self) -> str:
         """The note where an operand is moved to the split of the other, as weights under fsdp."""
-        rule, sums, moved = self.op.factors, self._over("all-reduce"), self._over("all-to-all")
-        for axis, factors in self.split.items():
-            inner = [f for f in factors if rule is not None and f in rule.reduction]
-            if axis in sums & moved and inner:
-                name = factors[inner[0]][0]
+        sums, moved = self._over("all-reduce"), self._over("all-to-all")
+        for axis, (name, *_) in self.inner.items():
+            if axis in sums & moved:
                 return (
                     f"{DIFFERS} Shardy plans an all-to-all and an all-reduce for"
                     f" {self.op.name}, since the inner dimension of {name} is split over {axis};"
@@ -460,14 +465,13 @@ class _Product:
 
     def taken(self) -> str:
         """The note where each device takes its part of one operand and keeps a part of the sum."""
-        rule, sums = self.op.factors, self._over("all-reduce")
-        for axis, factors in self.split.items():
-            alone = [names for f, names in factors.items() if rule and f in rule.reduction]
-            if axis in sums and alone and len(alone[0]) == 1 and sums & {*self.op.spec.axes}:
+        sums = self._over("all-reduce")
+        for axis, (name, *others) in self.inner.items():
+            if axis in sums and not others and sums & {*self.op.spec.axes}:
                 return (
                     f"{DIFFERS} Shardy plans an all-reduce of {self.op.name}, of"
-                    f" whose operands only {alone[0][0]} is split over {axis}; XLA's partitioner"
-                    f" gathers {alone[0][0]}: expect an all-gather."
+                    f" whose operands only {name} is split over {axis}; XLA's partitioner"
+                    f" gathers {name}: expect an all-gather."
                 )
         return ""
 
