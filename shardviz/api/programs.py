@@ -17,7 +17,7 @@ from shardviz.core.format import joined, shown, suggestion
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.effects import Effects, Observed
-from shardviz.core.program.program import Program, Targets
+from shardviz.core.program.program import Program, Targets, function_name
 from shardviz.core.program.report import Report
 
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class _Step(NamedTuple):
 
     fn: Any
     keywords: dict[str, Any]
+    notes: tuple[str, ...] = ()
 
 
 def _shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
@@ -47,7 +48,8 @@ def _shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
 
     A keyword that the user's function names is its own. Of the others, those of the public function
     are its own, and the rest belong to a user's function with `**keywords`; without that they are
-    refused with a sentence that lists the known ones.
+    refused with a sentence that lists the known ones. With `args=` or `kwargs=` the call of the
+    user's function is spelled out, and every other keyword is the public function's.
     """
     parameters = inspect.signature(function).parameters.values()
     known = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
@@ -55,11 +57,21 @@ def _shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
     @functools.wraps(function)
     def sharing(*args: P.args, **keywords: P.kwargs) -> T:
         first = args[0] if args else keywords.pop(known[0], None)
+        arrays = args[1:]
         named, any_other = _step_parameters(getattr(first, "fn", first))
+        notes: list[str] = []
         theirs: dict[str, Any] = {}
+        if any(name in keywords and name not in named for name in ("args", "kwargs")):
+            arrays, theirs = _spelled_out(function.__name__, arrays, keywords)
+            named, any_other = {}, False
         for name in list(keywords):
-            if name in named or (name not in known and any_other):
+            if name == "mesh" and name in named and not _is_jax_mesh(keywords[name]):
+                # No function can use the text or the MeshSpec of a program's mesh.
+                _check_mesh_parameter(first, named["mesh"], len(arrays))
+            elif name in named or (name not in known and any_other):
                 theirs[name] = keywords.pop(name)
+                if name in known and name != "mesh":
+                    notes.append(_keyword_note(first, name, function.__name__))
             elif name not in known:
                 raise ProgramError(
                     f"sv.{function.__name__} takes no {name}=, and neither does the function."
@@ -67,22 +79,71 @@ def _shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
                     f" {joined(f'{k}=' for k in known)}; the function takes"
                     f" {joined(f'{k}=' for k in named) or 'no keywords'}."
                 )
-        step: Any = _Step(first, theirs)
-        return function(step, *args[1:], **keywords)  # type: ignore[call-arg]
+        step: Any = _Step(first, theirs, tuple(notes))
+        return function(step, *arrays, **keywords)  # type: ignore[call-arg]
 
     return sharing
 
 
-def _step_parameters(fn: Any) -> tuple[list[str], bool]:
-    """The keywords that a function names, and whether it takes any other."""
+class _Parameter(NamedTuple):
+    """A parameter that a function names: its position, and whether a call must give it."""
+
+    position: int
+    required: bool
+
+
+def _step_parameters(fn: Any) -> tuple[dict[str, _Parameter], bool]:
+    """The parameters that a call may give by name, and whether the function takes any other."""
     if not callable(fn):
-        return [], False
+        return {}, False
     try:
-        parameters = inspect.signature(fn).parameters.values()
+        parameters = list(inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):  # some builtins have none
-        return [], False
-    named = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        return {}, False
+    named = {}
+    for position, parameter in enumerate(parameters):
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+            required = parameter.default is parameter.empty
+            named[parameter.name] = _Parameter(position, required)
     return named, any(p.kind is p.VAR_KEYWORD for p in parameters)
+
+
+def _spelled_out(
+    public: str, arrays: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The call that `args=` and `kwargs=` spell out, which are taken from the keywords."""
+    args, kwargs = keywords.pop("args", None), keywords.pop("kwargs", None)
+    if args is not None and arrays:
+        raise ProgramError(
+            f"sv.{public} got arguments both one by one and as args=. Give all of them as args=."
+        )
+    if not isinstance(args, (tuple, list, type(None))):
+        raise ProgramError(f"args= is a tuple of the function's arguments; got {shown(args)}.")
+    if not isinstance(kwargs, (dict, type(None))):
+        raise ProgramError(f"kwargs= is a dict of the function's arguments; got {shown(kwargs)}.")
+    return arrays if args is None else tuple(args), dict(kwargs or {})
+
+
+def _is_jax_mesh(value: Any) -> bool:
+    return value is None or type(value).__name__ in ("Mesh", "AbstractMesh")
+
+
+def _check_mesh_parameter(fn: Any, parameter: _Parameter, given: int) -> None:
+    """Refuses a program whose function needs a mesh of its own, which the call does not give."""
+    if parameter.required and parameter.position >= given:
+        raise ProgramError(
+            f"{function_name(fn)} has a parameter mesh of its own, which needs a mesh of jax."
+            " Give it one, mesh=jax.make_mesh(...): it is the program's mesh as well. Or tell the"
+            " two apart: sv.program(fn, args=(...), kwargs={'mesh': ...}, mesh=...)."
+        )
+
+
+def _keyword_note(fn: Any, name: str, public: str) -> str:
+    return (
+        f"{name}= was given to {function_name(fn)}, which has a parameter of that name, and not to"
+        f" sv.{public}. To give both, write sv.{public}(fn, args=(...), kwargs={{'{name}': ...}},"
+        f" {name}=...)."
+    )
 
 
 @reads_arguments
@@ -90,7 +151,8 @@ def _step_parameters(fn: Any) -> tuple[list[str], bool]:
 def program(
     fn: Any, *arrays: Any, mesh: Any = None, rules: Any = None, dialect: Any = "linen",
     in_specs: Any = None, out_specs: Any = None, donate: Any = (), name: str = "",
-    names: Callable[[str, Any], Any] | None = None, **keywords: Any,
+    names: Callable[[str, Any], Any] | None = None, args: Any = None, kwargs: Any = None,
+    **keywords: Any,
 ) -> Program:  # fmt: skip
     """A function with the arrays it takes, and how they are to be split.
 
@@ -113,8 +175,11 @@ def program(
         name: what to call it; the function's name by default.
         names: called as `names(path, array)` for each array that says nothing of how it is split,
             such as `"params.mlp.kernel"`; it returns logical names, a PartitionSpec, or None.
+        args, kwargs: the function's arguments, in place of `*arrays` and `**keywords`: then every
+            other keyword is meant for `sv.program`, whatever the function calls its parameters.
         **keywords: further arguments of the function, by name. Where it has a parameter that is
-            called as one of those above (`mesh`, `name` …), that keyword is the function's.
+            called as one of those above (`rules`, `name` …), that keyword is the function's. A
+            `mesh` of jax is both the function's and the program's.
 
     Raises:
         ShardvizError: where the parts do not fit together.
@@ -124,7 +189,7 @@ def program(
     >>> [a.name for a in matmul.arrays]
     ['x', 'w']
     """
-    step, theirs = fn if isinstance(fn, _Step) else (fn, {})
+    step, theirs, notes = fn if isinstance(fn, _Step) else _Step(fn, {})
     grid = None if mesh is None else as_mesh(mesh)
     table = None if rules is None else Rules.of(rules)
     if names is not None and not callable(names):
@@ -133,10 +198,11 @@ def program(
             f" None); got {shown(names)}."
         )
     building = import_optional("shardviz.core.backend.build_program", "sv.program", "jax")
-    return building.build_program(
+    made = building.build_program(
         step, arrays, grid, table, Dialect.of(dialect, paths=False), in_specs, out_specs, donate,
         name, {**keywords, **theirs}, names,
     )  # fmt: skip
+    return made.replace(notes=(*made.notes, *notes)) if notes else made
 
 
 def plan(program: Program) -> Plan:
