@@ -130,6 +130,7 @@ def test_it_works_with_the_six_methods_of_a_model_alone(page: Page, complaints, 
     kernel = Kernel(page, shadow)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     page.get_by_label("Mesh axes", exact=True).fill("data=2, model=4")
+    page.keyboard.press("Enter")
     kernel.answer()
     expect(page.locator(".sv-chip")).to_have_text(["data2−+", "model4−+"])
     page.get_by_role("button", name="Undo").click()

@@ -37,6 +37,42 @@ console.log(JSON.stringify({ steps, sent: sent.map(({ seq, intents }) => [seq, i
 """
 
 
+_TYPED = """
+const timers = [];
+globalThis.window = {
+  setTimeout: (call) => timers.push(call),
+  clearTimeout: (number) => number && (timers[number - 1] = null),
+};
+const { IntentQueue } = await import(%s);
+const sent = [];
+const queue = new IntentQueue({ send: (message) => sent.push(...message.intents) }, () => {});
+const edit = (field, value) => ({ kind: "edit", field, value });
+const answer = () => queue.receive({ seq: queue.sent, client: queue.client });
+const steps = [];
+const step = () => {
+  answer();
+  queue.flush();
+  const settled = answer();
+  steps.push([sent.splice(0).map(({ kind, value }) => value ?? kind), settled]);
+};
+for (const text of ["8", "80", "800"]) queue.hold(edit("shape", text));
+step();
+for (const call of timers.splice(0)) call?.(); // nobody types any more
+step();
+queue.hold(edit("name", "w"));
+queue.send({ kind: "cell" });
+step();
+queue.hold(edit("mesh", "data=4"));
+step();
+queue.send(edit("add", "add"));
+step();
+queue.hold(edit("mesh", "data=8"));
+queue.commit();
+step();
+console.log(JSON.stringify(steps));
+"""
+
+
 def waiting(answers: list[int | None]) -> dict:
     """How many were sent and drawn after each answer (None: none came), and whether all is said."""
     return run_script(_SCRIPT % json.dumps(MODULE.as_uri()), {"answers": answers})
@@ -59,3 +95,14 @@ def test_a_page_whose_answers_are_lost_is_drawn_again_and_waits_no_more():
 
 def test_an_answer_that_came_is_not_given_up():
     assert waiting([1, 2, None])["steps"][-1] == [2, 0, True]
+
+
+def test_a_text_is_sent_after_a_pause_at_enter_and_before_the_next_edit():
+    assert run_script(_TYPED % json.dumps(MODULE.as_uri()), {}) == [
+        [[], False],
+        [["800"], True],
+        [["cell"], False],
+        [["w"], False],
+        [["data=4", "add"], True],
+        [["data=8"], True],
+    ]

@@ -26,7 +26,10 @@ import { Views, besideView } from "./views.js";
 /** @typedef {import("./messages").EditValue} EditValue */
 /** @typedef {(field: string, value: EditValue, array?: number) => void} Edit */
 
-/** Fields whose characters are undone together, as long as the focus stays there. */
+/**
+ * Fields that are typed into: their text takes effect after a pause, and is undone together as long
+ * as the focus stays there.
+ */
 const TYPED = ["mesh", "hosts", "rules", "name", "dtype", "shape", "logical", "spec", "target"];
 /** @type {(keyof Traits)[]} */
 const TRAITS = [
@@ -107,7 +110,11 @@ class Page {
       {
         class: "shardviz-explorer sv-page",
         ...OWN_KEYS,
-        on: { keydown: (e) => this.key(e), focusin: () => this.bursts++ },
+        on: {
+          keydown: (e) => this.key(e),
+          focusin: () => this.bursts++,
+          change: () => this.intents.commit(), // Enter, or the field is left
+        },
       },
       this.bar.node,
       this.views.node,
@@ -216,17 +223,25 @@ class Page {
 
   /** @param {Intent} intent */
   send(intent) {
-    this.root.dataset.settled = "false";
-    answers.settled = false; // no view has answered this yet
+    this.unsettle();
     this.intents.send(intent);
+  }
+
+  /** No view has answered yet what comes now. */
+  unsettle() {
+    this.root.dataset.settled = "false";
+    answers.settled = false;
   }
 
   /** @type {Edit} */
   edit(field, value, array) {
     if (!this.editable) return;
-    const burst = TYPED.includes(field) ? { burst: `${field}:${array}:${this.bursts}` } : {};
     const which = array === undefined ? {} : { array };
-    this.send({ kind: "edit", field, value, ...which, ...burst });
+    /** @type {Intent} */
+    const intent = { kind: "edit", field, value, ...which };
+    if (!TYPED.includes(field)) return this.send(intent);
+    this.unsettle();
+    this.intents.hold({ ...intent, burst: `${field}:${array}:${this.bursts}` });
   }
 
   /** Shows another array at once, whatever the kernel is doing. @param {number} index */

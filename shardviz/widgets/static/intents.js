@@ -1,9 +1,11 @@
 // @ts-check
-// Sends what the person does to the kernel. While one message is under way only the newest text of
-// each field is kept, so that typing never queues up; what buttons do counts every time.
+// Sends what the person does to the kernel. What is typed is sent once nobody types any more: a text
+// that is half written means something else. While one message is under way only the newest text
+// of each field is kept, so that typing never queues up; what buttons do counts every time.
 
 /** @typedef {import("./messages").Intent} Intent */
 
+const PAUSE_MS = 400; // longer than between two keys, and short enough to wait for
 const ANSWER_MS = 4000; // a kernel that is busy with a cell answers late
 const MOST_INTENTS = 100; // that the kernel takes in one message
 /** Edits that depend on what was there before; so their order counts, too. */
@@ -22,10 +24,38 @@ export class IntentQueue {
     this.sent = 0;
     this.answered = 0;
     /** @type {Intent[]} */ this.waiting = [];
+    /**
+     * The text that is being typed.
+     * @type {Intent | null}
+     */
+    this.held = null;
+  }
+
+  /** Sends a typed text after a pause, or before the next edit. @param {Intent} intent */
+  hold(intent) {
+    if (this.held && keyOf(this.held) !== keyOf(intent)) this.commit();
+    this.held = intent;
+    window.clearTimeout(this.pause);
+    this.pause = window.setTimeout(() => this.commit(), PAUSE_MS);
+  }
+
+  /** Sends the text that was typed: a pause, Enter, or another field. */
+  commit() {
+    window.clearTimeout(this.pause);
+    const { held } = this;
+    this.held = null;
+    if (held) this.enqueue(held);
   }
 
   /** @param {Intent} intent */
   send(intent) {
+    // The page looks at things by itself while somebody types; only edits come after the text.
+    if (intent.kind === "edit" || isCommand(intent)) this.commit();
+    this.enqueue(intent);
+  }
+
+  /** @param {Intent} intent */
+  enqueue(intent) {
     const at = this.replaceable(intent);
     if (at >= 0) this.waiting.splice(at, 1);
     this.waiting.push(intent);
@@ -51,7 +81,7 @@ export class IntentQueue {
    */
   receive(view) {
     if (view.client === this.client) this.answered = Math.max(this.answered, view.seq);
-    return !this.pending && !this.waiting.length;
+    return !this.pending && !this.waiting.length && !this.held;
   }
 
   /** Whether a message is under way. */
@@ -80,6 +110,7 @@ export class IntentQueue {
   /** Waits for nothing any more: the page is gone. */
   stop() {
     window.clearTimeout(this.timer);
+    window.clearTimeout(this.pause);
   }
 }
 
