@@ -1,8 +1,10 @@
 """Colours as data: of a theme, of groups, of verdicts, light and dark.
 
-At most ten groups can be distinguished by colour, also by the colour-blind: petroff10, from
-"Accessible Color Sequences for Data Visualization" (Petroff 2021). Beyond ten a ramp shows order.
-Colour is never the only sign: every tile also has its id, or its words, and a tooltip.
+At most ten groups can be distinguished by colour, also by the colour-blind. Beyond ten a ramp shows
+order. Colour is never the only sign: every tile also has its id, or its words, and a tooltip.
+
+Red says that something fails, so no group has a colour near it: an axis or a block in red would
+look broken.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ import numpy as np
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import listed, shown
 
-PETROFF10 = (
-    "#3f90da", "#ffa90e", "#bd1f01", "#94a4a2", "#832db6",
-    "#a96b59", "#e76300", "#b9ac70", "#717581", "#92dadd",
+# petroff10 ("Accessible Color Sequences for Data Visualization", Petroff 2021) has a red, a brown
+# and an orange that are near the red of errors; here these are green, lavender and pale green.
+GROUP_COLOURS = (
+    "#3f90da", "#ffa90e", "#007848", "#94a4a2", "#832db6",
+    "#c0b4fc", "#c0d8b4", "#b9ac70", "#717581", "#92dadd",
 )  # fmt: skip
 
 # How much of the full colour a tile takes: where nothing is pointed at, where another tile is,
@@ -74,7 +78,7 @@ LIGHT = Theme(
     "light", paper="#ffffff", panel="#f7f8fa", text="#1f2430", muted="#5f697d",
     faint_text="#98a2b3", line="#e2e5ea", shadow="#000000", soft="#eef1f6", unsplit="#c9ced8",
     accent="#1f6bbd", on_accent="#ffffff", accent_soft="#e6f1fc",
-    good="#187734", warn="#b54708", bad="#bd1f01", groups=PETROFF10,
+    good="#187734", warn="#b54708", bad="#bd1f01", groups=GROUP_COLOURS,
     ramp=(
         "#f6f7d0", "#d9f0c1", "#b3ebbd", "#90e1cb", "#7bd3d7",
         "#73c2de", "#78b0df", "#849cda", "#9187cb",
@@ -86,12 +90,12 @@ DARK = Theme(
     "dark", paper="#111318", panel="#181b22", text="#e6e9ef", muted="#98a2b3",
     faint_text="#667085", line="#2b303b", shadow="#000000", soft="#222732", unsplit="#454c5a",
     accent="#4a9be8", on_accent="#0b1017", accent_soft="#142534",
-    good="#56c271", warn="#ff9a1f", bad="#ff7a66", groups=PETROFF10,
+    good="#56c271", warn="#ff9a1f", bad="#f06078", groups=GROUP_COLOURS,
     ramp=(
         "#291c3c", "#29264d", "#25315d", "#183e67", "#054c6b",
         "#025868", "#096565", "#24705c", "#477751",
     ),
-    verdicts=("#2da44e", "#ffa90e", "#e0452b", "#94a4a2"), rest=0.5, faint=0.18,
+    verdicts=("#2da44e", "#ffa90e", "#f06078", "#94a4a2"), rest=0.5, faint=0.18,
 )  # fmt: skip
 
 THEMES = {t.name: t for t in (LIGHT, DARK)}

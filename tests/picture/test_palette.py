@@ -7,7 +7,7 @@ import pytest
 
 from shardviz.core.errors import ShardvizError
 from shardviz.picture.palette import (
-    PETROFF10,
+    GROUP_COLOURS,
     SCHEMES,
     STRENGTHS,
     THEMES,
@@ -21,8 +21,11 @@ from shardviz.picture.palette import (
     theme_data,
     theme_of,
 )
+from tests.picture.colour_difference import VISION, difference, lab
 
 READABLE = 4.5  # WCAG 2, level AA, for text of any size
+# CIEDE2000 from the red of errors: a difference of 2 can be noticed at all.
+FAR, FAR_TO_THE_COLOUR_BLIND = 25, 7
 COUNTS = (1, 2, 10, 11, 64, 256, 65536)
 
 
@@ -55,10 +58,10 @@ def test_contrast_is_that_of_wcag():
 
 
 @pytest.mark.parametrize("theme", THEMES)
-def test_ten_groups_are_ten_colours_and_at_full_strength_petroff10(theme):
+def test_ten_groups_are_ten_colours(theme):
     for strength in STRENGTHS:
         assert len({tuple(c) for c in colours(range(10), 10, "blocks", theme, strength)}) == 10
-    assert tuple(hexed(colours(range(10), 10, "blocks", theme, "strong"))) == PETROFF10
+    assert tuple(hexed(colours(range(10), 10, "blocks", theme, "strong"))) == GROUP_COLOURS
 
 
 @pytest.mark.parametrize("theme", THEMES)
@@ -69,6 +72,38 @@ def test_more_groups_are_a_ramp_that_keeps_their_order(theme, count):
     light = luminance(colours(some, count, "blocks", theme))
     ordered = light if theme == "dark" else -light
     assert (np.diff(ordered) > 0.005).all()
+
+
+@pytest.mark.parametrize("vision", VISION)
+@pytest.mark.parametrize("theme", THEMES.values(), ids=THEMES)
+def test_no_axis_and_no_block_is_near_the_red_of_errors(theme, vision):
+    ramp = hexed(palette(5000, "blocks", theme, "strong")[::16])
+    far = FAR if vision == "normal" else FAR_TO_THE_COLOUR_BLIND
+    assert theme.verdicts[2] == theme.bad
+    for colour in (*theme.groups, *ramp):
+        away = difference(lab(rgb(colour), vision), lab(rgb(theme.bad), vision))
+        assert away >= far, colour
+
+
+@pytest.mark.parametrize("vision", VISION)
+def test_every_two_of_ten_groups_can_be_distinguished(vision):
+    seen = [lab(rgb(colour), vision) for colour in GROUP_COLOURS]
+    assert min(difference(*pair) for pair in itertools.combinations(seen, 2)) > 10
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "expected"),
+    [
+        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
+        ((50, 0, 0), (50, -1, 2), 2.3669),
+        ((50, 2.5, 0), (50, 0, -2.5), 4.3065),
+        ((50, 2.5, 0), (73, 25, -18), 27.1492),
+        ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
+        ((90.8027, -2.0831, 1.4410), (91.1528, -1.6435, 0.0447), 1.4441),
+    ],
+)
+def test_differences_are_those_of_the_published_examples(one, other, expected):
+    assert difference(np.array(one), np.array(other)) == pytest.approx(expected, abs=1e-4)
 
 
 def test_colours_are_those_of_their_groups():
