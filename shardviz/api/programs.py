@@ -14,6 +14,7 @@ from shardviz.api.values import adopt, as_mesh, make_movement, reads_arguments
 from shardviz.core.display import StageClock
 from shardviz.core.errors import ProgramError, import_optional
 from shardviz.core.format import joined, shown, suggestion
+from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.cache import ExecutableCache, cache
 from shardviz.core.program.effects import Effects, Observed
@@ -65,7 +66,7 @@ def _shares_keywords(function: Callable[P, T]) -> Callable[P, T]:
             arrays, theirs = _spelled_out(function.__name__, arrays, keywords)
             named, any_other = {}, False
         for name in list(keywords):
-            if name == "mesh" and name in named and not _is_jax_mesh(keywords[name]):
+            if name == "mesh" and name in named and isinstance(keywords[name], (str, MeshSpec)):
                 # No function can use the text or the MeshSpec of a program's mesh.
                 _check_mesh_parameter(first, named["mesh"], len(arrays))
             elif name in named or (name not in known and any_other):
@@ -122,10 +123,6 @@ def _spelled_out(
     if not isinstance(kwargs, (dict, type(None))):
         raise ProgramError(f"kwargs= is a dict of the function's arguments; got {shown(kwargs)}.")
     return arrays if args is None else tuple(args), dict(kwargs or {})
-
-
-def _is_jax_mesh(value: Any) -> bool:
-    return value is None or type(value).__name__ in ("Mesh", "AbstractMesh")
 
 
 def _check_mesh_parameter(fn: Any, parameter: _Parameter, given: int) -> None:

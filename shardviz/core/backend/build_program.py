@@ -67,6 +67,8 @@ def build_program(
     """
     call = read_call(fn, args, keywords or {})
     jitted, context = call.jitted, mesh_context()
+    if call.own_mesh is not None:
+        mesh = _mesh_of_pmap(call.own_mesh, mesh)
     arrays, tree, found = program_arrays(
         call.arguments, call.fn, mesh, rules,
         dialect=dialect, names=call.names, axis_names=axis_names,
@@ -104,6 +106,18 @@ def build_program(
         tuple(notes + more),
         None if context.in_force == "none" and not context.rules else context,
     )
+
+
+def _mesh_of_pmap(own: MeshSpec, given: MeshSpec | None) -> MeshSpec:
+    """The mesh of a function under jax.pmap, with the devices of the one that was given."""
+    if given is None:
+        return own
+    if given.shape != own.shape:
+        raise ProgramError(
+            f"A function under jax.pmap has a mesh of its own, ({own}), made of the dimension that"
+            f" it maps over; got ({given}). Leave mesh= out, or give mesh='{own}'."
+        )
+    return given
 
 
 def _with_specs(

@@ -26,6 +26,7 @@ from shardviz.core.backend.arguments import (
     parameter_names,
     path_name,
 )
+from shardviz.core.backend.pmapped import Pmapped, is_pmapped, read_pmap
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import listed, shown
 from shardviz.core.layout.mesh import MeshSpec
@@ -36,6 +37,10 @@ _JITTED = type(jax.jit(abs))
 _UNREADABLE = (
     "The function is under jax.jit already, and this jax does not say what jax.jit was given:"
     " shardings and donation there are not seen. Give in_specs, out_specs and donate to sv.program."
+)
+_PMAP_UNREADABLE = (
+    "This jax does not say what jax.pmap was given: how it lays out arguments and which it donates"
+    " is not seen. Give in_specs, out_specs and donate to sv.program."
 )
 
 
@@ -57,6 +62,7 @@ class Jitted:
         donate_names: the names of donated arguments.
         bound: the arguments that a partial or a bound method puts in front.
         keywords: those that a partial gives by name.
+        pmapped: what `jax.pmap` was given, where the function is under that.
     """
 
     fn: Callable[..., Any]
@@ -72,6 +78,7 @@ class Jitted:
     donate_names: tuple[str, ...] = ()
     bound: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = field(default_factory=dict)
+    pmapped: Pmapped | None = None
 
 
 def unjitted(fn: Callable[..., Any]) -> Jitted:
@@ -95,6 +102,8 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
         return _with_bound(fn, fn.func, fn.args, fn.keywords)
     if inspect.ismethod(fn):
         return _with_bound(fn, fn.__func__, (fn.__self__,), {})
+    if is_pmapped(fn):
+        return _pmapped(fn)
     # Not by attributes: functools.wraps copies those of a jitted function to what is around it.
     jitted = isinstance(fn, _JITTED)
     inside = fn if jitted else getattr(fn, "jitted_fn", None)  # where nnx.jit keeps its own
@@ -106,6 +115,21 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
         )
     except AttributeError:  # private to jax, and it may change
         return Jitted(fn, note=_UNREADABLE, compiles=True)
+
+
+def _pmapped(fn: Callable[..., Any]) -> Jitted:
+    found = read_pmap(fn)
+    if found is None:  # private to jax, and it may change
+        return Jitted(fn, note=_PMAP_UNREADABLE, compiles=True)
+    return Jitted(
+        fn,
+        out_shardings=found.out_shardings(),
+        donate=found.donate,
+        compiles=True,
+        by_jax=True,
+        static=found.static,
+        pmapped=found,
+    )
 
 
 def _read_info(fn: Callable[..., Any], under: Any, info: Any) -> Jitted:
@@ -420,6 +444,7 @@ class Call:
         jitted: what the function was jitted with.
         donate: which of `arguments` `jax.jit` donates.
         meshes: the jax meshes among the static arguments.
+        own_mesh: the mesh that the function has for itself, as one under `jax.pmap` does.
     """
 
     fn: Callable[..., Any]
@@ -429,6 +454,7 @@ class Call:
     jitted: Jitted
     donate: tuple[int, ...]
     meshes: tuple[Any, ...]
+    own_mesh: MeshSpec | None = None
 
     @property
     def positional(self) -> int:
@@ -477,14 +503,21 @@ def read_call(fn: Callable[..., Any], args: Sequence[Any], keywords: Mapping[str
     donated = [slots[i] for i in jitted.donate if -len(positional) <= i < len(positional)]
     donated += [s for s in slots if s.keyword and s.name in jitted.donate_names]
     donated += _donated_by_equinox(jitted.fn, slots)
+    arguments = tuple(slot.argument for slot in taken)
+    mesh = None
+    if jitted.pmapped is not None:
+        position = {id(slot): i for i, slot in enumerate(slots) if not slot.keyword}
+        positions = [position.get(id(slot)) for slot in taken]
+        arguments, mesh = jitted.pmapped.laid_out(arguments, [s.name for s in taken], positions)
     return Call(
         BoundCall(jitted.fn, slots, changes, jitted.compiles) if bound else jitted.fn,
-        tuple(slot.argument for slot in taken),
+        arguments,
         tuple(slot.name for slot in taken),
         tuple(index.get(id(slot)) for slot in given),
         jitted,
         tuple(sorted({index[id(s)] for s in donated if id(s) in index})),
         tuple(s.value for s in slots if s.static and isinstance(s.value, _MESHES)),
+        mesh,
     )
 
 

@@ -55,6 +55,7 @@ from shardviz.core.backend.mesh_context import (
     other_mesh_note,
     wants_mesh,
 )
+from shardviz.core.backend.pmapped import check_devices
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.layout.mesh import MeshSpec
@@ -315,10 +316,13 @@ def trace(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     in `if train:`: it is static then.
 
     Raises:
-        ProgramError: for an array that cannot be laid out, output specs that do not fit, or a mesh
-            inside the program that holds the same devices in another order.
+        ProgramError: for an array that cannot be laid out, output specs that do not fit, a mesh
+            inside the program that holds the same devices in another order, or a function under
+            `jax.pmap` for more devices than there are.
         Exception: whatever the function raises.
     """
+    fn = program.fn.fn if isinstance(program.fn, BoundCall) else program.fn
+    check_devices(fn, program.mesh)
     with in_rules(program.context):
         return _trace(program, mesh)
 
