@@ -59,8 +59,10 @@ SEEN = """
 """
 
 
-def opened(page: Page, devices: int, folder: Path) -> None:
+def opened(page: Page, devices: int, folder: Path, mesh: str = "") -> None:
     made = small(devices)
+    if mesh:
+        made.session.edit("mesh", mesh)
     html = made.page()
     made.close()
     plain = html_page.bundled_module("explorer")
@@ -127,3 +129,53 @@ def test_axis_labels_stay_and_ticks_end_at_the_size(page: Page, tmp_path, device
             labels = set(page.evaluate("(n) => views[n].picture.labels.map((l) => l.text)", name))
             here = [w for w in written if w["text"] in labels]
             assert here, f"{name} at {factor}: nothing says what is in sight"
+
+
+# How many pixels of the tile that is seen best are in sight, across and down.
+BEST = """
+(name) => {
+  const view = window.views[name];
+  const part = (start, length, size) => Math.min(start + length, size) - Math.max(start, 0);
+  let best = [-1, -1];
+  for (let i = 0; i < view.picture.x.length; i++) {
+    const { x, y, w, h } = view.boxOf(view.picture, i);
+    const [wide, tall] = [part(x, w, view.size.w), part(y, h, view.size.h)];
+    if (Math.min(wide, tall) > Math.min(...best)) best = [wide, tall];
+  }
+  return Math.min(...best);
+}
+"""
+
+
+@pytest.mark.parametrize("mesh", ["model=2, data=4", "data=64, model=16"])
+@pytest.mark.parametrize("size", [(848, 620), (1500, 900)], ids=["848", "1500"])
+def test_tiles_stay_in_sight_however_one_zooms_and_pans(page: Page, tmp_path, mesh, size):
+    opened(page, 8, tmp_path, mesh)
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    for name in ("Devices", "Array"):
+        picture = page.get_by_label(name, exact=True)
+        picture.hover()
+        for _ in range(12):
+            picture.get_by_label("Zoom in").click()
+            assert page.evaluate(BEST, name) > 1, "zoomed in by the button"
+        for turns in (12, 4):
+            picture.get_by_label("Fit").click()
+            for _ in range(turns):
+                picture.get_by_label("Zoom in").click()
+            box = picture.bounding_box()
+            x, y = box["x"] + 20, box["y"] + 20
+            for dx, dy in ((1, 1), (-1, 1), (-1, -1), (1, 0), (0, 1)):
+                for _ in range(3):
+                    page.mouse.move(x, y)
+                    page.mouse.down()
+                    page.mouse.move(x + 3000 * dx, y + 3000 * dy)
+                    page.mouse.up()
+                assert page.evaluate(BEST, name) > 1, (turns, dx, dy)
+        picture.get_by_label("Fit").click()
+        page.keyboard.down("Control")
+        for part in (0.98, 0.02):  # at the corners, where there may be no tile
+            for _ in range(6):
+                page.mouse.move(box["x"] + part * box["width"], box["y"] + part * box["height"])
+                page.mouse.wheel(0, -300)
+                assert page.evaluate(BEST, name) > 1, "zoomed in by the wheel"
+        page.keyboard.up("Control")

@@ -512,7 +512,7 @@ function intoSight({ label, left, right, y }, size) {
 }
 
 /** @param {number} value @param {number} least @param {number} most */
-function clamp(value, least, most) {
+export function clamp(value, least, most) {
   return Math.max(least, Math.min(value, most));
 }
 

@@ -1,7 +1,7 @@
 // @ts-check
 // One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
 import { OWN_KEYS, h, iconButton } from "./dom.js";
-import { PicturePainter, isLarge } from "./picture_painter.js";
+import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./picture_painter.js").Marks} Marks */
@@ -14,6 +14,7 @@ import { PicturePainter, isLarge } from "./picture_painter.js";
 
 const MAX_ZOOM = 60;
 const MARGIN = 6; // between a tile that is brought into sight and the edge
+const LEAST_SEEN = 24; // pixels from the edge to a tile, where only one is near
 const DRAG_PIXELS = 3; // a smaller move of the mouse is a click
 /** @type {Record<string, [number, number]>} */
 const DIRECTIONS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
@@ -92,6 +93,7 @@ export class PictureView extends PicturePainter {
     if (this.cursor >= picture.x.length) this.cursor = -1;
     if (!same || this.fitted) this.fit();
     this.paint();
+    this.markZoomed();
   }
 
   /** @param {Marks} marks */
@@ -106,16 +108,19 @@ export class PictureView extends PicturePainter {
     if (clientWidth === this.size.w && clientHeight === this.size.h) return;
     this.resize(clientWidth, clientHeight);
     if (this.fitted) this.fit();
+    else this.keepInSight();
     this.paint();
   }
 
   /**
+   * Zooms around a point; where there is no tile, around the one that is nearest to it.
    * @param {number} factor
-   * @param {number} x
-   * @param {number} y in CSS pixels
+   * @param {number} px
+   * @param {number} py in CSS pixels
    */
-  zoom(factor, x, y) {
+  zoom(factor, px, py) {
     if (!this.picture) return;
+    const { x, y } = this.nearest(this.picture, px, py);
     const { ox, oy } = this;
     const now = this.scale;
     this.fit();
@@ -127,9 +132,45 @@ export class PictureView extends PicturePainter {
     this.scale = next;
     this.fitted = next <= least * 1.0001;
     if (this.fitted) this.fit();
+    else this.keepInSight();
     this.tip.hidden = true;
     this.paint();
     this.markZoomed();
+  }
+
+  /**
+   * The point of a tile that is nearest to a point, in CSS pixels; the point itself where there are
+   * no tiles.
+   * @param {Picture} p
+   * @param {number} px
+   * @param {number} py
+   */
+  nearest(p, px, py) {
+    let [x, y, least] = [px, py, Infinity];
+    for (let i = 0; i < p.x.length && least > 0; i++) {
+      const box = this.boxOf(p, i);
+      const nearX = clamp(px, box.x, box.x + box.w);
+      const nearY = clamp(py, box.y, box.y + box.h);
+      const distance = (nearX - px) ** 2 + (nearY - py) ** 2;
+      if (distance < least) [x, y, least] = [nearX, nearY, distance];
+    }
+    return { x, y };
+  }
+
+  /** Ends a pan or a zoom where the picture ends, and with a tile in sight. */
+  keepInSight() {
+    const { picture: p, size, scale } = this;
+    if (!p) return;
+    const beyond = this.overhang(p, scale);
+    const [left, top] = [beyond.left, beyond.top];
+    const right = size.w - beyond.right - p.width * scale;
+    const bottom = size.h - beyond.bottom - p.height * scale;
+    this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
+    this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
+    // Between tiles there may be more space than the view shows.
+    const { x, y } = this.nearest(p, size.w / 2, size.h / 2);
+    this.ox += clamp(x, LEAST_SEEN, size.w - LEAST_SEEN) - x;
+    this.oy += clamp(y, LEAST_SEEN, size.h - LEAST_SEEN) - y;
   }
 
   /**
@@ -199,6 +240,7 @@ export class PictureView extends PicturePainter {
         this.ox = drag.ox + x - drag.x;
         this.oy = drag.oy + y - drag.y;
         this.fitted = false;
+        this.keepInSight();
         this.paint();
         this.markZoomed();
       }
