@@ -180,7 +180,16 @@ def test_what_a_report_does_not_know_is_not_taken_for_nothing(stage):
     with pytest.raises(sv.ShardvizError, match=f"ends before its {stage} stage"):
         sv.expect(unknown, stage=stage).no("all-gather")
     # On one device no partitioner runs.
-    assert sv.expect(unknown.replace(collectives=()), stage=stage).no()
+    assert sv.expect(unknown.replace(partitioned=(), collectives=()), stage=stage).no()
+
+
+def test_the_final_collectives_are_not_taken_for_the_partitioners():
+    unknown = STEP.replace(partitioned=None, notes=("XLA could not write its dump.",))
+    with pytest.raises(sv.ShardvizError, match=r"is unknown, .* XLA could not write its dump\."):
+        sv.expect(unknown).no("all-gather")
+    with pytest.raises(sv.ShardvizError, match="is unknown"):
+        sv.expect(unknown).at_most("1 GiB")
+    assert sv.expect(unknown, stage="compiled").no("all-gather")
 
 
 def test_a_stage_that_is_not_compiled():

@@ -290,8 +290,9 @@ def test_what_failed_cannot_be_locked(at):
 
 def test_collectives_that_are_not_known_are_not_locked_as_none():
     plan, report = plan_of()
-    with pytest.raises(sv.ShardvizError, match="before its collectives are known"):
-        lock_plan(plan, report.replace(partitioned=None))
+    known = report.replace(partitioned=None, collectives=report.partitioned)
+    with pytest.raises(sv.ShardvizError, match="is unknown, so they can be neither locked"):
+        lock_plan(plan, known)
 
 
 # MaxText's records.

@@ -238,9 +238,9 @@ class Execution:
         """What the program consists of, for the process that runs another one."""
         collectives = None
         if self.devices[0].platform == "cpu":  # others' compilers may wait for one another
-            found = self.compiled(lowered)
-            some = found.collectives if found.partitioned is None else found.partitioned
-            collectives = tuple((c.kind, " × ".join(c.mesh_axes), c.source) for c in some)
+            some = self.compiled(lowered).partitioned
+            if some is not None:
+                collectives = tuple((c.kind, " × ".join(c.mesh_axes), c.source) for c in some)
         jaxpr = lowered.traced.stage.jaxpr
         return ProgramDetails(operation_rows(jaxpr), collectives, constant_rows(jaxpr))
 

@@ -6,6 +6,7 @@ XLA gives that text out in no other way than by dumping its passes to a folder.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import shlex
@@ -336,17 +337,28 @@ def _module(lowered: Any) -> tuple[str | None, int | None]:
         return None, None
 
 
-def _flag(name: str) -> str | None:
-    """The value of an option in `XLA_FLAGS`, which may also name a file of flags."""
-    flags = os.environ.get("XLA_FLAGS", "").strip()
-    if flags and not flags.startswith("-"):
+def xla_flags(environment: Mapping[str, str]) -> list[str]:
+    """The flags in `XLA_FLAGS`, or in the file that it names, as XLA reads them.
+
+    XLA reads nothing more from the first word on that is no flag.
+
+    >>> xla_flags({"XLA_FLAGS": "--xla_dump_to='/tmp/my dump' --xla_a=1 word --xla_b=2"})
+    ['--xla_dump_to=/tmp/my dump', '--xla_a=1']
+    """
+    text = environment.get("XLA_FLAGS", "").strip()
+    if text and not text.startswith("-"):
         try:
-            flags = Path(flags).read_text(encoding="utf-8")
-        except OSError:
-            return None
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError):
+            return []
     try:
-        words = shlex.split(flags)
+        words = shlex.split(text)
     except ValueError:
-        words = flags.split()
-    values = [w.partition("=")[2] for w in words if w.partition("=")[0].lstrip("-") == name]
+        words = text.split()
+    return list(itertools.takewhile(lambda word: word.startswith("--"), words))
+
+
+def _flag(name: str) -> str | None:
+    """The value of an option in `XLA_FLAGS`; None where it is not there, or empty."""
+    values = [f.partition("=")[2] for f in xla_flags(os.environ) if f.startswith(f"--{name}=")]
     return values[-1] or None if values else None

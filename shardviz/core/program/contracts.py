@@ -24,7 +24,12 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import limited, parse_bytes
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.comparison import total_bytes
-from shardviz.core.program.lock import Lock, lock_audit, lock_plan
+from shardviz.core.program.lock import (
+    Lock,
+    lock_audit,
+    lock_plan,
+    refuse_unknown_partitioning,
+)
 from shardviz.core.program.lock_files import read_lock
 from shardviz.core.program.plan import Plan, fold_collectives, fold_line
 from shardviz.core.program.plan_values import (
@@ -328,8 +333,8 @@ class Expectation:
     def _found(self) -> _Found:
         """Its collectives."""
         if (report := self._report) is not None:
-            # Where no partitioner ran, as on one device, the final program says all.
-            early = self.stage == "partitioned" and report.partitioned is not None
+            if (early := self.stage == "partitioned") and report.collectives is not None:
+                refuse_unknown_partitioning(report)
             some = report.partitioned if early else report.collectives
             if some is None:
                 raise ProgramError(

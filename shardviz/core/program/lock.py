@@ -247,13 +247,32 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
     size = sum(bytes_per_device(op, plan.mesh) for op in ends)
     if report is None:
         return Lock(plan.program, _mesh_text(plan.mesh), arrays, None, size, _versions())
-    some = report.collectives if report.partitioned is None else report.partitioned
-    if some is None:
-        raise ProgramError(f"The report of {plan.program} ends before its collectives are known.")
+    refuse_unknown_partitioning(report)
     functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
-    found = tuple(_lock_collectives(some, functions))
+    found = tuple(_lock_collectives(report.partitioned or (), functions))
     made_with = {**_versions(), "target": report.target}
     return Lock(plan.program, _mesh_text(plan.mesh), arrays, found, size, made_with)
+
+
+def refuse_unknown_partitioning(report: Report) -> None:
+    """Refuses a report without the partitioner's stage.
+
+    The collectives of the final program stand for no others: passes after the partitioner combine,
+    move and remove them.
+
+    Raises:
+        ProgramError: with why they are not known, as the notes of the report say.
+    """
+    if report.partitioned is None:
+        raise ProgramError(
+            " ".join(
+                (
+                    f"Which collectives XLA's partitioner put into {report.program} is unknown, so"
+                    " they can be neither locked nor checked.",
+                    *report.notes,
+                )
+            )
+        )
 
 
 def _versions() -> dict[str, str]:

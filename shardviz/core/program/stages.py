@@ -106,7 +106,9 @@ class Stages(Displayed):
         """What XLA's partitioner put in."""
         report = self.report
         if report is None or report.partitioned is None:
-            return self._unknown("partitioned", "Not asked yet.")
+            compiled = report is not None and report.collectives is not None
+            otherwise = "XLA left no text of its partitioner." if compiled else "Not asked yet."
+            return self._unknown("partitioned", otherwise)
         words = f"What XLA's partitioner put in, for {report.target}."
         return Stage("partitioned", report.partition_s, report.partitioned, words)
 

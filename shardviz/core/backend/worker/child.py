@@ -326,7 +326,7 @@ def leaves(values: Sequence[Value] | None) -> list[Any] | None:
     if values is None:
         return None
     return [
-        jax.random.wrap_key_data(jax.numpy.asarray(v.data), impl=v.keys) if v.keys else v.data
+        jax.random.wrap_key_data(jax.device_put(v.data), impl=v.keys) if v.keys else v.data
         for v in values
     ]
 

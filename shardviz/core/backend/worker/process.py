@@ -36,13 +36,35 @@ from shardviz.core.backend.failures import (
     timeout_error,
 )
 from shardviz.core.backend.folders import dump_root, make_folder, remove_abandoned, remove_folder
+from shardviz.core.backend.partitioner import xla_flags
 from shardviz.core.backend.worker import child, messages
 from shardviz.core.errors import TargetError
 from shardviz.core.format import shown
 
-_COUNT = re.compile(r"\s*--xla_force_host_platform_device_count=\S*")
-# Every worker sees CPU devices alone: what is attached belongs to the kernel.
+# Of the user's settings of jax a worker has only those that change what XLA makes of a program.
+# The kernel lowers it, with all of them. Some (a number of devices, a guard, what forbids jax to
+# compile) would keep the worker from its work.
+_KEPT = frozenset(
+    {
+        "JAX_DEFAULT_MATMUL_PRECISION",
+        "JAX_DEFAULT_PRNG_IMPL",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS",
+        "JAX_ENABLE_REMAT_OPT_PASS",
+        "JAX_ENABLE_X64",
+        "JAX_EXEC_TIME_OPTIMIZATION_EFFORT",
+        "JAX_MEMORY_FITTING_EFFORT",
+        "JAX_MEMORY_FITTING_LEVEL",
+        "JAX_OPTIMIZATION_LEVEL",
+        "JAX_THREEFRY_PARTITIONABLE",
+        "JAX_USE_SHARDY_PARTITIONER",
+    }
+)
+# A worker dumps to folders of its own.
+_NOT_PASSED = ("--xla_force_host_platform_device_count=", "--xla_dump_")
+# Every worker sees CPU devices alone: what is attached belongs to the kernel. What comes out of
+# jax's cache on disk was not partitioned, so there would be nothing to read.
 _COMMON = {
+    "JAX_ENABLE_COMPILATION_CACHE": "false",
     "JAX_PLATFORMS": "cpu",
     "CUDA_VISIBLE_DEVICES": "-1",
     "TF_CPP_MIN_LOG_LEVEL": "2",
@@ -97,18 +119,32 @@ class Settings:
         return f"{self.kind}:{self.devices}" if self.kind == "cpu" else self.kind
 
     def environment(self, own: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The variables that differ from this process's own.
+        """The environment of the worker.
 
         Args:
             own: the environment of this process; the real one where not given.
 
-        >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_dump_to=/tmp/x"})["XLA_FLAGS"]
-        '--xla_dump_to=/tmp/x --xla_force_host_platform_device_count=8'
+        >>> Settings("cpu", 8).environment({"XLA_FLAGS": "--xla_a=1", "JAX_DISABLE_JIT": "1"})[
+        ...     "XLA_FLAGS"
+        ... ]
+        '--xla_a=1 --xla_force_host_platform_device_count=8'
         """
-        flags = _COUNT.sub("", (os.environ if own is None else own).get("XLA_FLAGS", "")).strip()
-        count = f"--xla_force_host_platform_device_count={self.devices}"
+        own = os.environ if own is None else own
+        kept = {n: v for n, v in own.items() if not n.startswith("JAX_") or n in _KEPT}
+        flags = [_quoted(f) for f in xla_flags(own) if not f.startswith(_NOT_PASSED)]
+        flags.append(f"--xla_force_host_platform_device_count={self.devices}")
         extra = {"tpu": _TPU, "gpu": _GPU}.get(self.kind, {})
-        return {**_COMMON, **extra, "XLA_FLAGS": f"{flags} {count}".strip()}
+        return {**kept, **_COMMON, **extra, "XLA_FLAGS": " ".join(flags)}
+
+
+def _quoted(flag: str) -> str:
+    """A flag as XLA reads it: a value with spaces stands in quotes.
+
+    >>> _quoted("--xla_a=1"), _quoted("--xla_b=c d")
+    ('--xla_a=1', "--xla_b='c d'")
+    """
+    name, _, value = flag.partition("=")
+    return f"{name}='{value}'" if re.search(r"\s", value) else flag
 
 
 @dataclass(frozen=True)
@@ -305,7 +341,7 @@ class Process:
             stdout=subprocess.PIPE,
             stderr=self._log,
             bufsize=0,
-            env={**os.environ, **self.settings.environment()},
+            env=self.settings.environment(),
             # An interrupt is for the kernel alone. Jupyter's kernel waits, when it is to end, for
             # every process of its own group.
             start_new_session=True,

@@ -205,7 +205,7 @@ class WorkerClient:
             (leaf,) = child.leaves([value]) or [None]
             layout = layouts.get(output.name)
             if leaf is None or mesh is None or layout is None or layout.spec is None:
-                arrays.append(leaf if leaf is None else jax.numpy.asarray(leaf))
+                arrays.append(leaf if leaf is None else jax.device_put(leaf))
             else:
                 arrays.append(jax.device_put(leaf, NamedSharding(mesh, layout.spec.to_jax())))
         return arrays

@@ -1,0 +1,83 @@
+"""A worker has an environment of its own: what is set for the kernel does not keep it from work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from shardviz.core.backend.worker.process import Settings
+
+SCRIPT = """
+import json
+import jax.numpy as jnp
+import shardviz as sv
+
+def f(x, w):
+    return jnp.sum(jnp.tanh(x @ w), 0)
+
+x, w = sv.array("x", (64, 256), spec="data"), sv.array("w", (256, 128), spec="None, model")
+program = sv.program(f, x, w, mesh="data=4, model=2")
+report = sv.run(program, target="cpu")
+assert report.ok, report.error
+found = [(c.kind, c.mesh_axes, c.bytes_per_device) for c in report.partitioned]
+print(json.dumps([found, [c.kind for c in sv.lock(program).collectives]]))
+"""
+
+
+def environment_of(tmp_path, name):
+    """The variables of each case; a flag after a word that is no flag is not read by XLA either."""
+    flags = tmp_path / "flags"
+    flags.write_text("--xla_dump_hlo_pass_re=layout --xla_cpu_enable_fast_math=false")
+    return {
+        "a cache on disk": {
+            "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "cache"),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
+        },
+        "settings": {
+            "JAX_NUM_CPU_DEVICES": "3",
+            "JAX_DISABLE_JIT": "1",
+            "JAX_TRANSFER_GUARD": "disallow",
+            "XLA_FLAGS": "--xla_cpu_enable_fast_math=false word",
+        },
+        "a file of flags": {"XLA_FLAGS": str(flags)},
+    }[name]
+
+
+@pytest.mark.parametrize(
+    ("name", "times"), [("a cache on disk", 2), ("settings", 1), ("a file of flags", 1)]
+)
+def test_what_is_set_for_the_kernel_changes_nothing_in_the_worker(name, times, tmp_path):
+    for _ in range(times):
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, **environment_of(tmp_path, name)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        found, locked = json.loads(done.stdout.splitlines()[-1])
+        assert found == [["all-reduce", ["data"], 256]]
+        assert locked == ["all-reduce"]
+
+
+def test_what_changes_the_program_is_passed_on(tmp_path):
+    own = {
+        "PATH": "/bin",
+        "JAX_ENABLE_X64": "1",
+        "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",
+        "JAX_NUM_CPU_DEVICES": "3",
+        "JAX_PLATFORMS": "cuda",
+        "XLA_FLAGS": f"--xla_dump_to={tmp_path} --xla_a='b c' --xla_d=1 word --xla_e=2",
+    }
+    found = Settings("cpu", 8).environment(own)
+    kept = {name: value for name, value in found.items() if own.get(name) == value}
+    assert list(kept) == ["PATH", "JAX_ENABLE_X64", "JAX_DISABLE_MOST_OPTIMIZATIONS"]
+    assert found["JAX_PLATFORMS"] == "cpu"
+    count = "--xla_force_host_platform_device_count=8"
+    assert found["XLA_FLAGS"] == f"--xla_a='b c' --xla_d=1 {count}"
