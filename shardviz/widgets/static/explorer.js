@@ -78,7 +78,7 @@ class Page {
     this.bar = new MeshBar(highlight, edit, {
       act: (kind) => this.send({ kind }),
       code: () => this.openCode(),
-      full: () => this.fullWindow(),
+      full: () => this.fullScreen(),
     });
     this.cards = new ArrayCards(edit, select, () => this.schedule());
     const cell = (/** @type {string} */ key) => {
@@ -114,6 +114,7 @@ class Page {
           keydown: (e) => this.key(e),
           focusin: () => this.bursts++,
           change: () => this.intents.commit(), // Enter, or the field is left
+          fullscreenchange: () => this.showFull(this.root.matches(":fullscreen")),
         },
       },
       this.bar.node,
@@ -187,17 +188,35 @@ class Page {
     this.rules.grid.set(`-1:${array}:${dim}`);
   }
 
-  fullWindow() {
-    toggle(this.root, "sv-full-window", !this.root.classList.contains("sv-full-window"));
-    this.bar.showFull(this.root.classList.contains("sv-full-window"));
+  /** Whether it fills the screen, or the frame that it is in. */
+  get full() {
+    return this.root.classList.contains("sv-fullscreen");
+  }
+
+  /**
+   * Fills the browser's own full screen, and goes back: what is merely placed over the page is cut
+   * off where the front end contains its outputs. A frame that may have no full screen is filled.
+   */
+  async fullScreen() {
+    if (this.root.matches(":fullscreen")) return document.exitFullscreen();
+    if (this.full) return this.showFull(false);
+    try {
+      await this.root.requestFullscreen();
+    } catch {
+      this.showFull(true);
+    }
+  }
+
+  /** @param {boolean} on */
+  showFull(on) {
+    toggle(this.root, "sv-fullscreen", on);
+    this.bar.showFull(on);
   }
 
   /** Undo and redo, outside of text fields, which have their own. @param {KeyboardEvent} e */
   key(e) {
     const field = e.target instanceof Element && e.target.closest("input, textarea, select");
-    if (e.key === "Escape" && this.root.classList.contains("sv-full-window") && !field) {
-      return this.fullWindow();
-    }
+    if (e.key === "Escape" && this.full && !field) return this.fullScreen();
     if (field || !this.editable || !(e.ctrlKey || e.metaKey) || e.altKey) return;
     const again = e.key.toLowerCase() === "y" || (e.shiftKey && e.key.toLowerCase() === "z");
     if (!again && e.key.toLowerCase() !== "z") return;

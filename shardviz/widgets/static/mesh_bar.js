@@ -80,7 +80,7 @@ export class MeshBar {
     const locked = { "data-edit": "true" };
     this.undo = iconButton("undo", "Undo", () => calls.act("undo"), locked);
     this.redo = iconButton("redo", "Redo", () => calls.act("redo"), locked);
-    this.full = iconButton("full", "Full window", calls.full);
+    this.full = iconButton("full", "Full screen", calls.full);
     this.fold = iconButton("more", "Hosts, axis types and presets", () => this.unfold());
     this.fold.setAttribute("aria-expanded", "false");
     const saved = iconButton("save", "Save page", () => calls.act("save"), locked);
@@ -113,9 +113,9 @@ export class MeshBar {
     this.fold.setAttribute("aria-expanded", String(on));
   }
 
-  /** @param {boolean} on whether the Explorer fills the window */
+  /** @param {boolean} on whether the Explorer fills the screen */
   showFull(on) {
-    const words = on ? "Back into the page" : "Full window";
+    const words = on ? "Back into the page" : "Full screen";
     this.full.setAttribute("aria-label", words);
     this.full.title = words;
   }
