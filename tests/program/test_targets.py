@@ -51,7 +51,14 @@ FRESH = {
     "enough by config": CHOSEN.format(count=12),
     "too few by config": CHOSEN.format(count=4),
     "started": STARTED,
-    "asked": "print(backend_started(), jax.config.jax_num_cpu_devices, len(jax.devices()))",
+    # A subclass that takes no change: whoever sets an option of jax to ask fails here.
+    "asked": """
+class Fixed(type(jax.config)):
+    def update(self, name, value):
+        raise AssertionError(name)
+jax.config.__class__ = Fixed
+print(backend_started(), jax.config.jax_num_cpu_devices, len(jax.devices()), backend_started())
+""",
 }
 
 
@@ -131,7 +138,7 @@ def test_asking_whether_jax_started_changes_nothing(fresh):
     before = jax.config.jax_num_cpu_devices
     assert backend_started()
     assert jax.config.jax_num_cpu_devices == before
-    assert fresh["asked"] == "False -1 1"
+    assert fresh["asked"] == "False -1 1 True"
 
 
 def test_here_are_eight():

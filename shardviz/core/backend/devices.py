@@ -11,7 +11,6 @@ import ctypes
 import importlib.util
 import os
 import re
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src import xla_bridge
 from jax.sharding import AxisType, Mesh
 
 from shardviz.core.errors import ProgramError, TargetError
@@ -33,8 +33,6 @@ MOST_NAMED = 1 << 16
 OPTION = "jax_num_cpu_devices"
 _DRIVER = Path("/dev/nvidiactl")
 _UNCHECKED = "JAX_SKIP_CUDA_CONSTRAINTS_CHECK"
-# Finding out whether jax has started changes the option for a moment.
-_LOCK = threading.RLock()
 _FLAG = re.compile(r"--xla_force_host_platform_device_count=(\d+)")
 
 
@@ -79,14 +77,9 @@ class _NamedDevice:
 
 def backend_started() -> bool:
     """Whether jax has started its backends, found out without starting them."""
-    with _LOCK:
-        now = getattr(jax.config, OPTION)
-        try:
-            jax.config.update(OPTION, now + 1)
-        except RuntimeError:
-            return True
-        jax.config.update(OPTION, now)
-        return False
+    # The only way to ask: public functions start what they ask about, or change an option to see
+    # whether jax refuses it, which another thread that starts jax then sees too.
+    return bool(xla_bridge.backends_are_initialized())
 
 
 def chosen_cpus() -> int:
@@ -103,13 +96,15 @@ def ask_for_cpus(count: int, exactly: bool = False) -> None:
     Where the user chose no number, jax is asked for some more than are needed (64 take 7 ms and
     10 MB more than 8), so that larger meshes run later.
     """
-    with _LOCK:
-        if backend_started():
-            return
-        count, own = min(count, MOST_SIMULATED), chosen_cpus()
-        if own >= count:
-            return  # the user chose a number, and it is enough
-        jax.config.update(OPTION, count if exactly or own >= 0 else max(count, LEAST_SIMULATED))
+    if backend_started():
+        return
+    count, own = min(count, MOST_SIMULATED), chosen_cpus()
+    if own >= count:
+        return  # the user chose a number, and it is enough
+    wanted = count if exactly or own >= 0 else max(count, LEAST_SIMULATED)
+    # jax refuses it where another thread has started the backend meanwhile.
+    with contextlib.suppress(RuntimeError):
+        jax.config.update(OPTION, wanted)
 
 
 def attached_devices(platform: str | None) -> tuple[Any, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import jax
 import jax.extend
 import jax.numpy as jnp
+from jax._src.config import traceback_filtering
 
 from shardviz.core.backend.bridge import adopt_spec
 from shardviz.core.backend.failures import in_words
@@ -100,13 +101,10 @@ def refused_in(error: BaseException, complete: bool = True) -> Refused | None:
 
 @contextmanager
 def unfiltered() -> Iterator[None]:
-    """A context in which tracebacks keep the frames of jax itself."""
-    before = jax.config.jax_traceback_filtering  # type: ignore[attr-defined]
-    jax.config.update("jax_traceback_filtering", "off")
-    try:
+    """A context in which tracebacks of this thread keep the frames of jax itself."""
+    # jax.config.update would change it for every thread, and an interrupt could leave it so.
+    with traceback_filtering("off"):
         yield
-    finally:
-        jax.config.update("jax_traceback_filtering", before)
 
 
 def _binds(frame: FrameType) -> bool:
