@@ -21,6 +21,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax._src.interpreters import mlir as private_mlir
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxlib.mlir.dialects import sdy
 from jaxlib.version import __version__ as jaxlib_version
@@ -447,3 +448,22 @@ def _axis_names(module: Any) -> Iterator[str]:
         if operation.operation.name == "sdy.mesh":
             for axis in sdy.MeshAttr(operation.attributes["mesh"]).axes:
                 yield sdy.MeshAxisAttr(axis).name
+
+
+def stablehlo_module(lowered: Any) -> Any:
+    """The module that jax hands to XLA for a lowered program.
+
+    Where the program calls one that was exported with symbolic sizes, jax puts the real sizes in
+    only when it compiles. Its function for that is private; without it the module has its symbols.
+
+    Args:
+        lowered: jax's own `Lowered`.
+
+    Raises:
+        ValueError: by jax, for sizes that the exported program does not take.
+    """
+    module = lowered.compiler_ir("stablehlo")
+    arguments = getattr(getattr(lowered, "_lowering", None), "compile_args", None) or {}
+    symbols = getattr(arguments.get("shape_poly_state"), "uses_dim_vars", False)
+    refine = getattr(private_mlir, "refine_polymorphic_shapes", None)
+    return refine(module) if symbols and refine is not None else module

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import jax
+import jax.export
 
 from shardviz.core.backend.arguments import (
     check_depth,
@@ -97,6 +98,11 @@ def unjitted(fn: Callable[..., Any]) -> Jitted:
             f"A program needs a function that jax can trace; got a jax.stages.{kind}, which is"
             f" {kind.lower()} for its own arguments already. Give the function itself, or jax.jit"
             " of it."
+        )
+    if isinstance(fn, jax.export.Exported):
+        raise ProgramError(
+            f"A program needs a function; got a jax.export.Exported of {fn.fun_name}. Give its"
+            " .call."
         )
     if isinstance(fn, functools.partial) or is_of(fn, "equinox", "Partial"):
         return _with_bound(fn, fn.func, fn.args, fn.keywords)

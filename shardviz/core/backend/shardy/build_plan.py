@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from shardviz.core.backend.bridge import abstract_mesh
+from shardviz.core.backend.bridge import abstract_mesh, stablehlo_module
 from shardviz.core.backend.constraint_calls import ConstraintCalls, recorded_calls
 from shardviz.core.backend.failures import failure, in_words
 from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
@@ -262,7 +262,7 @@ def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
 
 def _module(traced: Traced, platform: str) -> Any:
     with traced.context():
-        return traced.stage.lower(lowering_platforms=(platform,)).compiler_ir("stablehlo")
+        return stablehlo_module(traced.stage.lower(lowering_platforms=(platform,)))
 
 
 def note_uneven(ops: Sequence[PlannedOp], mesh: MeshSpec) -> tuple[PlannedOp, ...]:

@@ -27,7 +27,7 @@ from jax.sharding import NamedSharding
 from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype
+from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype, stablehlo_module
 from shardviz.core.backend.build_program import SpecsByName
 from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
@@ -316,7 +316,7 @@ def module_of(lowered: Any) -> LoweredModule:
                 " devices of this kernel, with target='attached'."
             )
     file = io.BytesIO()
-    lowered.compiler_ir("stablehlo").operation.write_bytecode(file)
+    stablehlo_module(lowered).operation.write_bytecode(file)
     return LoweredModule(
         file.getvalue(),
         tuple(sorted(arguments["kept_var_idx"])),
