@@ -265,7 +265,7 @@ def mark_words(found: Comparison) -> str:
     for kind in found.counts:
         some = found.of(kind)
         many, new = (sum(map(len, side)) for side in _sides(some))
-        if kind in ("combined", "split"):
+        if kind in ("combined", "split", "regrouped"):
             words.append(f"{many} {kind} into {new}")
         elif kind == "replaced":
             old, by = (collective_summary(c for one in s for c in one) for s in _sides(some))

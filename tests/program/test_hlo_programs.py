@@ -59,6 +59,10 @@ PARTITIONED = {
     "embed": EMBED,
     "ragged": "ragged data 8192",
     "bcast": "broadcast data 4096",
+    "accumulate": "4 sum data 524288, 4 sum data 262144",
+    "packed": "2 sum model 512 x3, 2 sum model 512 x3, 2 sum data 512 x3, sum model 65536 x3,"
+    " sum data 65536 x3",
+    "packed tpu": "2 sum model 512 x3, 2 sum data+model 512 x3, sum data+model 65536 x3",
 }
 # In the end; `~` is asynchronous. What is not here is as the partitioner left it.
 COMPILED = {
@@ -90,6 +94,9 @@ COMPILED = {
     "remade_loop gpu": "gather data 32768 x5 ~ !, sum model 8192 x5",
     "asked_whole gpu": "gather data 32768 ~",
     "by_hand gpu": "gather data 32768 ~",
+    "accumulate": "sum data 786432",
+    "packed gpu": "2 sum model 512 x3 ~, sum data+model 65536 x3 ~, sum data+model 3072",
+    "packed tpu": "2 sum model 512 x3, sum data+model 65536 x3, sum data+model 3072",
     "embed gpu": "exchange data 65536, gather data 1024, gather data 262144 ~,"
         " gather model 131072, gather model 2048 ~, sum data 524288, permute data+model 512,"
         " permute data+model 65536, scatter model 131072, scatter model 131072 ~",
@@ -122,6 +129,10 @@ BECAME = {
     "kinds cpu": "5 kept",
     "kinds tpu": "4 kept, 1 made asynchronous",
     "embed cpu": "11 kept",
+    "accumulate gpu": "8 combined into 1",
+    "accumulate tpu": "8 combined into 1",
+    "packed gpu": "6 combined into 2, 2 made asynchronous",
+    "packed tpu": "3 kept, 2 combined into 1",
     "embed tpu": "3 kept, 1 made asynchronous, 6 replaced by 6, 1 removed",
 }
 
@@ -180,7 +191,7 @@ def test_text_of_both_versions_and_all_chips_is_kept():
     assert {case[0] for case in TEXT_IDS} == set(VERSIONS)
     assert {case[1] for case in TEXT_IDS} == set(CHIPS)
     assert {case[2] for case in TEXT_IDS} == {key.split()[0] for key in PARTITIONED}
-    assert len(TEXT_IDS) == 2 * (28 + 32 + 30 + 6)
+    assert len(TEXT_IDS) == 2 * (28 + 36 + 34 + 6)
     used = {key.split()[0] for key in (*COMPILED, *BECAME)}
     assert used <= {case[2] for case in TEXT_IDS}
 
@@ -203,6 +214,16 @@ def test_what_became_of_them(case):
     assert sum(len(c.after) for c in found.changes) == len(read(*case, "compiled"))
     if f"{name} {chip}" in BECAME:
         assert found.short == BECAME[f"{name} {chip}"]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_members_of_a_packed_sum_are_found_by_their_sizes(version):
+    (packed,) = [c for c in final(version, "gpu", "packed") if not c.in_loop]
+    assert packed.shape.startswith("f32[")  # one flat buffer, which names no arrays
+    lines = {c.source for c in read(version, "gpu", "packed", "partitioned")
+             if c.op.endswith("reduce_sum") and c.mesh_axes == ("data",)}  # fmt: skip
+    assert {m.source for m in packed.members} == lines
+    assert [m.bytes_per_device for m in packed.members] == [1536, 1536]  # three iterations each
 
 
 def methods():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -86,7 +87,7 @@ CASES = {
     "a type and asynchronous": (
         [one(shape="bf16[512]")], [one(kilobytes=2, shape="f32[512]", is_async=True)],
         ["replaced"], "It runs asynchronously."),
-    "removed": ([one()], [], ["removed"], "the compiler found no need of it"),
+    "removed": ([one()], [], ["removed"], "the compiler does without it"),
     "removed, a twin stays": ([one(), one()], [one()], ["kept", "removed"], "Kept"),
     "added": ([], [one(cause="It sums the loss.")], ["added"],
               "New: an all-reduce of 1 KiB over data (f.py:3). It sums the loss."),
@@ -95,6 +96,27 @@ CASES = {
     "a reduce-scatter that is none of its own": (
         [one(axes=("data",))], [one("reduce-scatter", axes=("model",), op="b", source="")],
         ["removed", "added"], "Gone"),
+    "packed out of a loop": (
+        [loop(3, shape="f32[256]"), loop(3, shape="f32[256]", op="b", source="b.py:1")],
+        [one(kilobytes=6, shape="f32[1536]", op="while", source="")], ["combined"],
+        "2 all-reduces over data were combined into one of 6 KiB"),
+    "packed over two axes": (
+        [loop(3, axes=("seq",), shape="f32[256]"), loop(3, axes=("data",), shape="f32[256]")],
+        [one(axes=("data", "seq"), kilobytes=3, shape="f32[768]", op="while", source="")],
+        ["combined"], "moved out of its loop"),
+    "packed under the name of the smallest": (
+        [one(), one(kilobytes=6, op="b", source=""), one(kilobytes=5, op="c", source="")],
+        [one(kilobytes=12)], ["combined"], "combined into one of 12 KiB"),
+    "peeled": ([loop(op="a")], [loop(9, op="b", source=""), one(op="", source="")], ["split"],
+               "is there 2 times"),
+    "less than before, elsewhere": (
+        [one(op="a", source="a.py:1"), one(kilobytes=2, op="b", source="b.py:1")],
+        [one(kilobytes=5, op="c", source=""), one("all-gather")], ["regrouped", "added"],
+        "which became which is unknown"),
+    "added up first": (
+        [one(name=n, added_in="add.3", shape="f32[256]") for n in "abcd"],
+        [one(op="jit(f)/add", shape="f32[256]", source="f.py:9")], ["combined"],
+        "what the program adds up afterwards is added up first"),
     "rematerialised": ([one("all-gather")], [one("all-gather", rematerialises=True)], ["kept"],
                        "full rematerialisation: every device makes the full array"),
 }  # fmt: skip
@@ -127,9 +149,13 @@ def test_an_estimate_that_was_wrong_names_both_sides():
     )
 
 
-def test_a_removed_twin_is_distinguished_from_what_is_gone_altogether():
-    found = compare([one(), one()], [one()])
-    assert "an equal one does its work too" in found.of("removed")[0].words
+def test_one_that_repeats_another_is_distinguished_from_what_is_gone_altogether():
+    twin = "an equal one does its work too"
+    (removed,) = compare([one(name="a"), one(name="b", repeats="a")], [one()]).of("removed")
+    assert twin in removed.words
+    # Kind, bytes, operation and line are those of every microbatch of an unrolled loop, too.
+    (removed,) = compare([one(name="a"), one(name="b")], [one()]).of("removed")
+    assert twin not in removed.words
 
 
 def test_changes_come_before_what_was_kept_and_the_largest_first():
@@ -176,6 +202,61 @@ def test_every_collective_stands_in_exactly_one_change(before, after):
         assert bool(change.before) == (change.kind != "added")
         assert bool(change.after) == (change.kind != "removed")
     assert sum(found.counts.values()) == len(found)
+
+
+def amounts(some):
+    """Numbers in all by family and axis: what a sum over two axes adds up counts for each."""
+    found = Counter()
+    for c in some:
+        family = "sum" if c.kind in ("all-reduce", "reduce-scatter") else c.kind
+        for axis in c.mesh_axes or ("",):
+            found[family, axis] += c.bytes_per_device * c.trips
+    return found
+
+
+counted = st.lists(
+    collectives.filter(lambda c: c.trips).map(lambda c: replace(c, shape="", in_loop=c.trips > 1)),
+    max_size=9,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(counted, counted)
+def test_nothing_is_gone_unless_there_is_less_of_it(before, after):
+    old, new = amounts(before), amounts(after)
+    for change in compare(before, after).of("removed"):
+        assert all(new[key] < old[key] for key in amounts(change.before))
+
+
+@st.composite
+def optimised(draw):
+    """Collectives, and the same as a compiler leaves them: packed, hoisted, peeled, renamed."""
+    before = draw(counted)
+    after = []
+    for (kind, axes), some in groupby(sorted(before, key=_family), _family):
+        left = list(some)
+        while left:
+            packed = [left.pop() for _ in range(min(len(left), draw(st.integers(1, 3))))]
+            size = sum(c.bytes_per_device * c.trips for c in packed)
+            first = replace(packed[0], kind=kind, mesh_axes=axes)
+            if draw(st.booleans()):
+                first = replace(first, op=draw(st.sampled_from(["", "x"])), source="")
+            if len(packed) == 1 and first.trips > 1 and draw(st.booleans()):
+                after.append(replace(first, trips=first.trips - 1))
+                size = first.bytes_per_device
+            after.append(replace(first, bytes_per_device=size, in_loop=False, trips=1))
+    return before, draw(st.permutations(after))
+
+
+def _family(c):
+    return c.kind, c.mesh_axes
+
+
+@settings(max_examples=300, deadline=None)
+@given(optimised())
+def test_nothing_is_gone_where_all_is_packed_hoisted_or_peeled(sides):
+    assert amounts(sides[0]) == amounts(sides[1])
+    assert not compare(*sides).of("removed")
 
 
 @settings(max_examples=100, deadline=None)

@@ -379,8 +379,12 @@ class Causes:
         return "they are summed" if verb == "sums" else f"XLA {verb} of them"
 
     def _reducer(self, line: str) -> str:
+        return REDUCES.get(self.reducer(line), "combines")
+
+    def reducer(self, line: str) -> str:
+        """The operation that a line reduces with: `add`; `""` for none."""
         called = _CALLED.search(line)
-        return REDUCES.get(opcode(self.module.root(called[1])) if called else "", "combines")
+        return opcode(self.module.root(called[1])) if called else ""
 
     def _why_moved(
         self, value: Value, start: int, own: InstructionSource, kind: str, axes: Sequence[str]

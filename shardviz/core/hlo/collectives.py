@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import cached_property, partial
 from typing import NamedTuple
 
@@ -62,6 +62,9 @@ _PAIRS = re.compile(r"source_target_pairs=(\{\{[\d,{} ]*\}\})")
 _CHAIN = re.compile(r'\bchannel_id=(\d+).*\bchain_id="(\d+)"')
 _ASYNC = re.compile(r" async-start\(.*\bcalls=%?([\w.\-]+)")
 _NOT_ASYNC = '"is_sync":true'
+_DIMENSIONS = re.compile(r"\bdimensions=\{([\d,]*)\}")
+_MOST_ADDITIONS = 4096
+_UNCHANGED = ("convert", "copy", "bitcast", "reshape", "transpose")  # of a sum that is added up
 
 
 class _Found(NamedTuple):
@@ -129,6 +132,7 @@ class _CollectiveReader:
         self.slices = slices_of(module.text, ids)
         self.by_slice: dict[int, Groups] = {}
         self.replicas: dict[tuple[str, str], Replicas] = {}
+        self.first: dict[Hashable, str] = {}  # what one does, to the name of the first that does it
 
     def each_once(self, found: list[_Found]) -> list[_Found]:
         """The collectives without repetitions.
@@ -221,7 +225,39 @@ class _CollectiveReader:
             rematerialises=bool(remade),
             operand=operand,
             members=members,
+            repeats=self.repeats(found, computation, replicas),
+            added_in=self.added_in(found) if kind == "all-reduce" and not members else "",
         )
+
+    def repeats(self, found: _Found, computation: str, replicas: Replicas) -> str:
+        """The name of an earlier collective that does exactly the same; else `""`."""
+        along = _DIMENSIONS.search(found.line)
+        does = (
+            computation,
+            found.kind,
+            without_layout(found.shape),
+            tuple(operands(found.line)),
+            replicas.groups,
+            along and along[1],
+            self.causes.reducer(found.line),
+        )
+        first = self.first.setdefault(does, found.name)
+        return first if replicas.groups and first != found.name else ""
+
+    def added_in(self, found: _Found) -> str:
+        """The last of the additions that alone use a sum; `""` where it is used otherwise."""
+        if self.causes.reducer(found.line) != "add":
+            return ""
+        at, last = found.start, ""
+        for _ in range(_MOST_ADDITIONS):
+            users = self.module.users(at)
+            kind = opcode(self.module.line_at(users[0])) if len(users) == 1 else ""
+            if kind == "add":
+                last = self.module.name_at(users[0])
+            elif kind not in _UNCHANGED:
+                break
+            at = users[0]
+        return last
 
     def operand(self, found: _Found, kind: str, axes: Sequence[str]) -> tuple[str, str]:
         """What a collective about one array sums or moves, and why."""

@@ -185,6 +185,11 @@ class Module:
         at = self.text.find("\n  ROOT ", begin, self.span_at(begin)[1])
         return self.line_at(at + 1) if at >= 0 else ""
 
+    def name_at(self, start: int) -> str:
+        """The name of the instruction whose line starts at a position."""
+        head = HEAD.match(self.text, start)
+        return head[2] if head else ""
+
     def users(self, start: int, limit: int = 2) -> list[int]:
         """The positions of the first lines that read the result of the line at `start`."""
         head = HEAD.match(self.text, start)

@@ -10,7 +10,7 @@ from typing import Any
 from shardviz.core.display import Displayed
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, joined, shown, suggestion
-from shardviz.core.program.matching import Match, elements, match
+from shardviz.core.program.matching import Match, elements, match, same_work
 from shardviz.core.program.report import UNKNOWN, Collective, Member
 
 # Where the collectives of a stage come from.
@@ -21,7 +21,7 @@ _SAYS = {
 }
 _GONE = {
     "partitioned": "the partitioner does without it",
-    "compiled": "the compiler found no need of it",
+    "compiled": "the compiler does without it",
 }
 _WHY = {
     "all-reduce > reduce-scatter": "each device keeps only its part of the sum",
@@ -54,7 +54,9 @@ def _alike(kind: str, axes: tuple[str, ...], some: Sequence[Collective]) -> str:
     if len(some) == 1:
         article = "an" if kind[0] in "aeio" else "a"
         return f"{article} {kind} of {size}{_over(axes)}{_loop_words(some[0])}"
-    return f"{len(some)} {kind}s of {size} in all{_over(axes)}"
+    loops = {_loop_words(c) for c in some}
+    each = loops.pop() if len(loops) == 1 else ""
+    return f"{len(some)} {kind}s of {size} in all{_over(axes)}{each}"
 
 
 def _over(axes: tuple[str, ...]) -> str:
@@ -87,13 +89,15 @@ def sentence(
         kind: one of CHANGES.
         before, after: the collectives on each side.
         names: the names of the two stages.
-        duplicate: whether an equal collective is still there, for one that is gone.
+        duplicate: whether one that does the same is still there, for one that is gone.
     """
     what, at = phrase(before or after), _at(before) or _at(after)
     if kind in ("kept", "made asynchronous"):
         return _kept(kind, before[0], after[0], what + at, names)
     if kind == "combined":
-        return _combined(before, after[0], at)
+        return _combined(before, after, at)
+    if kind == "regrouped":
+        return _regrouped(before, after, at, names)
     if kind == "hoisted":
         return _hoisted(before[0], after[0], at)
     if kind == "split":
@@ -119,19 +123,49 @@ def _kept(
     ).rstrip()
 
 
-def _combined(before: Sequence[Collective], after: Collective, at: str) -> str:
-    one = f"were combined into one of {bytes_text(after.bytes_per_device)}"
-    if all(c.mesh_axes == after.mesh_axes for c in before):
-        words = (
-            f"{len(before)} {after.kind}s{_over(after.mesh_axes)} {one}{at}: one large message"
-            f" takes less time than {len(before)} small ones."
-        )
+def _combined(before: Sequence[Collective], after: Sequence[Collective], at: str) -> str:
+    size = bytes_text(sum(c.bytes_per_device for c in after))
+    into = f"were combined into {len(after) if len(after) > 1 else 'one'} of {size}"
+    one_kind = {(c.kind, c.mesh_axes) for c in (*before, *after)}
+    if len(one_kind) == 1:
+        words = f"{len(before)} {after[0].kind}s{_over(after[0].mesh_axes)} {into}{at}"
     else:
-        words = f"{phrase(before)} {one}{_over(after.mesh_axes)}{at}."
+        words = f"{phrase(before)} {into}{_over(after[0].mesh_axes)}{at}"
         words = words[0].upper() + words[1:]
-    if any(c.in_loop for c in before) and not after.in_loop:
+    if _adds_first(before):
+        words += ": what the program adds up afterwards is added up first, and communicated once."
+    elif len(one_kind) == 1:
+        words += f": one large message takes less time than {len(before)} small ones."
+    else:
+        words += "."
+    if any(c.in_loop for c in before) and not any(c.in_loop for c in after):
         words += " It was also moved out of its loop."
-    return words + (" It runs asynchronously." if _begins(before, [after]) else "")
+    return words + (" It runs asynchronously." if _begins(before, after) else "")
+
+
+def _adds_first(before: Sequence[Collective]) -> bool:
+    """Whether some were sums that are added up, of which there is one for all afterwards."""
+    counts = Counter((c.added_in, c.shape) for c in before if c.added_in)
+    return any(count > 1 for count in counts.values())
+
+
+def _regrouped(
+    before: Sequence[Collective], after: Sequence[Collective], at: str, names: tuple[str, str]
+) -> str:
+    if names[0] == "propagated":
+        return _instead(before, after, at, names)
+    old, new = phrase(before), phrase(after)
+    words = f"{old[0].upper()}{old[1:]}{at} became {new}; which became which is unknown."
+    return words + (" It runs asynchronously." if _begins(before, after) else "")
+
+
+def _instead(
+    before: Sequence[Collective], after: Sequence[Collective], at: str, names: tuple[str, str]
+) -> str:
+    """What was planned, and what was made of it."""
+    verb = _SAYS.get(names[1], f"{names[1]} has")
+    planned, made = f"{_SAYS[names[0]]} {phrase(before)}", f"{verb} {phrase(after)}"
+    return f"{planned} here{at}; {made} instead. {_remade(after)}".rstrip()
 
 
 def _hoisted(before: Collective, after: Collective, at: str) -> str:
@@ -157,11 +191,12 @@ def _split(before: Collective, after: Sequence[Collective], what: str) -> str:
 def _replaced(
     before: Sequence[Collective], after: Sequence[Collective], at: str, names: tuple[str, str]
 ) -> str:
-    old, new = phrase(before), phrase(after)
     if names[0] == "propagated":
-        verb = _SAYS.get(names[1], f"{names[1]} has")
-        return f"{_SAYS[names[0]]} {old} here{at}; {verb} {new} instead. {_remade(after)}".rstrip()
+        return _instead(before, after, at, names)
+    old, new = phrase(before), phrase(after)
     why = _WHY.get(f"{_kinds(before)} > {_kinds(after)}", "") or _type_change(before, after)
+    if not why and len(after) == 1 and not _as_much(after[0], before):
+        why = "what else it communicates is unknown"
     remade = "It runs asynchronously. " * _begins(before, after) + _remade(after)
     return (
         f"{old[0].upper()}{old[1:]}{at} became {new}{': ' + why if why else ''}. {remade}".rstrip()
@@ -198,6 +233,7 @@ CHANGES = (
     "hoisted",
     "split",
     "replaced",
+    "regrouped",
     "removed",
     "added",
 )
@@ -293,7 +329,7 @@ class Comparison(Displayed):
     def _counted(self, kind: str) -> str:
         some = self.of(kind)
         many, new = sum(len(c.before) for c in some), sum(len(c.after) for c in some)
-        if kind in ("combined", "split", "replaced"):
+        if kind in ("combined", "split", "replaced", "regrouped"):
             word = "replaced by" if kind == "replaced" else f"{kind} into"
             return f"{many} {word} {new}"
         return f"{len(some)} {kind}"
@@ -331,8 +367,8 @@ def compare(
     pair = tuple(names) if not isinstance(names, str) else ()
     if len(pair) != 2 or not all(isinstance(n, str) and n for n in pair):
         raise ProgramError(f"A comparison has two names, one a stage; got {shown(names)}.")
-    found = match(old, new)
-    kept = [new[j] for m in found for j in m.after]
+    found = match(old, new, planned=pair[0] == "propagated")
+    kept = [old[i] for m in found if m.after for i in m.before]
     changes = (_change(m, old, new, kept, (pair[0], pair[1])) for m in found)
     return Comparison(pair[0], pair[1], tuple(changes))
 
@@ -363,9 +399,16 @@ def inherited(before: Sequence[Collective], after: Sequence[Collective]) -> tupl
 
 
 def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
-    if new.members or (kind == "combined" and len(old) > 1 and new.operand == UNKNOWN):
-        new = _with_members(new, old)
-    elif len(old) == 1 and _is_certain(new, old[0]):
+    if kind == "regrouped":
+        return new  # which of the old ones it was is not known
+    members: tuple[Member, ...] = ()
+    if new.members:
+        members = _explained(new.members, old)
+    elif kind == "combined" and len(old) > 1 and new.operand == UNKNOWN:
+        members = _found_by_size(new, old)
+    if members:
+        new = _with_members(new, members)
+    elif len(old) == 1 and _is_certain(new, old[0]) and (kind != "replaced" or _as_much(new, old)):
         first = old[0]
         new = replace(new, operand=first.operand, cause=first.cause, members=first.members)
     remade = [c for c in old if c.rematerialises]
@@ -395,11 +438,10 @@ def _is_certain(new: Collective | Member, old: Collective) -> bool:
     return new.operand == old.operand or (_same_place(new, old) and len(arguments) < 2)
 
 
-def _with_members(new: Collective, old: Sequence[Collective]) -> Collective:
-    """A combined collective whose members have the places and causes of what they were."""
-    free, members = list(old), []
-    known = new.members or tuple(_as_member(c) for c in old)
-    for member in known:
+def _explained(members: Sequence[Member], old: Sequence[Collective]) -> tuple[Member, ...]:
+    """The members of a combined collective, with the places and causes of what they were."""
+    free, result = list(old), []
+    for member in members:
         fits = [c for c in free if _amount(c) == _amount(member)]
         sure = [c for c in fits if c.operand == member.operand and _same_place(c, member)]
         sure = sure or [c for c in fits if _is_certain(member, c)]
@@ -408,7 +450,35 @@ def _with_members(new: Collective, old: Sequence[Collective]) -> Collective:
             member = replace(
                 _as_member(sure[0]), bytes_per_device=member.bytes_per_device, shape=member.shape
             )
-        members.append(member)
+        result.append(member)
+    return tuple(result)
+
+
+def _found_by_size(new: Collective, old: Sequence[Collective]) -> tuple[Member, ...]:
+    """The members of a packed collective whose text names none; `()` where no sizes sum up to it.
+
+    Of sums over one axis after the other each array is a member once, and so it is of sums that are
+    added up. What was in a loop may be there for all iterations.
+    """
+    choices = [list(old)]
+    choices += [[c for c in old if axis in c.mesh_axes] for axis in new.mesh_axes]
+    choices.append(list({c.added_in or n: c for n, c in enumerate(old)}.values()))
+    for some in choices:
+        once = [_amount(c) for c in some]
+        for sizes in (once, [n * c.execution_count for n, c in zip(once, some, strict=True)]):
+            if sum(sizes) == _amount(new) > 0:
+                return tuple(
+                    replace(
+                        _as_member(c),
+                        bytes_per_device=new.bytes_per_device * size // sum(sizes),
+                        shape=c.shape if size == _amount(c) else "",
+                    )
+                    for c, size in zip(some, sizes, strict=True)
+                )
+    return ()
+
+
+def _with_members(new: Collective, members: Sequence[Member]) -> Collective:
     first = max(members, key=lambda m: m.bytes_per_device)
     return replace(
         new,
@@ -424,6 +494,10 @@ def _with_members(new: Collective, old: Sequence[Collective]) -> Collective:
 def _amount(one: Collective | Member) -> int:
     """How many numbers it is about, since a compiler may send them in another type."""
     return elements(one) or one.bytes_per_device
+
+
+def _as_much(new: Collective, old: Sequence[Collective]) -> bool:
+    return _amount(new) <= sum(map(_amount, old))
 
 
 def _as_member(c: Collective) -> Member:
@@ -445,21 +519,13 @@ def _change(
     found: Match,
     before: Sequence[Collective],
     after: Sequence[Collective],
-    there: Sequence[Collective],
+    kept: Sequence[Collective],
     names: tuple[str, str],
 ) -> CollectiveChange:
     old = tuple(before[i] for i in found.before)
     new = tuple(after[j] for j in found.after)
-    duplicate = found.kind == "removed" and any(_equal(old[0], c) for c in there)
+    duplicate = found.kind == "removed" and any(same_work(old[0], c) for c in kept)
     return CollectiveChange(found.kind, old, new, sentence(found.kind, old, new, names, duplicate))
-
-
-def _equal(one: Collective, other: Collective) -> bool:
-    if (one.kind, one.mesh_axes, one.in_loop) != (other.kind, other.mesh_axes, other.in_loop):
-        return False
-    if one.bytes_per_device == other.bytes_per_device:
-        return True
-    return elements(one) == elements(other) > 0  # the same numbers in another type
 
 
 def total_bytes(collectives: Iterable[Collective]) -> int:

@@ -4,6 +4,10 @@ A collective has no name that survives the compiler. What survives is what it do
 comes from: kind, mesh axes, bytes, whether it is in a loop, the operation and source line. The
 steps below ask for all of it first and for less and less afterwards, and each takes its matches
 out, so that every collective is matched once.
+
+What then seems to be gone is balanced: compilers pack collectives into one message, move them out
+of loops and peel iterations, under other names, but they communicate the same numbers of a kind
+over an axis. So a collective is `removed` only where these really are fewer than before.
 """
 
 from __future__ import annotations
@@ -35,8 +39,14 @@ class Match(NamedTuple):
     after: tuple[int, ...]
 
 
-def match(before: Sequence[Collective], after: Sequence[Collective]) -> list[Match]:
+def match(
+    before: Sequence[Collective], after: Sequence[Collective], planned: bool = False
+) -> list[Match]:
     """Every collective of both sides in one Match, in the order of `before`, then of `after`.
+
+    Args:
+        before, after: the collectives of two stages.
+        planned: whether `before` is an estimate, which need not become anything.
 
     >>> one = Collective("all-reduce", ("data",), 64, op="jit(f)/dot_general")
     >>> match([one], [one])
@@ -63,7 +73,8 @@ def match(before: Sequence[Collective], after: Sequence[Collective]) -> list[Mat
     sides.merged()
     for key in (_position, lambda c: c.source or None, lambda c: c.op or None):
         sides.replaced(key)
-    return sorted(sides.found + sides.rest(), key=_order)
+    found = _balanced(sides.found + sides.rest(), before, after, planned)
+    return sorted(found, key=_order)
 
 
 def _what(c: Collective) -> Hashable:
@@ -297,6 +308,163 @@ def _gathered(free: dict[int, Collective], behind: int, scattered: Collective) -
         if j > behind and d.kind == "all-gather" and found == wanted:
             return [j]
     return []
+
+
+def _balanced(
+    found: list[Match],
+    before: Sequence[Collective],
+    after: Sequence[Collective],
+    planned: bool,
+) -> list[Match]:
+    """The matches, where nothing is removed whose numbers are in another match.
+
+    Those that lost and those that gained numbers of one family over a common axis belong together.
+    Of what is communicated less than before, what is known to be done by another's work is left
+    out first.
+    """
+    ledger = _Ledger(before, after)
+    for group in ledger.groups(found, "removed"):
+        gaining = [m for m in group if m.kind != "removed"]
+        removed = [m for m in group if m.kind == "removed"]
+        if not ledger.conserves(removed, gaining):
+            removed = [m for m in removed if not _is_known(m, found, before)]
+            if planned:
+                continue
+        if removed and gaining:
+            _regroup(found, removed + gaining)
+    for group in ledger.groups(found, "added"):
+        if len(group) > 1 and not any(ledger.total(group).values()):
+            _regroup(found, group)
+    return [ledger.named(m) for m in found]
+
+
+def _regroup(found: list[Match], some: list[Match]) -> None:
+    """Makes one match of some."""
+    for m in some:
+        found.remove(m)
+    old = tuple(sorted(i for m in some for i in m.before))
+    new = tuple(sorted(j for m in some for j in m.after))
+    found.append(Match("regrouped", old, new))
+
+
+def _is_known(removed: Match, found: list[Match], before: Sequence[Collective]) -> bool:
+    """Whether the program's text shows why one is removed.
+
+    It repeats one that is still there; or the results of both are added up, so that one sum does
+    for both: then it joins the match of the other.
+    """
+    (position,) = removed.before
+    old = before[position]
+    others = [m for m in found if m.after]
+    if any(same_work(old, before[i]) for m in others for i in m.before):
+        return True
+    for m in others if old.added_in else ():
+        if any(_added_together(old, before[i]) for i in m.before):
+            found.remove(removed)
+            found[found.index(m)] = Match("combined", tuple(sorted((*m.before, position))), m.after)
+            return True
+    return False
+
+
+def same_work(one: Collective, other: Collective) -> bool:
+    """Whether one of two collectives of a module repeats the other, or both a third."""
+    first = one.repeats or one.name
+    return bool(one.repeats or other.repeats) and first == (other.repeats or other.name)
+
+
+def _added_together(one: Collective, other: Collective) -> bool:
+    """Whether one addition takes the results of both, so that one sum does for both."""
+    same = (one.kind, one.mesh_axes, one.shape, one.trips) == (
+        other.kind, other.mesh_axes, other.shape, other.trips,
+    )  # fmt: skip
+    return same and one.added_in == other.added_in != ""
+
+
+class _Ledger:
+    """How many numbers each match gains and loses, by family of kinds and mesh axis."""
+
+    def __init__(self, before: Sequence[Collective], after: Sequence[Collective]) -> None:
+        self.before, self.after = before, after
+        self.shapes_known = all(elements(c) for c in (*before, *after))
+
+    def amount(self, c: Collective, otherwise: float) -> float:
+        """How many numbers it communicates in all: bytes where a shape is not known.
+
+        Args:
+            c: the collective.
+            otherwise: how often it runs where that is not known.
+        """
+        each = elements(c) if self.shapes_known else c.bytes_per_device
+        if self.shapes_known and c.kind == "reduce-scatter":
+            each *= max(1, c.group_size)  # as of a sum, what goes in
+        often = otherwise if c.trips is None else c.trips
+        return each and each * often  # nothing, however often, is nothing
+
+    def change(self, m: Match) -> dict[tuple[str, str], float]:
+        """The gain of each family over each axis; negative for a loss."""
+        # What runs equally often on both sides, though nobody knows how often, is compared once.
+        alike = {c.trips for c in self.sides(m)} == {None}
+        change: dict[tuple[str, str], float] = defaultdict(int)
+        for i in m.before:
+            for key in _keys(self.before[i]):
+                change[key] -= self.amount(self.before[i], 1)
+        for j in m.after:
+            for key in _keys(self.after[j]):
+                change[key] += self.amount(self.after[j], 1 if alike else math.inf)
+        return change
+
+    def groups(self, found: list[Match], kind: str) -> list[list[Match]]:
+        """Removed or added ones with those that gain or lose over one of their axes, directly or
+        through others."""
+        sign = 1 if kind == "removed" else -1
+        groups: list[tuple[set[tuple[str, str]], list[Match]]] = []
+        for m in found:
+            change = self.change(m)
+            keys = {k for k in change if m.kind == kind or change[k] * sign > 0}
+            some = [m]
+            for group in [g for g in groups if g[0] & keys]:
+                groups.remove(group)
+                keys, some = keys | group[0], group[1] + some
+            if keys:
+                groups.append((keys, some))
+        return [some for _, some in groups if any(m.kind == kind for m in some)]
+
+    def conserves(self, removed: Sequence[Match], gaining: Sequence[Match]) -> bool:
+        """Whether over one of the axes as much is gained as is lost."""
+        lost, gained = self.total(removed), self.total(gaining)
+        return any(gained.get(key, 0) >= -loss for key, loss in lost.items())
+
+    def total(self, some: Sequence[Match]) -> dict[tuple[str, str], float]:
+        """The changes of several matches together."""
+        total: dict[tuple[str, str], float] = defaultdict(int)
+        for m in some:
+            for key, gain in self.change(m).items():
+                total[key] += gain
+        return total
+
+    def named(self, m: Match) -> Match:
+        """A match as its numbers show it: several became one, or one several, and none is lost."""
+        kinds = {c.kind for c in self.sides(m)}
+        uncertain = m.kind in ("replaced", "regrouped")
+        if uncertain and len(kinds) == 1 and not any(self.change(m).values()):
+            if len(m.before) > len(m.after) == 1:
+                return m._replace(kind="combined")
+            if len(m.after) > len(m.before) == 1:
+                return m._replace(kind="split")
+        return m
+
+    def sides(self, m: Match) -> list[Collective]:
+        """The collectives of a match, of both stages."""
+        return [self.before[i] for i in m.before] + [self.after[j] for j in m.after]
+
+
+def _family(c: Collective) -> str:
+    return "sum" if c.kind in _SUMS else c.kind
+
+
+def _keys(c: Collective) -> list[tuple[str, str]]:
+    """What its numbers are booked on: its family over each of its axes."""
+    return [(_family(c), axis) for axis in c.mesh_axes or ("",)]
 
 
 def _alike(c: Collective, combined: Collective) -> bool:

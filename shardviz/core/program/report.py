@@ -111,6 +111,9 @@ class Collective:
         operand: what it sums or moves: `argument w_in`, `dot_general (block.py:31)`, or `unknown`;
             of a combined one, the operand of its largest member. `""` in an estimate.
         members: of a combined collective its arrays, the largest first; else `()`.
+        repeats: the name of an earlier one of the same text that does exactly the same, or `""`.
+        added_in: where its result, a sum, is used for nothing but to be added to others, the name
+            of the last of these additions in the text; else `""`.
 
     >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> found
@@ -138,6 +141,8 @@ class Collective:
     between_slices: bool = False
     operand: str = ""
     members: tuple[Member, ...] = ()
+    repeats: str = ""
+    added_in: str = ""
 
     @property
     def phase(self) -> str:

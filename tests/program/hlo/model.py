@@ -214,3 +214,27 @@ class Programs:
         )
         counts = [self.a((4, 4), "data", dtype=jnp.int32) for _ in range(4)]
         return fn, (self.a((64, 128), "data"), self.a((64, 128), "data"), *counts)
+
+    # Gradients of four microbatches, which the program adds up.
+    def accumulate(self):
+        def loss(w, x):
+            return jnp.mean(jnp.tanh(x @ w["a"]) @ w["b"])
+
+        def step(w, xs):
+            gradients = [jax.grad(loss)(w, x) for x in xs]
+            return jax.tree.map(lambda *g: sum(g[1:], g[0]), *gradients)
+
+        w = {"a": self.a((256, 512)), "b": self.a((512, 128))}
+        return step, (w, self.a((4, 32, 256), None, "data"))
+
+    # Small sums in a loop, over both axes.
+    def packed(self):
+        def layer(x, w):
+            h = x * w["scale"] + w["bias"]
+            return jnp.tanh((h - jnp.mean(h, axis=1, keepdims=True)) @ w["kernel"]), ()
+
+        def loss(w, x):
+            return jnp.sum(lax.scan(layer, x, w)[0] ** 2)
+
+        w = {"scale": self.a((3, 128)), "bias": self.a((3, 128)), "kernel": self.a((3, 128, 128))}
+        return jax.grad(loss), (w, self.a((4, 64, 128), "data", "model"))
