@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 
 import jax
 import jax.numpy as jnp
@@ -138,69 +139,133 @@ def test_a_mesh_of_cpus_inside_is_no_matter_to_described_hardware(target, eight_
     assert [(c.kind, c.mesh_axes) for c in report.partitioned] == [("all-reduce", ("data",))]
 
 
+# Programs over two meshes of the same devices, as (2, 4) and (8), and how the axes are written.
+TWO = {
+    "one axis": ({"all": 8}, "all is data × model here."),
+    "other sizes": ({"data": 4, "model": 2}, "data is data × model:(1)2 and model is model:(2)2"),
+    "other names": ({"data": 2, "b": 4}, "data is data and b is model here."),
+    "another order": ({"model": 4, "data": 2}, "model is data × model:(1)2 and data is model:(2)2"),
+    "smaller axes": ({"a": 2, "b": 2, "c": 2}, "a is data, b is model:(1)2 and c is model:(2)2"),
+}
+
+
+def rows_over(mesh):
+    return asked(mesh, NamedSharding(mesh, P(mesh.axis_names)))
+
+
+def summed_over(mesh):
+    return lambda x: jax.shard_map(
+        lambda x: lax.psum(x, mesh.axis_names), mesh=mesh, in_specs=P(mesh.axis_names),
+        out_specs=P(),
+    )(x * 2)  # fmt: skip
+
+
+@pytest.mark.parametrize("made", [rows_over, summed_over])
+@pytest.mark.parametrize("name", TWO)
+def test_a_plan_writes_the_axes_of_another_mesh_as_its_own(name, made, eight_devices):
+    sizes, words = TWO[name]
+    inside = devices_mesh("Auto", tuple(sizes.values()), tuple(sizes))
+    program = sv.program(made(inside), sv.array("x", (16, 8), spec="data"), mesh=sv.mesh(TWO_FOUR))
+    plan = sv.plan(program)
+    assert plan.error is None
+    (note,) = (note for note in plan.notes if "mesh of its own" in note)
+    assert words in note
+    if made is summed_over and jax.__version_info__ >= (0, 12):
+        return  # XLA ends the process there
+    found = sv.compile(program, "attached").partitioned
+    assert counted(plan.collectives) == counted(found)
+
+
+def test_an_argument_that_jax_may_place_does_not_matter(eight_devices):
+    fn = rows_over(devices_mesh("Auto", (8,), ("all",)))
+    plan = sv.plan(sv.program(fn, jnp.ones((16, 8)), mesh=sv.mesh(TWO_FOUR)))
+    assert plan.error is None
+    assert plan.op("output").spec.dims[0] == ("data", "model")
+
+
+TWO_FOUR = "data=2, model=4"
+
+
+def counted(collectives):
+    return Counter((c.kind, c.mesh_axes, c.bytes_per_device) for c in collectives)
+
+
+# What cannot be written as axes, or as parts of axes, of the program's mesh.
 OTHER = {
-    "other sizes": (
-        lambda: devices_mesh("Auto", (4, 2)),
-        "data=4, model=2, and the program's mesh is data=2, model=4. The sizes differ: data is 4"
-        " there and 2 here, model is 2 there and 4 here.",
-    ),
-    "fewer devices": (
-        lambda: devices_mesh("Auto", (2, 2)),
-        "The sizes differ: model is 2 there and 4 here.",
-    ),
-    "other names": (
-        lambda: axes_mesh("Auto", SIZES, ("data", "b")),
-        "data=2, b=4, and the program's mesh is data=2, model=4. The axes differ: 'b' only there,"
-        " 'model' only here.",
-    ),
-    "another order": (
-        lambda: axes_mesh("Auto", (4, 2), ("model", "data")),
-        "The axes are in another order: 'model' and 'data' there.",
-    ),
+    "fewer devices": ({"data": 2, "model": 2}, "The sizes differ: model is 2 there and 4 here."),
+    "sizes that do not divide": ({"data": 4, "model": 3}, "The sizes differ: data is 4 there"),
 }
 
 
 @pytest.mark.parametrize("name", OTHER)
-def test_another_mesh_inside_is_refused_with_what_differs(name, eight_devices):
-    made, words = OTHER[name]
-    inside = made()
-    first = inside.axis_names[0]
-    program = sv.program(
-        summed(inside, P(first), P(first)), X, mesh=sv.mesh(data=2, model=4)
-    )  # fmt: skip
-    error = sv.plan(program).error
+def test_a_plan_says_which_mesh_it_cannot_write(name, eight_devices):
+    sizes, words = OTHER[name]
+    inside = axes_mesh("Auto", tuple(sizes.values()), tuple(sizes))
+    over = {"data": 6, "model": 2} if "divide" in name else {"data": 2, "model": 4}
+    fn = asked(inside, NamedSharding(inside, P("data")))
+    error = sv.plan(sv.program(fn, sv.array("x", (48, 24), spec="data"), mesh=sv.mesh(over))).error
     assert error is not None
     assert error.stage == "trace"
-    assert "shard_map (test_context_meshes.py:" in error.message
+    assert "sharding_constraint (test_context_meshes.py:" in error.message
     assert words in error.message
-    assert error.message.endswith("or use sv.compile, which shows what XLA makes of two.")
-    taken = jax.ShapeDtypeStruct((16, 8), "float32", sharding=NamedSharding(devices_mesh(), SPLIT))
-    try:
-        jax.jit(program.fn).lower(taken).compile()
-    except ValueError:
-        taken = None
-    assert (sv.compile(program, "attached").error is None) == (taken is not None)
+
+
+def partly_manual(x):
+    inside = devices_mesh("Auto", (4, 2), ("a", "b"))
+    return jax.shard_map(
+        lambda x: lax.psum(x, "a"), mesh=inside, in_specs=P("a"), out_specs=P(), axis_names={"a"}
+    )(x)  # fmt: skip
+
+
+def test_a_shard_map_over_a_part_of_an_axis_is_refused(eight_devices):
+    program = sv.program(partly_manual, sv.array("x", (16, 8), spec="data"), mesh=TWO_FOUR)
+    error = sv.plan(program).error
+    assert error is not None
+    assert "shard_map (test_context_meshes.py:" in error.message
+    assert "not products or parts" in error.message
+
+
+def returns_same(x):
+    return jax.pure_callback(lambda x: x, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+def inspected(x):
+    jax.debug.inspect_array_sharding(x, callback=lambda found: None)
+    return x * 2
+
+
+def noted(x):
+    jax.experimental.io_callback(lambda x: None, None, x)
+    return x * 2
+
+
+HOST_CALLS = {"pure_callback": returns_same, "io_callback": noted, "inspection": inspected}
+
+
+def after_constraint(fn, mesh):
+    return lambda x: fn(asked(mesh, NamedSharding(mesh, SPLIT))(x))
+
+
+def in_shard_map(fn, mesh):
+    return lambda x: jax.shard_map(fn, mesh=mesh, in_specs=SPLIT, out_specs=SPLIT)(x)
+
+
+@pytest.mark.parametrize("around", [after_constraint, in_shard_map])
+@pytest.mark.parametrize("name", HOST_CALLS)
+def test_a_call_of_python_beside_a_mesh_of_devices_is_planned(name, around, eight_devices):
+    inside = devices_mesh()
+    program = sv.program(around(HOST_CALLS[name], inside), X, mesh=sv.mesh(TWO_FOUR))
+    plan = sv.plan(program)
+    assert plan.error is None
+    assert {op.opcode for op in plan.ops} & {"sharding_constraint", "shard_map"}
+    given = jax.ShapeDtypeStruct((16, 8), "float32", sharding=NamedSharding(inside, SPLIT))
+    assert jax.jit(program.fn).lower(given) is not None
 
 
 def test_other_types_inside_are_refused_with_what_differs(eight_devices):
     program = sv.program(summed(devices_mesh("Explicit")), X, mesh=sv.mesh(data=2, model=4))
     words = "The types differ: data is Explicit there and Auto here, model is Explicit there and"
     assert words in str(sv.plan(program).error)
-
-
-@pytest.mark.parametrize("name", OTHER)
-def test_a_plan_says_which_constraint_is_over_another_mesh(name, eight_devices):
-    made, words = OTHER[name]
-    inside = made()
-    spec = NamedSharding(inside, P(inside.axis_names[0]))
-    program = sv.program(asked(inside, spec), X, mesh=sv.mesh(data=2, model=4))
-    error = str(sv.plan(program).error)
-    assert "sharding_constraint (test_context_meshes.py:" in error
-    assert words in error
-    assert error.endswith(
-        "A plan has one mesh: give both the same, or use sv.compile, which shows what XLA"
-        " makes of two."
-    )
 
 
 @pytest.mark.parametrize("sizes", [(256, 4), (2, 4), (1, 2)])

@@ -130,7 +130,7 @@ def test_what_is_no_program_is_refused():
 
 
 def test_a_pass_that_fails_is_an_error_of_the_plan(eight_devices, monkeypatch):
-    def broken(module):
+    def broken(*_):
         raise RuntimeError("pass failed")
 
     monkeypatch.setattr(build_plan.pipeline, "propagate", broken)

@@ -164,31 +164,12 @@ def refuse_other_axes(conflict: MeshConflict, mesh: MeshSpec) -> None:
     """
     if conflict.named is not None and not conflict.same_axes:
         at = f" at {conflict.source}" if conflict.source else ""
-        words = _two_meshes(f"The function names a mesh of its own{at}", conflict.named, mesh)
+        words = two_meshes(f"The function names a mesh of its own{at}", conflict.named, mesh)
         raise ProgramError(f"{words} Give both the same mesh.")
 
 
-def refuse_other_meshes(jaxpr: Any, mesh: MeshSpec) -> None:
-    """Refuses to plan a program in which something is split over a mesh with other axes.
-
-    jax itself takes one with Auto axes: `with_sharding_constraint` over another shape of the same
-    devices.
-
-    Raises:
-        ProgramError: with both meshes, what differs, and the source line of the second.
-    """
-    for named, equation in meshes_in(jaxpr):
-        if (tuple(named.axis_names), tuple(named.axis_sizes)) != (mesh.axis_names, mesh.axis_sizes):
-            words = _two_meshes(
-                f"{naming_operation(equation)} is over a mesh of its own", named, mesh
-            )
-            raise ProgramError(
-                f"{words} A plan has one mesh: give both the same, or use sv.compile, which"
-                " shows what XLA makes of two."
-            )
-
-
-def _two_meshes(start: str, named: Mesh | AbstractMesh, mesh: MeshSpec) -> str:
+def two_meshes(start: str, named: Mesh | AbstractMesh, mesh: MeshSpec) -> str:
+    """The sentence on a program's mesh and one that its function names, and what differs."""
     sizes = zip(named.axis_names, named.axis_sizes, strict=True)
     other = ", ".join(f"{name}={size}" for name, size in sizes)
     differs = differing_axes(mesh, named)

@@ -15,7 +15,12 @@ from typing import Any
 from shardviz.core.backend.bridge import abstract_mesh, stablehlo_module
 from shardviz.core.backend.constraint_calls import ConstraintCalls, recorded_calls
 from shardviz.core.backend.failures import failure, in_words
-from shardviz.core.backend.jaxprs import refusal_on, single_device_effects
+from shardviz.core.backend.jaxprs import (
+    device_meshes_in,
+    meshes_in,
+    refusal_on,
+    single_device_effects,
+)
 from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
@@ -23,13 +28,15 @@ from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
 from shardviz.core.backend.shardy.estimate_limits import DIFFERS, note_conflicts
 from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
+from shardviz.core.backend.shardy.one_mesh import axis_parts, merged_parts
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import (
     Traced,
+    naming_operation,
     placed_spec,
-    refuse_other_meshes,
     trace,
+    two_meshes,
 )
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import joined, plural, shown
@@ -42,6 +49,8 @@ from shardviz.core.program.program import Program
 from shardviz.core.program.report import Failure
 
 _WANTS_DEVICES = "require devices to be present"
+_WANTS_ONE_MESH = "mesh should be the same across the entire program"
+_MANUAL = "newly_manual_axes"  # a parameter of shard_map
 _WANTS_TPU = "Only interpret mode is supported on CPU"
 
 
@@ -84,6 +93,7 @@ class _PlanRun:
         self.stage = "program"
         self.mesh = abstract_mesh(program.mesh)
         self.calls = ConstraintCalls()
+        self.several = False  # meshes in the program
 
     def run(self) -> None:
         """Traces, lowers and propagates.
@@ -98,8 +108,9 @@ class _PlanRun:
             raise ProgramError(self.program.problems[0])
         self.stage = "trace"
         traced = self._trace()
-        refuse_other_meshes(traced.stage.jaxpr, self.program.mesh)
-        notes = (*self.plan.notes, *traced.notes)
+        others = other_meshes(traced.stage.jaxpr, self.program.mesh)
+        self.several = bool(others)
+        notes = (*self.plan.notes, *traced.notes, *others)
         self.plan = replace(self.plan, trace_s=traced.seconds, notes=notes)
         if words := self._refusal(traced):
             self.stage = "program"
@@ -133,7 +144,8 @@ class _PlanRun:
 
     def _propagate(self, lowered: LoweredProgram) -> None:
         traced, mesh = lowered.traced, self.program.mesh
-        copy = pipeline.propagate(lowered.module)
+        own = list(mesh.shape.items()) if self.several else ()
+        copy = pipeline.propagate(lowered.module, own)
         requested = {r.array.name: placed_spec(r.spec) for r in self.program.requests if r.spec}
         results = [o.name for o in traced.outputs]
         attributes = AttributeCache()
@@ -206,6 +218,38 @@ class _PlanRun:
         self.plan = replace(self.plan, error=found, diagnosis=diagnosis)
 
 
+def other_meshes(jaxpr: Any, mesh: MeshSpec) -> list[str]:
+    """Notes on the meshes with other axes that a program names, and how their axes are written.
+
+    They may hold the same devices in another shape.
+
+    Raises:
+        ProgramError: where the axes of one cannot be written as those of the program's mesh.
+    """
+    own, notes = list(mesh.shape.items()), []
+    for named, equation in meshes_in(jaxpr):
+        axes = list(zip(named.axis_names, named.axis_sizes, strict=True))
+        if axes == own:
+            continue
+        parts = axis_parts(axes, own)
+        whole = equation.params.get(_MANUAL, ()) if parts is not None else ()
+        manual = merged_parts([a for a in named.axis_names if a in whole], parts or {})
+        start = f"{naming_operation(equation)} is over a mesh of its own"
+        if parts is None or any(size != mesh.shape[name] for name, _, size in manual):
+            raise ProgramError(
+                f"{two_meshes(start, named, mesh)} The axes of one are not products or parts of"
+                " those of the other: give both the same mesh, or use sv.compile, which shows what"
+                " XLA makes of two."
+            )
+        words = []
+        for axis, into in parts.items():
+            names = [n if s == mesh.shape[n] else f"{n}:({b}){s}" for n, b, s in into]
+            words += [f"{axis} is {' × '.join(names)}"] if names else []
+        sizes = ", ".join(f"{name}={size}" for name, size in axes)
+        notes.append(f"{start}, {sizes}, of the same devices: {joined(words)} here.")
+    return list(dict.fromkeys(notes))
+
+
 def _unused(request: Request) -> PlannedOp:
     array, spec = request.array, request.spec or not_split(request.array.shape)
     return PlannedOp(
@@ -254,9 +298,13 @@ def lower_to_plan(program: Program, traced: Traced) -> LoweredProgram:
         if _WANTS_TPU in str(error):
             note = "It is lowered for TPUs: a Pallas kernel has no form for CPUs."
             return LoweredProgram(traced, _module(traced, "tpu"), time.perf_counter() - begun, note)
-        if _WANTS_DEVICES not in str(error):
+        if _WANTS_DEVICES not in str(error) and _WANTS_ONE_MESH not in str(error):
             raise
-    traced = trace(program, mesh_to_lower_on(program.mesh))
+    # What calls Python is lowered for devices. The function may name them itself, in a mesh that
+    # jax takes only beside an equal one.
+    own = [mesh for mesh, _ in device_meshes_in(traced.stage.jaxpr)]
+    equal = [m for m in own if tuple(m.shape.items()) == tuple(program.mesh.shape.items())]
+    traced = trace(program, equal[0] if equal else mesh_to_lower_on(program.mesh))
     return LoweredProgram(traced, _module(traced, "cpu"), time.perf_counter() - begun)
 
 

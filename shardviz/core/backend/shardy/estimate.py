@@ -7,7 +7,6 @@ read.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -417,7 +416,7 @@ def axes_of_written(op: Any, mesh: MeshSpec) -> tuple[str, ...]:
     text = str(groups) if "replica_group_mesh_axes" in str(groups)[:80] else ""
     if text:
         found = re.findall(r'axis_ref<name = "((?:[^"\\]|\\.)*)"', text)
-        return parents(found, mesh)
+        return tuple(axis for axis in found if parent_axis(axis) in mesh.shape)
     rows = np.asarray(groups)
     if name == "source_target_pairs":
         pairs = tuple(map(tuple, rows.reshape(-1, 2)[:_PAIRS].tolist()))
@@ -429,12 +428,16 @@ def _axes_of_group(group: np.ndarray, mesh: MeshSpec) -> tuple[str, ...]:
     group = group[group >= 0]
     if not group.size or group.max() >= mesh.size:
         return ()
+    found, across = [], 1
     coordinates = np.unravel_index(group, mesh.axis_sizes)
-    moving = [bool((c != c[0]).any()) for c in coordinates]
-    across = math.prod(s for s, moves in zip(mesh.axis_sizes, moving, strict=True) if moves)
-    if across != group.size:
-        return ()
-    return tuple(a for a, moves in zip(mesh.axis_names, moving, strict=True) if moves)
+    for name, size, along in zip(mesh.axis_names, mesh.axis_sizes, coordinates, strict=True):
+        own = np.unique(along)
+        if own.size > 1:
+            # Each second or fourth of an axis is a part of it, as another mesh may split it.
+            minor = int(own[1] - own[0]) * own.size
+            found.append(name if own.size == size else f"{name}:({size // minor}){own.size}")
+            across *= own.size
+    return tuple(found) if across == group.size else ()
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ from shardviz.core.backend.shardy.before_propagation import (
     remove_dead,
     simplify,
 )
+from shardviz.core.backend.shardy.one_mesh import use_one_mesh
 from shardviz.core.errors import ProgramError
 
 _LOOP = "stablehlo.while"
@@ -343,7 +344,7 @@ def available() -> str:
     return ""
 
 
-def propagate(module: Any) -> Any:
+def propagate(module: Any, axes: Sequence[tuple[str, int]] = ()) -> Any:
     """A copy of a lowered module, calls inlined, in which Shardy has settled every sharding.
 
     Every operation says where its axes came from (`sdy.sharding_origins`), which steps crossed it
@@ -352,6 +353,7 @@ def propagate(module: Any) -> Any:
     Args:
         module: what `lowered.compiler_ir("stablehlo")` gives; it is left as it is, since jax
             keeps it.
+        axes: name and size of each axis of the program's mesh, where it names several meshes.
 
     Raises:
         ProgramError: where jaxlib has no such passes.
@@ -363,7 +365,7 @@ def propagate(module: Any) -> Any:
     if grouped(module):
         # The groups stay in, so that PlanReader can name them.
         passes = [_without(p, _ORIGINS) for p in passes if _name(p) != _UNGROUP]
-    return _run(module, passes)
+    return _run(module, passes, axes)
 
 
 def grouped(module: Any) -> bool:
@@ -412,12 +414,14 @@ def _refuse() -> None:
         raise ProgramError(words)
 
 
-def _run(module: Any, passes: Sequence[str]) -> Any:
+def _run(module: Any, passes: Sequence[str], axes: Sequence[tuple[str, int]] = ()) -> Any:
     _refuse()
     with module.context as context:
         context.enable_multithreading(False)  # to share so little work costs more than it saves
         # Cloned, not printed and parsed: that takes three times as long as all that is done here.
         copy = module.operation.clone()
+        if axes:
+            use_one_mesh(copy, axes)
         rewrite_operations(copy)
         simplify(copy)
         inline_calls(copy)
