@@ -312,3 +312,62 @@ def test_nothing_of_a_file_runs(tmp_path):
         with contextlib.suppress(sv.ShardvizError):
             read_rules(tmp_path / name)
     assert not mark.exists()
+
+
+TABLE = '[("embed", "fsdp"), ("mlp", "model")]'
+# Half of a table, each with the line that makes it more or other.
+PARTS = {
+    "unpacked": (f"BASE = {TABLE}\nRULES = list([*BASE, EXTRA])", 2),
+    "unpacked from elsewhere": ("from a import BASE\nRULES = [*BASE, ('mlp', 'model')]", 2),
+    "append": (f"RULES = {TABLE}\nRULES.append(('a', 'b'))", 2),
+    "append to a copy": (f"RULES = list({TABLE})\nRULES.append(('a', 'b'))", 2),
+    "by another name": (f"RULES = {TABLE}\nEVERY = RULES\nif big:\n    EVERY.pop()", 4),
+    "an attribute": (f"class M:\n    rules = {TABLE}\nM.rules.insert(0, ('a', 'b'))", 3),
+    "added in place": (f"RULES = {TABLE}\nRULES += EXTRA", 2),
+    "added to what is elsewhere": (f"from a import RULES\nRULES += {TABLE}", 2),
+    "a sum": (f"RULES = ({TABLE} if big else []) + EXTRA", 1),
+    "an item": (f"RULES = {TABLE}\nRULES[0] = ('embed', None)", 2),
+    "no item": (f"RULES = {TABLE}\ndel RULES[0]", 2),
+    "a slice": (f"RULES = {TABLE}\nSOME = RULES[1:]", 2),
+    "a filter": (f"RULES = {TABLE}\nSOME = [r for r in RULES if r[1]]", 2),
+    "assigned again": (f"RULES = {TABLE}\nRULES = other(RULES)", 2),
+    "a key": ("RULES = {'embed': P('fsdp')}\nRULES['mlp'] = P('model')", 2),
+    "a dict in a dict": ("RULES = {'embed': P('fsdp')}\nEVERY = {**RULES}", 2),
+    "a dict and keywords": ("RULES = {'embed': P('fsdp')}\nEVERY = dict(RULES, mlp=None)", 2),
+    "a part that is computed": (f"RULES = [{TABLE[1:-1]}, *EXTRA]", 1),
+    "a pair by name": ("RULES = [('embed', 'fsdp'), EXTRA]", 1),
+}
+
+
+@pytest.mark.parametrize("label", PARTS)
+def test_half_of_a_table_is_refused_with_the_line(label, tmp_path):
+    source, line = PARTS[label]
+    path = tmp_path / "rules.py"
+    path.write_text(source)
+    for given in (path, source):
+        with pytest.raises(sv.ShardvizError, match=rf"(?i)line {line}\b|0 tables"):
+            read_rules(given)
+
+
+WHOLE = {
+    "used": f"RULES = {TABLE}\nuse(RULES)\nprint(RULES[0], len(RULES))",
+    "typed": f"RULES: tuple = tuple({TABLE})",
+    "of a class": f"class M:\n    rules = {TABLE}\n    def of(self):\n        return self.rules",
+    "returned": f"def rules(big=False):\n    return {TABLE}",
+    "an argument": f"import x\nx.audit(params, {TABLE}, mesh)",
+    "by two names": f"RULES = {TABLE}\nEVERY = RULES or OTHERS\nfor a, b in EVERY:\n    print(a)",
+}
+
+
+@pytest.mark.parametrize("label", WHOLE)
+def test_a_table_that_is_only_used_is_read(label):
+    assert len(read_rules(WHOLE[label])) == 2
+
+
+def test_long_source_is_refused_before_it_is_parsed(tmp_path):
+    path = tmp_path / "rules.py"
+    path.write_text("X = [" + "1, " * 300_000 + "]")
+    with pytest.raises(sv.ShardvizError, match="at most 524,288 are read"):
+        read_rules(path)
+    path.write_text("X = [" + "1, " * 50_000 + f"]\nRULES = {TABLE}")
+    assert len(read_rules(path)) == 2

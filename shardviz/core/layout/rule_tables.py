@@ -14,6 +14,7 @@ import os
 import re
 import stat
 import warnings
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,13 +27,15 @@ from shardviz.core.layout.path_rules import compiled
 from shardviz.core.layout.rules import MAX_RULES, Dialect, PathRules, Rules
 
 MAX_BYTES = 1 << 20  # of a file; MaxText's base.yml has 60 kB
+MAX_SOURCE = 1 << 19  # letters of Python source, which takes a thousand times its size to parse
 MAX_VALUES = 200_000
 MAX_DEPTH = 32
 KEYS = ("logical_axis_rules", "rules")  # MaxText's configurations, records of its shardings
 _SUFFIXES = (".yaml", ".yml", ".json", ".py", ".txt")
 _CALL = re.compile(r"\b(?:P|PS|PartitionSpec)\(")
 _SOURCE = re.compile(
-    r"\s*(?:[^\W\d]\w*\s*(?::[^=\n]*)?=\s*[\[({]\s*[\[({'\"]|(?:class|def|from|import|@\w)\b)"
+    r"\s*(?:[^\W\d]\w*\s*(?::[^=\n]*)?=\s*(?:[\w.]+\(\s*)?[\[({]\s*[\[({'\"*]"
+    r"|(?:class|def|from|import|@\w)\b)"
 )
 _YAML = re.compile(rf"^(?:{'|'.join(KEYS)})\s*:", re.MULTILINE)
 
@@ -270,6 +273,11 @@ def _python(text: str) -> Any:
     Raises:
         RuleError: for what is no Python, holds no table or several, or computes one.
     """
+    if len(text) > MAX_SOURCE:
+        raise RuleError(
+            f"The Python source has {len(text):,} letters; at most {MAX_SOURCE:,} are read."
+            " Give the text of the table alone."
+        )
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # on "\d" in text that is not raw
@@ -288,14 +296,24 @@ def _python(text: str) -> Any:
             f"The source holds {plural(len(tables), 'table')} of pairs{f' ({lines})' * bool(lines)}"
             "; one is read. Give the text of that table."
         )
-    return _literal(tables[0], 0)
+    table = tables[0]
+    count = len(table.keys if isinstance(table, ast.Dict) else getattr(table, "elts", ()))
+    if count > MAX_RULES:
+        raise RuleError(f"A table has at most {MAX_RULES:,} rules; got {count:,}.")
+    if (change := _Uses(tree).first_change(table)) is not None:
+        raise RuleError(
+            f"The table in line {table.lineno} is not all: line {change.lineno} changes it or puts"
+            " it into another one, and nothing is evaluated. Give the table itself, as in"
+            " sv.rules(module.RULES), or the text of all of it."
+        )
+    return _literal(table, 0)
 
 
 def _tables(node: ast.AST) -> Iterator[ast.expr]:
     """The outermost literals of pairs, or of a dict, whose left sides are text."""
-    waiting = [node]
+    waiting = deque([node])
     while waiting:
-        found = waiting.pop(0)
+        found = waiting.popleft()
         if isinstance(found, ast.expr) and _is_table(found):
             yield found
         else:
@@ -303,16 +321,107 @@ def _tables(node: ast.AST) -> Iterator[ast.expr]:
 
 
 def _is_table(node: ast.expr) -> bool:
+    """Whether a literal is a table, or one of which a part is computed."""
     if isinstance(node, ast.Dict):
-        return bool(node.keys) and all(map(_is_text, node.keys))
-    return (
-        isinstance(node, (ast.Tuple, ast.List))
-        and bool(node.elts)
-        and all(
-            isinstance(e, (ast.Tuple, ast.List)) and len(e.elts) == 2 and _is_text(e.elts[0])
-            for e in node.elts
-        )
-    )
+        named = [_is_text(key) for key in node.keys if key is not None]
+        return bool(named) and all(named)
+    if not isinstance(node, (ast.Tuple, ast.List)):
+        return False
+    others = [e for e in node.elts if not _is_pair(e)]
+    if len(others) == len(node.elts):
+        return False
+    return all(isinstance(e, (ast.Starred, ast.Name, ast.Attribute, ast.Call)) for e in others)
+
+
+def _is_pair(node: ast.expr) -> bool:
+    pair = isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == 2
+    return pair and _is_text(node.elts[0])
+
+
+#: Calls that give what they are given, and methods that make more of it or change it.
+_COPIES = ("list", "tuple", "dict", "FrozenDict", "Rules", "rules", "copy", "deepcopy")
+_CHANGES = ("append", "clear", "extend", "insert", "pop", "popitem", "remove", "reverse")
+_CHANGES += ("setdefault", "sort", "update", "chain", "from_iterable", "__setitem__")
+_JOINS = (ast.Starred, ast.BinOp, ast.AugAssign, ast.comprehension, ast.Delete)
+
+
+class _Uses:
+    """Where Python source uses a table: by itself, and by the names that it is given.
+
+    A name is followed by its last part, in all of the source: `rules` is `self.rules`, too.
+    """
+
+    def __init__(self, tree: ast.Module):
+        self._parents: dict[ast.AST, ast.AST] = {}
+        self._named: dict[str, list[ast.AST]] = {}
+        for node in ast.walk(tree):
+            for child in ast.iter_child_nodes(node):
+                self._parents[child] = node
+            if name := _last_name(node):
+                self._named.setdefault(name, []).append(node)
+
+    def first_change(self, table: ast.expr) -> Any:
+        """The first use that changes a table or puts it into another one; None without one."""
+        waiting: list[ast.AST] = [table]
+        names: set[str] = set()
+        assignments: set[ast.AST] = set()
+        while waiting:
+            node, parent = self._used(waiting.pop())
+            if _changes(node, parent):
+                return node
+            if getattr(parent, "value", None) is not node:
+                continue
+            for name in map(_last_name, _targets(parent)):
+                assignments.add(parent)
+                if name and name not in names:
+                    names.add(name)
+                    waiting += self._named[name]
+        for node in (node for name in sorted(names) for node in self._named[name]):
+            parent = self._parents[node]
+            if node in _targets(parent) and parent not in assignments:
+                return node
+        return None
+
+    def _used(self, node: ast.AST) -> tuple[ast.AST, ast.AST]:
+        """What has the value of a node, and where that is used: copies and choices are passed."""
+        parent = self._parents[node]
+        while _is_copy(node, parent) or isinstance(parent, (ast.IfExp, ast.BoolOp)):
+            node, parent = parent, self._parents[parent]
+        return node, parent
+
+
+def _last_name(node: ast.AST) -> str:
+    return getattr(node, "id", "") or getattr(node, "attr", "")
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    """What an assignment gives its value to; nothing for one without a value."""
+    if isinstance(node, ast.Assign):
+        return node.targets
+    single = isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None
+    return [node.target] if single else []
+
+
+def _is_copy(node: ast.AST, parent: ast.AST) -> bool:
+    if not isinstance(parent, ast.Call) or _last_name(parent.func) not in _COPIES:
+        return False
+    return [*parent.args, *parent.keywords] == [node]
+
+
+def _changes(node: ast.AST, parent: ast.AST) -> bool:
+    """Whether a table is changed, or becomes a part of another one, where it is used."""
+    if isinstance(parent, _JOINS):
+        return True
+    if isinstance(parent, ast.Subscript) and parent.value is node:
+        return isinstance(parent.slice, ast.Slice) or not isinstance(parent.ctx, ast.Load)
+    if isinstance(parent, ast.Attribute):
+        return parent.attr in _CHANGES
+    if isinstance(parent, ast.Dict):  # {**table, "mlp": "model"}
+        return (None, node) in zip(parent.keys, parent.values, strict=True)
+    if isinstance(parent, ast.Call) and node in parent.args:
+        name = _last_name(parent.func)
+        return name in _CHANGES or (name in _COPIES and not _is_copy(node, parent))
+    return False
 
 
 def _is_text(node: ast.expr | None) -> bool:
