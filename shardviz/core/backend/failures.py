@@ -39,6 +39,10 @@ _OPENINGS = {
     "run": "The program failed while it ran.",
     "check": "The results could not be checked.",
 }
+_ELSEWHERE = (
+    ". XLA's compiler for CPUs lacks this, simulated ones included. Those for TPUs and GPUs may have"
+    " it, and need no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+)
 # Stages in which none of the user's code runs, so that an OSError is not the program's.
 _OURS = ("target", "lower", "compile", "place", "worker")
 _MOST_READ = 1 << 16  # bytes, of the beginning and of the end of what a worker printed
@@ -89,7 +93,10 @@ def failure(stage: str, error: BaseException) -> Failure:
         opening = "The memory of the machine, or of this process, ran out."
     elif stage in _OURS and isinstance(error, OSError):
         opening = "The system refused what this needs, such as a file or a process."
-    return Failure(stage, f"{opening} {in_words(error)}", source_of(error))
+    words = in_words(error)
+    if "UNIMPLEMENTED" in words and "XLA:CPU" in words:
+        words = words.removesuffix(".") + _ELSEWHERE
+    return Failure(stage, f"{opening} {words}", source_of(error))
 
 
 def _is_of_several(error: BaseException) -> bool:

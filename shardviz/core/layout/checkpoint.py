@@ -512,7 +512,9 @@ def _row(
     if problem is None and layout is None:
         problem = (
             "Nothing says how it is to be split; orbax then splits it as it was saved, over devices"
-            " of that time, or makes it a numpy array. Give a PartitionSpec or a sharding."
+            " of that time, or makes it a numpy array. Give a PartitionSpec or a sharding here, and"
+            " orbax a target tree with jax.ShapeDtypeStruct(shape, dtype, sharding=...) for each"
+            " array."
         )
     if problem is not None or layout is None:
         return RestoreRow(array, found.spec, dtype, layout, None, problem)
