@@ -40,8 +40,8 @@ _OPENINGS = {
     "check": "The results could not be checked.",
 }
 _ELSEWHERE = (
-    ". XLA's compiler for CPUs lacks this, simulated ones included. Those for TPUs and GPUs may have"
-    " it, and need no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
+    ". XLA's compiler for CPUs lacks this, simulated ones included. Those for TPUs and GPUs may"
+    " have it, and need no such hardware to compile: target='tpu:v5e:2x2' or 'gpu:h100:1x8'."
 )
 # Stages in which none of the user's code runs, so that an OSError is not the program's.
 _OURS = ("target", "lower", "compile", "place", "worker")
