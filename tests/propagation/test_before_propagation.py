@@ -43,6 +43,11 @@ SIMPLIFIED = {
     "a reshape of a reshape": (lambda x: x.reshape(2, 8).reshape(16), {"reshape": 1}),
     "a reshape and back": (lambda x: jnp.sin(x.reshape(16).reshape(4, 4)), {"reshape": 0}),
     "a select of one value": (lambda x: lax.select(x > 0, x, x), {"select": 0}),
+    "a select of one number": (
+        lambda x: x + lax.select(x > 0, full(0), full(0)),
+        {"select": 0, "compare": 0},
+    ),
+    "a select of two numbers": (lambda x: lax.select(x > 0, full(0), full(-0.0)), {"select": 1}),
 }
 
 

@@ -228,6 +228,15 @@ def scatter_add(x, ids, rows):
     return x.at[ids].add(rows)
 
 
+def codes(x, ids, w):
+    rows = jnp.arange(x.shape[0])[:, None]
+    return jnp.zeros((x.shape[0], w.shape[0])).at[rows, ids].set(x) @ w
+
+
+def codes_gradient(x, ids, w):
+    return jax.grad(lambda x: jnp.sum(codes(x, ids, w) ** 2))(x)
+
+
 def reduce_scatter(x, w):
     return wsc(x @ w, P("model", None)) + 1
 

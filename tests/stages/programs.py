@@ -252,6 +252,11 @@ CASES: tuple[Case, ...] = (
     Case("segment sum over the only axis", f.segment_sum, _EDGES, ONE, out="data"),
     Case("rows written into zeros", f.written, _EDGES, out="data"),
     Case(
+        "numbers written at positions, gradient",
+        f.codes_gradient,
+        (("x", (16, 4), "data"), ("ids", (16, 4), "data", "int32"), ("w", (128, 32), "model")),
+    ),
+    Case(
         "sum over two axes, the result in parts",
         f.outer_sum,
         (("x", (64, 32), f"({_BOTH})"),),

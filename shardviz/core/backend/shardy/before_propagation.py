@@ -364,11 +364,17 @@ def _unchanged(op: Any) -> Any:
             return first
         return second if either and _number(first) == neutral else None
     if name == "stablehlo.select":
-        if op.operands[1] == op.operands[2]:
+        if op.operands[1] == op.operands[2] or _is_same_number(*list(op.operands)[1:]):
             return op.operands[1]
         which = _number(op.operands[0])
         return None if which is None else op.operands[1 if which else 2]
     return None
+
+
+def _is_same_number(one: Any, other: Any) -> bool:
+    """Whether two constants are equal, as the branches of a gradient through zeros are."""
+    number = _number(one)
+    return number is not None and repr(number) == repr(_number(other))  # 0.0 is not -0.0
 
 
 def _in_order(op: Any) -> bool:
