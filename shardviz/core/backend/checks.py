@@ -31,7 +31,7 @@ from shardviz.core.backend.devices import (
     run_bytes,
 )
 from shardviz.core.backend.failures import said_by
-from shardviz.core.backend.inputs import Inputs
+from shardviz.core.backend.inputs import Inputs, partial_axes
 from shardviz.core.backend.tracing import Output
 from shardviz.core.errors import LayoutError
 from shardviz.core.format import bytes_text, listed, plural
@@ -365,11 +365,11 @@ def _here(devices: Iterable[Any]) -> str:
 
 def partial_sums(array: jax.Array) -> str | None:
     """What to say of an array whose shards are partial sums; None for any other."""
-    axes = getattr(getattr(array.sharding, "spec", None), "unreduced", None)
+    axes = partial_axes(array)
     if not axes:
         return None
     return (
-        f"Every device holds a partial sum, unreduced over {listed(sorted(axes))}; jax gives no"
+        f"Every device holds a partial sum, unreduced over {listed(axes)}; jax gives no"
         " shard indices or values of such an array."
     )
 

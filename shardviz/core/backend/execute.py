@@ -52,7 +52,7 @@ from shardviz.core.backend.jaxprs import (
 )
 from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.rendezvous import NO_STORE, Disagreement, Rendezvous, store
-from shardviz.core.backend.tracing import Output, Traced, for_one_device, left_to_compiler, trace
+from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trace, trace_unsharded
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import joined, shown
 from shardviz.core.hardware.chips import chip_of_kind
@@ -211,6 +211,9 @@ class Execution:
         self.note_executable(lowered, executable)
         return lowered, executable
 
+    def before_compile(self, lowered: Lowered) -> None:
+        """Refuses what must not be compiled in this process: nothing."""
+
     def _account(self, lowered: Lowered) -> Account:
         """What this process is about to do, for the others to compare with."""
         program, first = self.program, self.devices[0]
@@ -258,7 +261,7 @@ class Execution:
 
     def lowered_unsharded(self, single: Program, mesh: Mesh) -> Lowered:
         """The unsharded function, lowered for one device."""
-        return lower(for_one_device(trace(single, mesh)))
+        return lower(trace_unsharded(self.program, single, lambda one: trace(one, mesh)))
 
     def refuse_effects(self, traced: Traced) -> None:
         """Refuses effects that jax orders on one device only."""
@@ -285,6 +288,7 @@ class Execution:
         made: list[Executable] = []
 
         def make() -> Executable:
+            self.before_compile(lowered)
             made.append(self.compiled(lowered))
             return made[0]
 

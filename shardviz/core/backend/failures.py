@@ -310,7 +310,16 @@ def calling_line() -> str:
 
 
 class WorkerError(TargetError):
-    """The worker ended before it answered."""
+    """The worker ended before it answered.
+
+    Attributes:
+        crashed: whether what it did ended it; else it reached a limit, or somebody ended it.
+    """
+
+    crashed = False
+
+
+_CRASHES = [-getattr(signal, n, 1 << 16) for n in ("SIGABRT", "SIGSEGV", "SIGBUS", "SIGILL")]
 
 
 def exit_error(
@@ -330,10 +339,12 @@ def exit_error(
     where = f" in the stage {stage!r}" if stage else ""
     said = cause(log)
     words = f" It said: {said}" if said else ""
-    return WorkerError(
+    error = WorkerError(
         f"The worker process ended{where}: {exit_in_words(exit_code, ended_for_memory)}.{words}"
         " Your kernel is not touched, and the next compile gets a new worker."
     )
+    error.crashed = exit_code in _CRASHES
+    return error
 
 
 def timeout_error(seconds: float, stage: str) -> WorkerError:

@@ -228,6 +228,20 @@ def host_value(leaf: Any) -> Any | None:
     return leaf.addressable_data(0) if leaf.is_fully_replicated else None
 
 
+def partial_axes(array: Any) -> list[str]:
+    """The mesh axes over which an array holds partial sums, sorted; none for most arrays."""
+    spec = getattr(getattr(array, "sharding", None), "spec", None)
+    return sorted(getattr(spec, "unreduced", None) or ())
+
+
+def summed(leaf: Any) -> Any:
+    """A value without partial sums: their sum on every device that holds some of them."""
+    if not partial_axes(leaf):
+        return leaf
+    full = PartitionSpec(*leaf.sharding.spec.partitions)
+    return jax.sharding.reshard(leaf, NamedSharding(leaf.sharding.mesh, full))
+
+
 def value_digests(program: Program, leaves: list[Any] | None) -> dict[str, Any]:
     """Digests of what several processes must give alike, by the names of the arguments.
 
@@ -238,7 +252,7 @@ def value_digests(program: Program, leaves: list[Any] | None) -> dict[str, Any]:
     for array, leaf in zip(program.arrays, leaves or (), strict=False):
         if not _is_global(leaf):
             found[array.name] = _digest(leaf)
-        elif not getattr(getattr(leaf.sharding, "spec", None), "unreduced", None):
+        elif not partial_axes(leaf):
             found[array.name] = _digests_of_shards(leaf)
     return found
 
@@ -385,7 +399,7 @@ class Inputs:
                 placed.append(self._example(position, sharding))
             else:
                 value = self._gathered.get(position)
-                value = host_value(self.leaves[position]) if value is None else value
+                value = host_value(summed(self.leaves[position])) if value is None else value
                 placed.append(jax.device_put(value, sharding))
         return placed
 
@@ -401,6 +415,15 @@ class Inputs:
 
     def _place(self, position: int) -> jax.Array:
         sharding = self._sharding(position)
+        spec = sharding.spec
+        if spec.unreduced and not (self.leaves and partial_axes(self.leaves[position])):
+            # jax makes partial sums of an array that is on the devices, and of nothing else.
+            full = PartitionSpec(*spec.partitions)
+            full = NamedSharding(self.mesh, full, memory_kind=sharding.memory_kind)
+            return jax.device_put(self._place_as(position, full), sharding)
+        return self._place_as(position, sharding)
+
+    def _place_as(self, position: int, sharding: NamedSharding) -> jax.Array:
         if self.leaves is None:
             return self._example(position, sharding)
         leaf, donated = self.leaves[position], position in self.donated

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 from jax.extend.core.primitives import copy_p
-from jax.sharding import AbstractMesh, Mesh
+from jax.sharding import AbstractMesh, Mesh, use_abstract_mesh
 
 from shardviz.core.backend.failures import in_words
 from shardviz.core.hlo.module import is_user_file, line_in_words
@@ -142,6 +142,8 @@ def without_shardings(jaxpr: Any) -> Any:
     """
 
     def change(equation: Any) -> list[Any]:
+        if not equation.ctx.cur_abstract_mesh.empty:
+            equation = equation.replace(ctx=_without_mesh(equation.ctx))
         if equation.primitive.name in ("sharding_constraint", "reshard"):
             return [equation.replace(primitive=copy_p, params={})]
         equation = with_inner(equation, without_shardings)
@@ -150,6 +152,12 @@ def without_shardings(jaxpr: Any) -> Any:
         return [equation.replace(params={**equation.params, **split})]
 
     return rewritten(jaxpr, change)
+
+
+def _without_mesh(settings: Any) -> Any:
+    """What jax was set to when an operation was traced, without the mesh that was in context."""
+    with settings.manager, use_abstract_mesh(AbstractMesh((), ())):
+        return type(settings)()  # it takes what is set now
 
 
 def users_line(equation: Any) -> str:

@@ -31,8 +31,8 @@ from jax.extend.core import jaxpr_as_fun
 from jax.sharding import AbstractMesh, Mesh
 
 from shardviz.core.backend.arguments import unique
-from shardviz.core.backend.bridge import jax_dtype, named_sharding
-from shardviz.core.backend.build_program import Results
+from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype, named_sharding
+from shardviz.core.backend.build_program import Results, SpecsByName
 from shardviz.core.backend.calls import BoundCall
 from shardviz.core.backend.constraint_calls import traced_with_calls
 from shardviz.core.backend.failures import in_words, source_of
@@ -452,16 +452,91 @@ def for_one_device(traced: Traced) -> Traced:
     if all(mesh.size == 1 for mesh, _ in meshes_in(traced.stage.jaxpr)):
         return traced
     jaxpr = without_shardings(traced.stage.jaxpr)
+    _refuse_meshes_of_more(jaxpr)
+    arguments = argument_structs(traced.program, traced.mesh)
+    jitted = jax.jit(jaxpr_as_fun(jaxpr), donate_argnums=donated_leaves(traced.program))
+    with apart(), traced.around():
+        return replace(traced, stage=jitted.trace(*arguments))
+
+
+def trace_unsharded(
+    program: Program, single: Program, on_one: Callable[[Program], Traced]
+) -> Traced:
+    """The unsharded function of a program, traced for one device.
+
+    Some functions can be traced on their own mesh alone: jax refuses partial sums over an axis that
+    splits nothing. Then what was traced there is taken, without its shardings.
+
+    Args:
+        program: the program.
+        single: the same on a mesh of one device.
+        on_one: traces `single`.
+
+    Raises:
+        Exception: whatever the function raises on one device, where it has no form for one.
+    """
+    try:
+        return for_one_device(on_one(single))
+    except Exception as refused:
+        if "Explicit" in program.mesh.axis_types:
+            with contextlib.suppress(Exception):  # what was raised first says more
+                jaxpr = without_shardings(trace(program, abstract_mesh(program.mesh)).stage.jaxpr)
+                _refuse_meshes_of_more(jaxpr)
+                return on_one(single.replace(fn=jaxpr_as_fun(jaxpr), tree=None))
+        raise refused
+
+
+def _refuse_meshes_of_more(jaxpr: Any) -> None:
+    """Refuses a program in which something is over a mesh of several devices.
+
+    Raises:
+        ProgramError: with the operation.
+    """
     for mesh, equation in meshes_in(jaxpr):
         if mesh.size > 1:
             raise ProgramError(
                 f"{naming_operation(equation)} is over a mesh of {plural(mesh.size, 'device')},"
                 " which the function names."
             )
-    arguments = argument_structs(traced.program, traced.mesh)
-    jitted = jax.jit(jaxpr_as_fun(jaxpr), donate_argnums=donated_leaves(traced.program))
-    with apart(), traced.around():
-        return replace(traced, stage=jitted.trace(*arguments))
+
+
+def spec_of_type(aval: Any) -> Spec | None:
+    """How a value is split as its type says: on Explicit axes; else None.
+
+    Args:
+        aval: jax's type of the value.
+    """
+    sharding = getattr(aval, "sharding", None)
+    types = () if sharding is None else sharding.mesh.axis_types or ()
+    return adopt_spec(sharding.spec) if any(t.name == "Explicit" for t in types) else None
+
+
+def specs_of_types(traced: Traced) -> tuple[Spec | None, ...]:
+    """`spec_of_type` of every result of a program."""
+    return tuple(map(spec_of_type, traced.stage.jaxpr.out_avals))
+
+
+def with_specs_of_types(traced: Traced) -> Traced:
+    """A program whose results are requested as their types say, where nothing else is.
+
+    For devices jax splits a result as its type says. Without any, it has to be given the specs: the
+    lowered module does not say them, and partial sums would be added up.
+
+    Args:
+        traced: a program on a mesh whose axes are all Explicit: jax takes no spec of some alone.
+    """
+    rows = zip(traced.outputs, traced.out_specs, specs_of_types(traced), strict=True)
+    specs = {output.name: own or typed for output, own, typed in rows}
+    program = traced.program
+    found = trace(program.replace(out_specs=SpecsByName(specs)), traced.mesh)
+    return replace(found, program=program, out_specs=traced.out_specs)
+
+
+def with_partial_sums(traced: Traced) -> Traced:
+    """`with_specs_of_types` where a result is a partial sum, on a mesh of Explicit axes alone."""
+    partial = any(spec is not None and spec.unreduced for spec in specs_of_types(traced))
+    explicit = set(traced.program.mesh.axis_types) == {"Explicit"}
+    return with_specs_of_types(traced) if partial and explicit else traced
 
 
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:

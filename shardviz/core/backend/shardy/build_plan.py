@@ -37,6 +37,7 @@ from shardviz.core.backend.tracing import (
     placed_spec,
     trace,
     two_meshes,
+    with_partial_sums,
 )
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import joined, plural, shown
@@ -116,7 +117,7 @@ class _PlanRun:
             self.stage = "program"
             raise ProgramError(words)
         self.stage = "lower"
-        lowered = lower_to_plan(self.program, traced)
+        lowered = lower_to_plan(self.program, with_partial_sums(traced))
         self.plan = replace(self.plan, lower_s=lowered.seconds)
         self.stage = "propagate"
         begun = time.perf_counter()

@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -27,20 +27,22 @@ from jax.sharding import NamedSharding
 from jaxlib.mlir import ir
 from jaxlib.version import __version__ as jaxlib_version
 
-from shardviz.core.backend.bridge import abstract_mesh, adopt_spec, jax_dtype, stablehlo_module
-from shardviz.core.backend.build_program import SpecsByName
+from shardviz.core.backend.bridge import abstract_mesh, jax_dtype, stablehlo_module
 from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
 from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.failures import in_words, said_by
-from shardviz.core.backend.jaxprs import operations, plain_jaxpr, positive_arguments
+from shardviz.core.backend.jaxprs import operations, positive_arguments
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import (
     Traced,
     donated_leaves,
-    for_one_device,
     left_to_compiler,
+    spec_of_type,
+    specs_of_types,
     trace,
+    trace_unsharded,
+    with_specs_of_types,
 )
 from shardviz.core.backend.worker.messages import (
     HostCallback,
@@ -208,29 +210,15 @@ def trace_for_export(program: Program) -> Traced:
         Exception: whatever the function raises.
     """
     traced = trace(program, abstract_mesh(program.mesh))
-    typed = [_typed(aval) for aval in traced.stage.jaxpr.out_avals]
-    # jax lowers callbacks for devices only. For devices it also splits a result as its type says;
-    # without any it has to be given the specs, and takes none of some axes alone.
-    partly = any(typed) and set(program.mesh.axis_types) != {"Explicit"}
+    typed = any(spec is not None for spec in specs_of_types(traced))
+    # jax lowers callbacks for devices only.
+    partly = typed and set(program.mesh.axis_types) != {"Explicit"}
     few = program.mesh.size <= MOST_NAMED
     if callback_names(traced.stage.jaxpr) or (partly and few):
         return trace(program, mesh_to_lower_on(program.mesh))
-    if partly or not any(typed):
+    if partly or not typed:
         return traced
-    every = zip(traced.outputs, traced.out_specs, traced.stage.jaxpr.out_avals, typed, strict=True)
-    specs = {
-        output.name: own or (adopt_spec(aval.sharding.spec) if is_typed else None)
-        for output, own, aval, is_typed in every
-    }
-    with_specs = trace(program.replace(out_specs=SpecsByName(specs)), traced.mesh)
-    return replace(with_specs, program=program, out_specs=traced.out_specs)
-
-
-def _typed(aval: Any) -> bool:
-    """Whether the type of a result says how it is split: on Explicit axes."""
-    sharding = getattr(aval, "sharding", None)
-    types = () if sharding is None else sharding.mesh.axis_types or ()
-    return any(t.name == "Explicit" for t in types)
+    return with_specs_of_types(traced)
 
 
 def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False) -> str | None:
@@ -249,19 +237,7 @@ def why_not_exportable(program: Program, traced: Traced, callbacks: bool = False
             " cannot be sent to another process. Take them out to compile it for this target, or"
             " run it on devices of this kernel."
         )
-    if _has_partial_sums(traced):
-        return (
-            "An argument or result is a partial sum (its sharding has unreduced axes), which jax"
-            " does not export, so the program cannot be sent to another process. Run it on devices"
-            " of this kernel, with target='attached'."
-        )
     return None
-
-
-def _has_partial_sums(traced: Traced) -> bool:
-    body = plain_jaxpr(traced.stage.jaxpr)
-    specs = (getattr(v.aval, "sharding", None) for v in (*body.invars, *body.outvars))
-    return any(getattr(getattr(s, "spec", None), "unreduced", None) for s in specs)
 
 
 def callback_names(jaxpr: Any) -> tuple[str, ...]:
@@ -326,8 +302,7 @@ def module_of(lowered: Any) -> LoweredModule:
 
 
 def _result(aval: Any) -> tuple[tuple[int, ...], str, Spec | None]:
-    spec = adopt_spec(aval.sharding.spec) if _typed(aval) else None
-    return tuple(aval.shape), dtype_name(aval.dtype), spec
+    return tuple(aval.shape), dtype_name(aval.dtype), spec_of_type(aval)
 
 
 def _classes(effects: Any) -> tuple[str, ...]:
@@ -377,12 +352,19 @@ def _(*_: Any, results: tuple[Any, ...], has_effects: frozenset[Any]) -> Any:
     return results, has_effects
 
 
+def _zero(result: Any) -> Any:
+    """A value of the type of a result."""
+    zero = jax.lax.full(result.shape, 0, result.dtype)
+    # jax insists that what makes partial sums says so in the module.
+    partial = result.sharding.spec.unreduced
+    return jax.sharding.reshard(zero, result.sharding) if partial else zero
+
+
 # What it is lowered to is replaced, but jax has to lower it.
 mlir.register_lowering(
     _program,
     mlir.lower_fun(
-        lambda *_, results, **__: [jax.lax.full(r.shape, 0, r.dtype) for r in results],
-        multiple_results=True,
+        lambda *_, results, **__: [_zero(result) for result in results], multiple_results=True
     ),
 )
 
@@ -422,7 +404,7 @@ def unsharded_module(
         program, platform, callbacks: as for `export_program`.
     """
     try:
-        traced = for_one_device(trace_for_export(unsharded(program)))
+        traced = trace_unsharded(program, unsharded(program), trace_for_export)
         _, module, taken = _lowered(traced, platform)
     except Exception as error:  # noqa: BLE001  a function may be made for many devices only
         return said_by(error)

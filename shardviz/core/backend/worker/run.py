@@ -14,10 +14,11 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
+from shardviz.core.backend.compile import Lowered
 from shardviz.core.backend.devices import MOST_SIMULATED, count_of
 from shardviz.core.backend.execute import Execution, Failed
 from shardviz.core.backend.failures import in_words, source_of
-from shardviz.core.backend.inputs import value_leaves
+from shardviz.core.backend.inputs import summed, value_leaves
 from shardviz.core.backend.partitioner import partitioned_text
 from shardviz.core.backend.rendezvous import store
 from shardviz.core.backend.targets import choose, decide, device_mesh
@@ -115,7 +116,7 @@ class WorkerClient:
         if self.taken.program:
             cache = ExecutableCache(size=1)
         new = cache.find(exported.key) is None
-        values = None if leaves is None else [child.value_of(leaf) for leaf in leaves]
+        values = None if leaves is None else [child.value_of(summed(leaf)) for leaf in leaves]
         answer = self._call(child.run_exported, exported, values, repeat, new)
         if new:
             cache.get_or_make(
@@ -215,6 +216,32 @@ class WorkerClient:
         if count_of("cpu") < mesh.size:
             return None
         return device_mesh(mesh, choose(f"cpu:{mesh.size}", mesh.size))
+
+
+class KernelExecution(Execution):
+    """One compile or run that the user asked for; in this kernel where the devices are attached."""
+
+    def before_compile(self, lowered: Lowered) -> None:
+        """Tries programs with partial sums in the worker first: XLA aborts at some of them.
+
+        Raises:
+            TargetError: where it ended the worker, as it would have ended this process.
+        """
+        program = self.program
+        if "unreduced={" not in lowered.text or not 1 < program.mesh.size <= MOST_SIMULATED:
+            return
+        trial = Execution(program, None, self._cancelled)
+        client = WorkerClient(trial, decide(f"cpu:{program.mesh.size}", program.mesh.size))
+        try:
+            client.compile(ExecutableCache(size=1))
+        except WorkerError as error:
+            if error.crashed:
+                raise TargetError(
+                    "XLA ends the process that compiles this program, so it was not compiled in"
+                    f" this kernel. It was tried with simulated devices first. {error}"
+                ) from error
+        except (NotExportable, Failed):
+            pass  # it is compiled here, which may say more
 
 
 class _DumpReader:
@@ -318,7 +345,7 @@ def compile_program(
     >>> compile_program(program, cache=ExecutableCache()).ok
     True
     """
-    execution = Execution(program, progress, cancelled, preview)
+    execution = KernelExecution(program, progress, cancelled, preview)
     execution.follow(lambda: _compile(execution, target, cache))
     return execution.report
 
@@ -353,7 +380,7 @@ def run_program(
     >>> run_program(program, cache=ExecutableCache()).outputs.shape
     (8,)
     """
-    execution = Execution(program, progress, cancelled, preview)
+    execution = KernelExecution(program, progress, cancelled, preview)
     execution.follow(lambda: _run(execution, values, target, repeat, cache))
     return execution.report
 

@@ -1,0 +1,132 @@
+"""Programs that leave or take partial sums (unreduced axes), compared with jax's own compile.
+
+This process has the devices, so that whatever is compiled here could end it.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+import shardviz as sv
+from shardviz.core.backend.bridge import adopt_spec
+from shardviz.core.hlo.collectives import read_collectives
+
+UNREDUCED = {"X"}
+
+
+def einsum(equation, out):
+    return lambda *arrays: jnp.einsum(equation, *arrays, out_sharding=out)
+
+
+def summed_later(a, b):
+    partial = jnp.einsum("ij,jk->ik", a, b, out_sharding=P(None, None, unreduced=UNREDUCED))
+    return jax.sharding.reshard(partial, P("X", None))
+
+
+#: A function, and shape and spec of each argument.
+PROGRAMS = {
+    "a sum": (einsum("ab->b", P(None, unreduced=UNREDUCED)), [((8, 12), P("X"))]),
+    "a product": (
+        einsum("ab,a->b", P(None, unreduced=UNREDUCED)), [((8, 12), P("X")), ((8,), P("X"))],
+    ),
+    "a scalar": (einsum("a,a->", P(unreduced=UNREDUCED)), [((8,), P("X"))] * 2),
+    "over two axes": (
+        einsum("ab,a->b", P(None, unreduced={"X", "Y"})),
+        [((8, 12), P(("X", "Y"))), ((8,), P(("X", "Y")))],
+    ),
+    "added up later": (summed_later, [((8, 4), P(None, "X")), ((4, 8), P("X"))]),
+    "an argument": (lambda x: x + x, [((8, 4), P("Y", unreduced=UNREDUCED))]),
+    "an argument, added up": (
+        lambda x: jax.sharding.reshard(x, P()), [((8, 4), P(unreduced=UNREDUCED))],
+    ),
+    "beside another split": (
+        einsum("fh,fd,f->hd", P(None, "Y", unreduced=UNREDUCED)),
+        [((8, 12), P("X")), ((8, 16), P("X", "Y")), ((8,), P("X"))],
+    ),
+}  # fmt: skip
+ENDS_XLA = (
+    einsum("fh,fd,f->hd", P(None, "Y", unreduced=UNREDUCED)),
+    [((6, 12), P()), ((6, 16), P("X", "Y")), ((6,), P())],
+)
+
+
+@pytest.fixture(scope="module")
+def mesh(eight_devices):
+    return jax.make_mesh((2, 2), ("X", "Y"), (AxisType.Explicit,) * 2, devices=eight_devices[:4])
+
+
+def program_of(made, mesh):
+    function, arguments = made
+    shapes = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, spec))
+        for shape, spec in arguments
+    ]
+    return sv.program(function, *shapes, mesh=sv.mesh("X=2, Y=2", axis_types="Explicit")), shapes
+
+
+def split(spec):
+    """The axes of each dimension, without trailing ones that are not split; and the sums."""
+    dims = list(spec.dims)
+    while dims and not dims[-1]:
+        dims.pop()
+    return dims, spec.unreduced
+
+
+def kinds(collectives):
+    return sorted((c.kind, c.mesh_axes) for c in collectives)
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_plan_and_compile_say_what_jax_compiles(name, mesh):
+    program, shapes = program_of(PROGRAMS[name], mesh)
+    with jax.set_mesh(mesh):
+        compiled = jax.jit(program.fn).lower(*shapes).compile()
+    wanted = adopt_spec(compiled.output_shardings.spec)
+    theirs = kinds(read_collectives(compiled.as_text(), ("X", "Y"), (2, 2)))
+
+    plan = sv.plan(program)
+    assert plan.error is None, plan.error
+    result = next(op for op in plan.ops if op.kind == "result")
+    assert split(result.spec) == split(wanted)
+    assert kinds(plan.collectives) == theirs
+
+    report = sv.compile(program, "cpu:4")
+    assert report.error is None, report.error
+    assert "simulated" in report.target
+    assert split(report.out_layouts["output"].spec) == split(wanted)
+    assert kinds(report.collectives) == theirs
+
+
+@pytest.mark.parametrize("target", ["cpu:4", "attached"])
+@pytest.mark.parametrize("name", ["a sum", "added up later", "an argument, added up"])
+def test_they_run_and_are_compared_with_the_unsharded_function(name, target, mesh):
+    report = sv.run(program_of(PROGRAMS[name], mesh)[0], target=target)
+    assert report.ok, report
+    checks = {check.name: check.ok for check in report.checks}
+    assert "unsharded function" not in checks
+    assert checks["output: values"] is (None if name == "a sum" else True)
+
+
+@pytest.mark.parametrize("target", ["cpu:4", "attached"])
+def test_values_that_are_partial_sums_are_taken(target, mesh):
+    program, (shape,) = program_of(PROGRAMS["an argument, added up"], mesh)
+    values = np.arange(32, dtype=np.float32).reshape(8, 4)
+    split = jax.device_put(values, NamedSharding(mesh, P()))
+    report = sv.run(program, jax.device_put(split, shape.sharding), target=target)
+    assert report.ok, report
+    np.testing.assert_array_equal(report.outputs, values)
+    assert {check.name: check.ok for check in report.checks}["output: values"] is True
+
+
+@pytest.mark.parametrize("target", ["cpu:4", "attached"])
+def test_what_ends_xla_ends_no_kernel(target, mesh):
+    program, _ = program_of(ENDS_XLA, mesh)
+    assert sv.plan(program).error is None
+    report = sv.compile(program, target)
+    assert report.error.stage == "compile"
+    assert "SIGABRT" in report.error.message
