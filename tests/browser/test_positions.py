@@ -71,6 +71,17 @@ def test_devices_of_one_group_can_be_seen_among_thousands_in_the_dark(page, tmp_
     assert (after - before).max() > 60
 
 
+def test_a_chosen_collective_colours_no_device_in_layout(page, tmp_path):
+    opened(page, explorer(), tmp_path)
+    before = pixels(page)
+    show_view(page, "Program")
+    beside = pixels(page)
+    page.locator(".sv-crow").first.click()
+    assert (pixels(page) != beside).any(), "beside the program its devices stand out"
+    show_view(page, "Layout")
+    assert (pixels(page) == before).all()
+
+
 def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     page = lab.open([LIVE], width=1400, height=1400)
     show_view(page, "Program")
@@ -83,9 +94,17 @@ def test_a_chosen_collective_shows_its_links_until_it_is_let_go(lab):
     expect(note).to_contain_text("each link carries", timeout=RUN_MS)
     expect(page.get_by_role("button", name="Show its links by position")).to_be_hidden()
     linked = pixels(page)
+    show_view(page, "Layout")
+    expect(note).to_be_empty()
+    in_layout = pixels(page)
+    show_view(page, "Program")
+    expect(note).to_contain_text("each link carries")
     row.click()
     expect(note).to_contain_text("Choose a collective below", timeout=RUN_MS)
     page.wait_for_selector('.shardviz-explorer[data-settled="true"]')
+    show_view(page, "Layout")
+    assert (pixels(page) == in_layout).all(), "in Layout a colour is a block, whatever is chosen"
+    show_view(page, "Program")
     assert (np.abs(pixels(page) - linked) > 20).mean() > 0.002
     row.click()
     expect(note).to_contain_text("each link carries", timeout=RUN_MS)

@@ -165,6 +165,7 @@ class Page {
   /** @param {import("./views.js").ViewName} name */
   opened(name) {
     this.places?.[name]?.append(this.panel.node);
+    this.panel.inProgram = name === "Program";
     if (this.live) this.send({ kind: "show", value: name });
     this.schedule();
   }

@@ -50,6 +50,11 @@ export class PicturePanel {
     this.highlight = highlight;
     this.live = live;
     this.select = select;
+    /**
+     * Whether the pictures stand beside the program: only there the chosen collective colours and
+     * marks devices; elsewhere a colour is a block.
+     */
+    this.inProgram = false;
     /** @type {Shown | null} */ this.shown = null;
     /** The position in mesh order of every device tile, and what that was made from. */
     this.positions = new Int32Array(0);
@@ -231,13 +236,14 @@ export class PicturePanel {
    * @param {Shown} shown
    */
   currentLinks({ links }) {
-    return links.key && this.highlight.collective?.key === links.key ? links : null;
+    const chosen = this.inProgram ? this.highlight.collective?.key : null;
+    return links.key && chosen === links.key ? links : null;
   }
 
   /** @param {Shown} shown */
   showLinkNote(shown) {
     const { by, note } = shown.devices;
-    const byPosition = by === "position" && this.live;
+    const byPosition = by === "position" && this.live && this.inProgram;
     const words = this.currentLinks(shown)?.words;
     setText(this.note, words || note || (byPosition ? HOW_LINKS : ""));
     // Where sentences come and go, the picture under them keeps its size.
@@ -338,7 +344,8 @@ export class PicturePanel {
   markDevices({ view, devices }, device, pointed) {
     const { highlight } = this;
     // Those that take part in the chosen collective stand out; else those with the same block.
-    const participants = highlight.collective ? highlight.participants(Math.max(0, device)) : [];
+    const chosen = this.inProgram && highlight.collective;
+    const participants = chosen ? highlight.participants(Math.max(0, device)) : [];
     const groups = device >= 0 ? highlight.groups(view.selected) : null;
     const holders = groups ? highlight.holders(view.selected, groups[device]) : [];
     const related = new Set(participants.length ? participants : holders);
