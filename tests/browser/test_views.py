@@ -292,3 +292,16 @@ def test_edits_arrive_after_the_connection_was_lost_and_while_a_cell_runs(lab):
     type_into(page, "Mesh axes", "data=2")
     expect(page.locator(".sv-count")).to_contain_text("2 devices")
     expect(page.locator(".sv-banner")).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [848, 1500])
+def test_what_is_never_used_stands_beside_its_rule(page, tmp_path, width):
+    long = "activation_embed_and_logits_batch -> (data, model)"
+    page.set_viewport_size({"width": width, "height": 620})
+    opened(page, explorer(rules=f"batch -> data\nmlp -> model\n{long}"), tmp_path)
+    show_view(page, "Rules")
+    table = page.get_by_label("Rules", exact=True)
+    assert table.evaluate("e => e.scrollWidth - e.clientWidth") == 0, "all of the rule is in sight"
+    [unused] = page.get_by_text("never used").all()
+    text, remark = table.bounding_box(), unused.bounding_box()
+    assert text["x"] + text["width"] <= remark["x"]

@@ -72,10 +72,12 @@ export class RuleTable {
   }
 
   grow() {
-    const lines = this.text.value.split("\n").length;
-    this.text.rows = lines;
-    this.sheet.style.setProperty("--sv-lines", String(lines));
-    return lines;
+    const lines = this.text.value.split("\n");
+    const letters = Math.max(...lines.map((line) => line.length));
+    this.text.rows = lines.length;
+    this.sheet.style.setProperty("--sv-lines", String(lines.length));
+    this.sheet.style.setProperty("--sv-letters", String(letters));
+    return lines.length;
   }
 
   /** @param {string} key */
@@ -145,6 +147,12 @@ export class RuleTable {
     if (key === this.key) return;
     this.key = key;
     fill(this.rows, ...this.use.rows.map((row, i) => this.ruleRow(row, i)));
+    // What is never used is said in a column of its own, where no rule is written.
+    toggle(
+      this.sheet,
+      "sv-withunused",
+      this.use.rows.some((row) => row.never),
+    );
   }
 
   /** Remedies are looked for once nobody edits any more. @param {Shown["cell"]} cell */
