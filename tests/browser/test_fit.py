@@ -222,3 +222,19 @@ def test_every_view_fits_in_jupyterlab_beside_its_sidebar(lab):
         show_view(page, view)
         wrong += [f"{view}: {what}" for what in page.evaluate(MEASURE)["wrong"]]
     assert not wrong, "\n".join(wrong)
+
+
+def test_all_that_is_said_of_a_leaf_is_in_sight(page: Page, tmp_path):
+    found = audit(arrays.get("7B model"), rules.get("FSDP"), meshes.get())
+    made = open_explorer(found, ExecutableCache())
+    page.goto(made.save_html(tmp_path / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    made.close()
+    show_view(page, "Model")
+    for width, height in WINDOWS:
+        page.set_viewport_size({"width": width, "height": height})
+        for row in page.locator(".sv-modelinner .sv-modelrow").all():
+            row.click()
+            for part in (".sv-modelfoot", ".sv-modellegend"):
+                lost = page.locator(part).evaluate("e => e.scrollHeight - e.clientHeight")
+                assert lost == 0, (part, width, row.inner_text())

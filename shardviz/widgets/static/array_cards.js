@@ -2,6 +2,7 @@
 // The arrays: a card each, and the fields of the one that is selected.
 import { Field, answers } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
+import { naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./view_data.js").ArrayView} ArrayView */
 /** @typedef {import("./messages").ArrayField} ArrayField */
@@ -117,6 +118,7 @@ export class ArrayCards {
     while (this.cards.length > view.arrays.length) this.cards.pop()?.node.remove();
     while (this.cards.length < view.arrays.length) this.cards.push(this.card(this.cards.length));
     view.arrays.forEach((a, i) => this.fillCard(this.cards[i], a, i === view.selected));
+    this.arrange(view.arrays.map(({ name }) => name));
     this.showOthers(view);
     const current = this.cards[view.selected];
     this.none.hidden = Boolean(current);
@@ -125,6 +127,14 @@ export class ArrayCards {
     if (this.form.parentNode !== current.node) current.node.append(this.form);
     this.showForm(view.arrays[view.selected], moved);
     if (moved) current.node.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Puts the cards in order; moving one takes the focus from its fields. @param {string[]} names */
+  arrange(names) {
+    const nodes = naturalOrder(names).map((i) => this.cards[i].node);
+    const typing = this.form.contains(document.activeElement);
+    if (typing || nodes.every((node, place) => node === this.list.children[place])) return;
+    this.list.append(...nodes);
   }
 
   /** What else there is, in a line until somebody asks for it. @param {import("./view_data.js").View} view */

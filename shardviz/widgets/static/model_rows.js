@@ -1,5 +1,6 @@
 // @ts-check
 // The rows of the view Model: the tree of leaves, layers folded, or a sorted list of them.
+import { countedBefore, naturalOrder } from "./natural_order.js";
 
 /** @typedef {import("./messages").Leaves} Leaves */
 /** @typedef {import("./messages").ModelData} ModelData */
@@ -28,11 +29,11 @@ export function entries(leaves, folded) {
   const found = [];
   const first = new Map(folded ? folds.map((fold) => [fold[1][0], fold]) : []);
   const inside = new Set(folded ? folds.flatMap((fold) => fold[1]) : []);
-  paths.forEach((path, leaf) => {
+  for (const leaf of naturalOrder(paths)) {
     const fold = first.get(leaf);
     if (fold) found.push({ name: fold[0], leaf, count: fold[1].length });
-    else if (!inside.has(leaf)) found.push({ name: path, leaf, count: 1 });
-  });
+    else if (!inside.has(leaf)) found.push({ name: paths[leaf], leaf, count: 1 });
+  }
   return found;
 }
 
@@ -122,7 +123,7 @@ export function sortedRows(some, kindOf, order) {
     const all = { bytes: bytes * count, waste: waste * count, count };
     return { key: `=${leaf}`, label: name, depth: 0, entry, open: false, ...all };
   });
-  if (order === "name") return rows.sort((a, b) => a.label.localeCompare(b.label, "en"));
+  if (order === "name") return rows.sort((a, b) => countedBefore(a.label, b.label));
   return order === "tree" ? rows : rows.sort((a, b) => b[order] - a[order]);
 }
 

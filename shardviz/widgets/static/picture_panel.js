@@ -5,6 +5,7 @@ import { Choice } from "./controls.js";
 import { OWN_KEYS, h, setText, toggle } from "./dom.js";
 import { hostParts, onHosts } from "./host_parts.js";
 import { keepLast } from "./keep_last.js";
+import { naturalOrder } from "./natural_order.js";
 import { idsText } from "./picture_data.js";
 import { PictureView } from "./picture_view.js";
 import { Sentence } from "./sentence.js";
@@ -291,9 +292,10 @@ export class PicturePanel {
       thumb.node.remove();
       this.small.delete(i);
     }
-    view.arrays.forEach((array, i) => {
+    for (const i of naturalOrder(view.arrays.map(({ name }) => name))) {
+      const array = view.arrays[i];
       const picture = arrays[i];
-      if (!picture || i === view.selected) return;
+      if (!picture || i === view.selected) continue;
       const thumb = this.small.get(i) ?? this.thumb(i);
       this.small.set(i, thumb);
       this.thumbs.append(thumb.node);
@@ -301,7 +303,7 @@ export class PicturePanel {
       thumb.view.node.setAttribute("aria-label", `Array ${array.name}`);
       const colour = theme.groups[(i + THUMB_COLOUR) % theme.groups.length];
       thumb.view.show(thumb.bare(picture, colour), null, 1, theme);
-    });
+    }
   }
 
   /** @param {number} i the array that a small picture shows */

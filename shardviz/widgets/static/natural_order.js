@@ -1,0 +1,30 @@
+// @ts-check
+// JAX sorts the keys of a dict as text: layers 0, 1, 10, 2. People count them.
+
+/**
+ * The order in which names are shown: names that differ only in their numbers are counted, and
+ * together they keep the places that they have.
+ * @param {string[]} names
+ * @returns {number[]} the numbers of the names
+ */
+export function naturalOrder(names) {
+  /** @type {Map<string, number[]>} */
+  const alike = new Map();
+  names.forEach((name, i) => {
+    const words = name.replace(/\d+/g, "#");
+    const found = alike.get(words);
+    if (found) found.push(i);
+    else alike.set(words, [i]);
+  });
+  const order = names.map((_, i) => i);
+  for (const places of alike.values()) {
+    const sorted = [...places].sort((a, b) => countedBefore(names[a], names[b]));
+    places.forEach((place, i) => (order[place] = sorted[i]));
+  }
+  return order;
+}
+
+/** Negative where one comes first, as a number in a name is counted. @param {string} one @param {string} other */
+export function countedBefore(one, other) {
+  return one.localeCompare(other, "en", { numeric: true });
+}
