@@ -329,8 +329,7 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     def _learn_assignment(self, report: Report, program: Program, target: str) -> None:
         if self._assignments.learn(report, program.mesh, target):
             with self._sync:
-                self.devices, _ = self._pictures.update(self.session, self._placement())
-                self._update_links()
+                self._refresh_devices()
 
     def _placement(self) -> DevicePlacement | None:
         target = self.session.target
@@ -483,12 +482,9 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
     def _refresh(self) -> None:
         session = self.session
         with self._sync, self.hold_sync():
-            self.devices, pictures = self._pictures.update(session, self._placement())
-            self._update_links()
-            for name, value in session_view(session, pictures).items():
-                setattr(self, name, value)
+            self._refresh_devices()
             self._refresh_shown()
-            self._clear_arrays(len(pictures))
+            self._clear_arrays(len(session.arrays))
             self._answer()
             self._refresh_menus()
             self.target = target_view(
@@ -499,6 +495,14 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._refresh_report()
         if self._follows:
             self._request_plan()
+
+    def _refresh_devices(self) -> None:
+        """Sends devices and arrays, on the devices of the target where these are known."""
+        placement = self._placement()
+        self.devices, pictures = self._pictures.update(self.session, placement)
+        self._update_links()
+        for name, value in session_view(self.session, pictures, placement).items():
+            setattr(self, name, value)
 
     def _refresh_shown(self) -> None:
         """Makes what only some views show, where one of them is in sight."""

@@ -68,10 +68,11 @@ class PictureCache:
             session: whose mesh and arrays are drawn.
             placement: of the mesh on the target; None where that has no coordinates.
         """
-        return self._device_view(session, placement), self._array_pictures(session)
+        return self._device_view(session, placement), self._array_pictures(session, placement)
 
     def _device_view(self, session: Session, placement: DevicePlacement | None) -> dict[str, Any]:
-        mesh, by, note = session.mesh, session.look["by"], ""
+        by, note = session.look["by"], ""
+        mesh = session.mesh if placement is None else placement.mesh  # with its ids and hosts
         if by == "position" and placement is None:
             by, note = "mesh", f"By mesh axes: {why_no_placement(mesh, session.target)}"
         elif mesh.size > MOST_TILES and not mesh.ids_are_positions:
@@ -90,16 +91,19 @@ class PictureCache:
             self._devices = (key, view)
         return view
 
-    def _array_pictures(self, session: Session) -> list[dict[str, Any]]:
+    def _array_pictures(
+        self, session: Session, placement: DevicePlacement | None
+    ) -> list[dict[str, Any]]:
+        requests = [_placed(request, placement) for request in session.program.requests]
         keys = [
             _key(request, session.look if i == session.selected else None)
-            for i, request in enumerate(session.program.requests)
+            for i, request in enumerate(requests)
         ]
         if self._shown[0] == keys:
             return self._shown[1]
         pictures: list[dict[str, Any]] = []
         drawn: dict[Any, dict[str, Any]] = {}
-        for index, (key, request) in enumerate(zip(keys, session.program.requests, strict=True)):
+        for index, (key, request) in enumerate(zip(keys, requests, strict=True)):
             picture: dict[str, Any] = {}
             if key is not None and request.layout is not None:
                 # The layers of a model look alike: each look is drawn once.
@@ -112,6 +116,13 @@ class PictureCache:
         self._arrays = drawn
         self._shown = (keys, pictures)
         return self._shown[1]
+
+
+def _placed(request: Request, placement: DevicePlacement | None) -> Request:
+    """The request on the devices of the target, which have ids of their own."""
+    if placement is None or request.layout is None:
+        return request
+    return replace(request, layout=replace(request.layout, mesh=placement.mesh))
 
 
 def layout_numbers(layout: Layout) -> dict[str, Any]:

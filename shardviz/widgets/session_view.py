@@ -27,7 +27,7 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import equivalents
 from shardviz.widgets.pictures import layout_numbers
 from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, UNPLACED, ArrayFields, Session
-from shardviz.widgets.targets import described_options, local_options
+from shardviz.widgets.targets import DevicePlacement, described_options, local_options
 
 SHOWN_NAMES = 3
 MOST_REMEDIES = 5
@@ -50,16 +50,25 @@ LETTERS = {
 MAX_HOSTS = 16  # the part of the mesh is computed for so many hosts on an edit
 
 
-def mesh_view(session: Session) -> dict[str, Any]:
-    """The mesh bar: fields, axes, and the number of devices."""
-    mesh = session.mesh
+def mesh_view(session: Session, placement: DevicePlacement | None = None) -> dict[str, Any]:
+    """The mesh bar: fields, axes, and the number of devices.
+
+    Args:
+        session: whose mesh it is.
+        placement: of the mesh on described hardware, which has hosts of its own.
+    """
+    mesh, hosts = session.mesh, {"hosts": session.text["hosts"]}
+    if placement is not None:
+        mesh = placement.mesh
+        owner = f"{placement.topology.title} has {plural(len(mesh.processes), 'host')}."
+        hosts = {"hosts": str(len(mesh.processes)), "hostsOf": owner}
     types = sorted(set(mesh.axis_types))
     one = len(types) == 1
     axes = zip(mesh.axis_names, mesh.axis_sizes, mesh.axis_types, strict=True)
     return {
         "text": session.text["mesh"],
         **_filled(error=session.errors.get("mesh"), hostsError=session.errors.get("hosts")),
-        "hosts": session.text["hosts"],
+        **hosts,
         "types": types[0] if one else "mixed",
         "axes": [[name, size] if one else [name, size, kind] for name, size, kind in axes],
         "count": f"{plural(mesh.size, 'device')} · {plural(len(mesh.processes), 'host')}",
@@ -264,20 +273,23 @@ def layout_trait(number: int) -> str:
 
 
 def session_view(
-    session: Session, pictures: Sequence[dict[str, Any]] = ()
+    session: Session,
+    pictures: Sequence[dict[str, Any]] = (),
+    placement: DevicePlacement | None = None,
 ) -> dict[str, dict[str, Any]]:
     """The traits that show the session, by name, each sent only where it changed.
 
     Args:
         session: what is shown.
         pictures: of the arrays, as `PictureCache` has them; none of them where this is empty.
+        placement: of the mesh on described hardware; None where there is none.
     """
     requests = session.program.requests
     chosen = requests[session.selected].layout if requests else None
     spec = None if chosen is None else str(requests[session.selected].spec)
     also = [] if chosen is None else [list(v) for v in equivalents(chosen).items() if v[1] != spec]
     views: dict[str, dict[str, Any]] = {
-        "mesh": mesh_view(session),
+        "mesh": mesh_view(session, placement),
         "rules": rules_view(session),
         "program": program_view(session),
         "view": {

@@ -89,6 +89,8 @@ def stages_view(results: StageResults) -> dict[str, Any]:
     # The estimate is compared with the partitioner, and with the compiler only without one.
     if known[1] is not None:
         comparisons.pop((0, 2), None)
+    if results.mismatched:  # nor with what is known of another program
+        comparisons = {pair: found for pair, found in comparisons.items() if pair[0]}
     table = CollectiveTable(known, comparisons, _meshes(results))
     return {
         "revisions": [results.plan_revision, results.report_revision, results.report_revision],
@@ -96,10 +98,9 @@ def stages_view(results: StageResults) -> dict[str, Any]:
         "stages": [_propagated(results), _partitioned(results), _compiled(results)],
         "marks": [
             *_requested_mark(results.plan),
-            # An estimate is not compared with the results of another program.
-            *(_mark(i, j, c) for (i, j), c in comparisons.items() if i or not results.mismatched),
+            *(_mark(i, j, c) for (i, j), c in comparisons.items()),
         ],
-        "changes": [c for c in table.changes if c["between"][0] or not results.mismatched],
+        "changes": table.changes,
         "collectives": [
             [table.row(i, k) for k in numbers] for i, numbers in enumerate(table.shown)
         ],

@@ -151,6 +151,47 @@ def test_a_failed_compile_says_why_once(page, tmp_path):
     expect(page.locator(".sv-failure")).to_contain_text("The worker was killed <img")
 
 
+NONE_NEEDED = "No collectives: no device needs another's data."
+
+
+def test_an_edit_leaves_the_old_stages_in_rows_of_their_own(page, tmp_path):
+    less = dataclasses.replace(PLAN, collectives=PLAN.collectives[:1])
+    opened(page, tmp_path, dataclasses.replace(RESULTS, plan=less, report_revision=-1))
+    found = rows(page)
+    estimated = [row for row in found if row[1].strip()]
+    assert [(row[0].strip(), row[2].strip(), row[3].strip()) for row in estimated] == [
+        ("256 KiB", "", "")
+    ]
+    assert len(found) > 1
+    expect(page.locator(".sv-crow .sv-cbytes.sv-faded")).to_have_count(len(found) - 1)
+
+
+@pytest.mark.parametrize("shown", ["all", "1", "2"])
+def test_a_failed_plan_says_nothing_of_collectives(page, tmp_path, shown):
+    quiet = Report("block", "cpu", partitioned=(), collectives=(), compile_s=1.0)
+    opened(page, tmp_path, StageResults(REFUSED, 0, quiet, -1))
+    if shown != "all":
+        page.get_by_label("Stages shown").select_option(shown)
+    else:
+        expect(page.locator(".sv-failure")).to_have_count(1)
+    assert NONE_NEEDED not in page.locator(".sv-body").inner_text()
+
+
+def test_what_has_no_collectives_says_so(page, tmp_path):
+    quiet = Report("block", "cpu", partitioned=(), collectives=(), compile_s=1.0)
+    plan = dataclasses.replace(PLAN, collectives=())
+    opened(page, tmp_path, StageResults(plan, 0, quiet, 0))
+    expect(page.locator(".sv-body")).to_contain_text(NONE_NEEDED)
+
+
+def test_checks_of_a_described_target_ask_for_nothing_that_cannot_be_done(page, tmp_path):
+    described = {"mesh": "data=4, model=4", "target": "tpu:v5e:4x4"}
+    opened(page, tmp_path, dataclasses.replace(RESULTS, target="tpu:v5e:4x4"), **described)
+    open_tab(page, "Checks")
+    expect(page.locator(".sv-body")).to_contain_text("described and not attached")
+    assert "ress Run" not in page.locator(".sv-body").inner_text()
+
+
 def test_notes_about_the_target_are_above_the_table(page, tmp_path):
     opened(page, tmp_path, RESULTS)
     expect(page.locator(".sv-ctable")).to_contain_text("The torus refuses this mesh")

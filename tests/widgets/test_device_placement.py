@@ -229,3 +229,30 @@ def test_an_order_is_of_its_ids_and_not_of_its_names():
     permuted = make_mesh(MESH.shape, device_ids=np.roll(range(16), 1).tolist())
     assert not assignments.placement(permuted, "tpu:v5e:4x4").compiled
     assert not assignments.learn(Report("f", "", mesh=MESH), MESH, "cpu:16")
+
+
+@pytest.mark.parametrize("by", ["mesh", "host", "position"])
+def test_as_many_hosts_are_written_as_are_drawn(by):
+    made = explorer()
+    made.session.edit("by", by)
+    assert set(made.devices["hosts"]["values"]) == {0, 1, 2, 3}
+    assert made.mesh["hosts"] == "4"
+    assert "hostsOf" in made.mesh
+    assert made.mesh["count"] == "16 devices · 4 hosts"
+    made.session.edit("target", "cpu")
+    assert made.mesh["hosts"] == "2"
+    assert "hostsOf" not in made.mesh
+    made.close()
+
+
+def test_arrays_name_the_devices_that_a_compile_chose():
+    order = np.random.default_rng(1).permutation(16)
+    made = explorer()
+    made.session.edit("by", "mesh")
+    report = Report("f", "tpu", mesh=make_mesh(MESH.shape, device_ids=order.tolist()))
+    made._learn_assignment(report, made.session.program, "tpu:v5e:4x4")
+    assert made.devices["ids"]["values"] == order.tolist()
+    # w_in is split over `model`, the second axis: a block is on the devices of a column.
+    blocks = np.reshape(made.layout_0["picture"]["data"]["tiles"]["holders"]["values"], (4, 4))
+    assert np.sort(blocks).tolist() == np.sort(order.reshape(4, 4).T).tolist()
+    made.close()

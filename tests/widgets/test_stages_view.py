@@ -154,6 +154,9 @@ def test_an_estimate_of_another_program_is_not_compared():
     assert [m["between"] for m in view["marks"]] == [[-1, 0], [1, 2]]
     assert {tuple(c["between"]) for c in view["changes"]} == {(1, 2)}
     assert view["revisions"] == [1, 0, 0]
+    for row in view["rows"]:  # nor are its bytes in a row with theirs
+        estimate, *others = row["cells"]
+        assert not estimate or not any(others), row
 
 
 def test_without_the_partitioners_answer_the_compiled_stage_is_compared_with_the_estimate():

@@ -98,7 +98,7 @@ def only_described(text: str) -> str:
     """
     return (
         f"{text!r} is described and not attached: programs compile for it and cannot run on it."
-        " Compile for it, or run on 'cpu:8' or attached devices."
+        " Compile for it, or run on 'cpu' or attached devices."
     )
 
 

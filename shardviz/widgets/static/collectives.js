@@ -33,6 +33,8 @@ const HEAD_NOTES = { estimate: " estimate", none: " not yet" };
 const CELL_LINES = 3;
 const LISTED_DEVICES = 12;
 const NONE_NEEDED = "No collectives: no device needs another's data.";
+const NONE_BEFORE =
+  "No collectives before the last edit; nothing is known of the program as it is now.";
 const REMATERIALISED =
   "Full rematerialisation: every device makes the whole array, only to split it in another way.";
 
@@ -163,9 +165,7 @@ export class CollectivesPanel {
 
   /** @param {Stages} data @param {StageState[]} states */
   sideBySide(data, states) {
-    const unknown = states.every((s) => s === "none" || s === "failed");
-    if (unknown && states.includes("failed")) return [];
-    if (!data.rows.length) return [mutedNote(unknown ? "Nothing is known yet." : NONE_NEEDED)];
+    if (!data.rows.length) return noRows(states);
     const names = data.stages.map(({ name }, i) => {
       const note = HEAD_NOTES[states[i]];
       const faded = states[i] === "old" ? "sv-faded" : "";
@@ -185,11 +185,16 @@ export class CollectivesPanel {
     const last = [2, 1, 0].find((i) => row.cells[i].length) ?? 0;
     const first = data.collectives[last].find((c) => c.number === row.cells[last][0]);
     if (!first) return null;
+    // Stages of two programs are in rows of their own, and say nothing of each other.
+    const old = states[last] === "old";
     const cells = row.cells.map((numbers, i) => {
+      const other = (states[i] === "old") !== old;
       const faded = states[i] === "old" ? " sv-faded" : "";
-      return h("td", { class: `sv-ccell${faded}` }, ...this.lines(data, i, numbers, states[i]));
+      const lines = this.lines(data, i, numbers, other ? "none" : states[i]);
+      return h("td", { class: `sv-ccell${faded}` }, ...lines);
     });
-    const bytes = h("td", { class: "sv-cbytes" }, shareBar(row.share), row.bytes);
+    const faded = old ? " sv-faded" : "";
+    const bytes = h("td", { class: `sv-cbytes${faded}` }, shareBar(row.share), row.bytes);
     return this.row(`${last}:${first.number}`, first.full, bytes, ...cells, causeCell(first));
   }
 
@@ -227,7 +232,7 @@ export class CollectivesPanel {
     if (stage < 0) return [];
     if (states[stage] === "none") return [mutedNote(`${stateText(data, stage)}.`)];
     const some = data.collectives[stage];
-    if (!some.length) return states[stage] === "failed" ? [] : [mutedNote(NONE_NEEDED)];
+    if (!some.length) return noRows([states[stage]]);
     const rows = some.map((c) =>
       this.row(
         `${stage}:${c.number}`,
@@ -463,6 +468,16 @@ function collectiveTable(titles, rows) {
     h("thead", null, h("tr", null, ...titles.map((t) => h("th", { scope: "col" }, t)))),
     h("tbody", null, ...rows),
   );
+}
+
+/**
+ * Where there are no collectives: whether none is needed, or nobody knows.
+ * @param {StageState[]} states
+ */
+function noRows(states) {
+  if (states.some((s) => s === "live" || s === "estimate")) return [mutedNote(NONE_NEEDED)];
+  if (states.includes("failed")) return []; // the failure is said above
+  return [mutedNote(states.includes("old") ? NONE_BEFORE : "Nothing is known yet.")];
 }
 
 /** @param {string} text */

@@ -224,6 +224,8 @@ export class MeshBar {
     this.targets = [...menus.here.map(cpus), ...menus.targets];
     this.mesh.sync(mesh.text, mesh.error);
     this.hosts.sync(mesh.hosts, mesh.hostsError);
+    this.hosts.input.readOnly = Boolean(mesh.hostsOf);
+    this.hosts.node.title = mesh.hostsOf ?? "";
     this.hosts.input.style.width = `calc(${Math.max(2, mesh.hosts.length)}ch + 1.9em)`;
     this.types.sync(
       [...new Set([...menus.axisTypes, mesh.types])].map((t) => ({ value: t, label: t })),

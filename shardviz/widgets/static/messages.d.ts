@@ -92,6 +92,8 @@ export interface SentMesh {
   text: string;
   error?: string;
   hosts: string;
+  /** Whose hosts these are, where the target has its own. */
+  hostsOf?: string;
   hostsError?: string;
   types: string;
   /** With the type of each axis where they differ. */

@@ -23,7 +23,7 @@ import { besideView } from "./views.js";
  */
 /**
  * What the panel shows.
- * @typedef {import("./stages.js").KnownStages & {report: Report, code: string,
+ * @typedef {import("./stages.js").KnownStages & {report: Report, code: string, noRun: string,
  *   theme: import("./colours.js").Theme, movements: import("./messages").Movements}} Shown
  * @typedef {{view: import("./view_data.js").View, menus: import("./messages").Menus, live: boolean,
  *   devices: import("./messages").Devices, report: Report, code: string,
@@ -200,7 +200,9 @@ export class ProgramPanel {
   /** @param {Sent} sent */
   show({ view, menus, report, code, live, devices, stages, plan, explanation, ...sent }) {
     const { background, target, theme, movements } = sent;
-    const now = { background, target: target.value, theme, movements };
+    // Nothing runs on hardware that is only described: the reason stands in the place of the button.
+    const { noRun = "" } = target;
+    const now = { background, target: target.value, noRun, theme, movements };
     this.shown = { view, report, code, live, stages, ...now };
     const canPlay = (/** @type {string} */ key) => live || Boolean(movements[key]);
     this.collectives.canPlay = this.values.canPlay = canPlay;
@@ -210,8 +212,6 @@ export class ProgramPanel {
     setText(this.lost, program.lost ?? "");
     const running = report.state === "running";
     this.compile.disabled = running || !live;
-    // Nothing runs on hardware that is only described: the reason stands in the place of the button.
-    const { noRun = "" } = target;
     this.run.disabled = running || !live || Boolean(noRun);
     this.run.title = noRun;
     this.noRun.hidden = !noRun;
@@ -279,7 +279,7 @@ export class ProgramPanel {
 
   /** @param {Shown} shown */
   showBody(shown) {
-    const { view, report, code, stages, target } = shown;
+    const { view, report, code, stages, target, noRun } = shown;
     toggle(this.node, "sv-playing", this.playing);
     if (this.playing) {
       this.bodyKey = "";
@@ -299,10 +299,10 @@ export class ProgramPanel {
       if (this.put(this.values.node)) this.values.paint();
       return;
     }
-    const key = reportTabKey(this.tab, report, code, stages);
+    const key = reportTabKey(this.tab, report, code, stages, noRun);
     if (key === this.bodyKey) return;
     this.bodyKey = key;
-    fill(this.body, ...reportTab(this.tab, report, code, stages, this.act));
+    fill(this.body, ...reportTab(this.tab, report, code, stages, noRun, this.act));
   }
 
   destroy() {

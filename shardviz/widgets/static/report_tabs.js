@@ -8,16 +8,19 @@ import { button, copyButton, h } from "./dom.js";
 /** @typedef {import("./messages").Memory} Memory */
 /** @typedef {(kind: import("./messages").ActionKind) => void} Act */
 
+const HOW_TO_CHECK = "Press Run to compare the prediction with what happens.";
+
 /**
  * What a tab's content depends on.
  * @param {string} tab
  * @param {Report} report
  * @param {string} code
  * @param {Stages} stages
+ * @param {string} noRun
  */
-export function reportTabKey(tab, report, code, { memory }) {
+export function reportTabKey(tab, report, code, { memory }, noRun) {
   if (tab === "Code") return tab + code;
-  return tab + JSON.stringify([{ ...report, stage: "" }, tab === "Memory" ? memory : null]);
+  return tab + JSON.stringify([{ ...report, stage: "" }, tab === "Memory" ? memory : noRun]);
 }
 
 /**
@@ -25,15 +28,16 @@ export function reportTabKey(tab, report, code, { memory }) {
  * @param {Report} report
  * @param {string} code
  * @param {Stages} stages
+ * @param {string} noRun why nothing can run on the target; "" where programs can
  * @param {Act} act
  * @returns {Node[]}
  */
-export function reportTab(tab, report, code, stages, act) {
+export function reportTab(tab, report, code, stages, noRun, act) {
   if (tab === "Code") return codeTab(code);
   if (tab === "Effects") return effectsTab(report.effects, act);
   if (tab === "Cache") return cacheTab(report.cache);
   if (tab === "Memory") return memoryTab(stages.memory, stages.stages[2].state !== "none");
-  return checksTab(report);
+  return checksTab(report, noRun);
 }
 
 /** @param {Memory} memory @param {boolean} known whether there is a report @returns {Node[]} */
@@ -101,18 +105,16 @@ function leastTimes(times, what) {
   return table(["least time", what, "bound by", "line"], rows, "sv-table sv-least");
 }
 
-/** @param {Report} report @returns {Node[]} */
-function checksTab(report) {
+/** @param {Report} report @param {string} noRun why nothing can run @returns {Node[]} */
+function checksTab(report, noRun) {
   const { state, times, checks, error } = report;
   const parts = error ? [failureNote(error.title, error.message, error.source)] : [];
   if (state === "none" || (state === "running" && !times.length)) {
-    const how = "Not run yet: press Run to compare the prediction with what happens.";
-    return [...parts, mutedNote(how)];
+    return [...parts, mutedNote(noRun || `Not run yet. ${HOW_TO_CHECK}`)];
   }
   if (times.length) parts.push(pairs(times));
   if (!checks.length && !error) {
-    const how = "press Run to compare the prediction with what happens.";
-    parts.push(mutedNote(`Compiled, and nothing was executed: ${how}`));
+    parts.push(mutedNote(`Compiled, and nothing was executed. ${noRun || HOW_TO_CHECK}`));
   }
   const rows = checks.map(({ ok, name, detail }) => {
     const [sign, style, word] = checkMark(ok);
