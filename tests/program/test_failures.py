@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import os
+import signal
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
 
+import shardviz as sv
 from shardviz.core.backend.failures import LIMIT, failure, in_words
 from shardviz.core.errors import ProgramError
 
@@ -72,3 +78,51 @@ def test_what_the_machine_lacks_is_no_refusal_of_the_compiler():
     )
     assert failure("run", MemoryError()).message.startswith("The memory of the machine")
     assert failure("trace", OSError("mine")).message.startswith("jax could not trace")
+
+
+class Leaves:
+    def __call__(self, number, frame):
+        sys.exit(f"asked to end by {number}")
+
+    def method(self, number, frame):
+        self(number, frame)
+
+
+HANDLERS = {
+    "a function": lambda number, frame: sys.exit("asked to end"),
+    "an object": Leaves(),
+    "a method": Leaves().method,
+    "a partial": functools.partial(lambda code, number, frame: sys.exit(code), 3),
+}
+CALLS = {
+    "plan": sv.plan,
+    "compile": lambda program: sv.compile(program, target="cpu"),
+    "effects": sv.effects,
+}
+
+
+def program_that(call):
+    def step(x):
+        call()
+        return x * 2
+
+    return sv.program(step, sv.array("x", (8,), spec="data"), mesh="data=2")
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_process_that_is_asked_to_end_ends(handler, call):
+    asked = program_that(lambda: os.kill(os.getpid(), signal.SIGUSR1))
+    before = signal.signal(signal.SIGUSR1, HANDLERS[handler])
+    try:
+        with pytest.raises(SystemExit):
+            CALLS[call](asked)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_a_function_that_leaves_by_itself_ends_nothing(call):
+    found = CALLS[call](program_that(lambda: sys.exit("done here")))
+    failed = str(found.refused if call == "effects" else found.error)
+    assert "done here" in failed

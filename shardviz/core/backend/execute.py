@@ -39,6 +39,7 @@ from shardviz.core.backend.failures import (
     failure,
     for_lack_of_memory,
     in_words,
+    raised_by_signal,
 )
 from shardviz.core.backend.inputs import Inputs, value_digests
 from shardviz.core.backend.jaxprs import (
@@ -115,13 +116,14 @@ class Execution:
             self.note(error=Failure("cancelled", f"Cancelled {when}."))
         except Failed as failed:
             self.note(error=self._with_arrays(failed.failure))
-        except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+        except BaseException as error:  # a user's function may raise anything
+            of_function = isinstance(error, (Exception, SystemExit))
+            if not of_function or raised_by_signal(error):  # it is this process that is to end
+                if self.rendezvous is not None:  # the others wait
+                    self.rendezvous.fail(self.stage, in_words(error))
+                raise
             self.note(error=self._with_arrays(failure(self.stage, error)))
             known = isinstance(error, Disagreement)
-        except BaseException as error:  # the user interrupts this process, and the others wait
-            if self.rendezvous is not None:
-                self.rendezvous.fail(self.stage, in_words(error))
-            raise
         finally:
             self._leave(known)
 

@@ -99,6 +99,21 @@ def failure(stage: str, error: BaseException) -> Failure:
     return Failure(stage, f"{opening} {words}", source_of(error))
 
 
+def raised_by_signal(error: BaseException) -> bool:
+    """Whether a signal handler raised an exception, as one that calls `sys.exit` does.
+
+    Python runs a handler in the middle of whatever the main thread does. What it raises is meant
+    for the process, and not about the function that was running.
+    """
+    codes = set()
+    for number in signal.valid_signals():
+        handler = signal.getsignal(number)
+        handler = getattr(handler, "func", handler)  # of functools.partial
+        called = vars(type(handler)).get("__call__")  # of an object that can be called
+        codes.update(getattr(one, "__code__", None) for one in (handler, called))
+    return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
 def _is_of_several(error: BaseException) -> bool:
     """Whether an exception may come from what several processes do."""
     return store() is not None and not isinstance(error, MemoryError)

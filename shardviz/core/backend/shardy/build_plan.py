@@ -14,7 +14,7 @@ from typing import Any
 
 from shardviz.core.backend.bridge import abstract_mesh, stablehlo_module
 from shardviz.core.backend.constraint_calls import ConstraintCalls, recorded_calls
-from shardviz.core.backend.failures import failure, in_words
+from shardviz.core.backend.failures import failure, in_words, raised_by_signal
 from shardviz.core.backend.jaxprs import (
     device_meshes_in,
     meshes_in,
@@ -80,7 +80,9 @@ def plan_program(program: Program) -> Plan:
     try:
         with separate_caches():
             run.run()
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        if raised_by_signal(error):
+            raise
         run.fail(error)
     return run.plan
 

@@ -27,6 +27,7 @@ from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.calls import BoundCall, read_call
 from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.devices import MOST_SIMULATED
+from shardviz.core.backend.failures import raised_by_signal
 from shardviz.core.backend.inputs import value_leaves
 from shardviz.core.backend.jaxprs import (
     TOP_LEVEL,
@@ -172,7 +173,9 @@ def _of_program(program: Program) -> Effects:
     mesh = _mesh_to_trace_on(program)
     try:
         traced = trace(program, mesh)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        if raised_by_signal(error):
+            raise
         return replace(known, refused=Refusal("trace", in_our_words(error)))
     known = _read(known, traced.stage.jaxpr)
     host_results = program.out_specs is None and _from_host_only(traced.stage.jaxpr)
@@ -201,7 +204,9 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
     try:
         with apart():
             stage = jax.jit(fresh).trace(*args)
-    except (Exception, SystemExit) as error:  # noqa: BLE001  a user's function may raise anything
+    except (Exception, SystemExit) as error:  # a user's function may raise anything
+        if raised_by_signal(error):
+            raise
         return replace(known, refused=Refusal("trace", in_our_words(error)))
     known = replace(_read(known, stage.jaxpr), fixed=named_device_count(stage.jaxpr))
     count = known.fixed or 1
