@@ -9,6 +9,7 @@ import argparse
 import contextlib
 import importlib
 import inspect
+import io
 import json
 import os
 import re
@@ -357,6 +358,9 @@ def _called(what: str) -> Any:
 
 
 def _imported(module: str) -> Any:
+    here = os.getcwd()
+    if not {"", here} & set(sys.path):  # PYTHONSAFEPATH leaves it out
+        sys.path.insert(0, here)
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
@@ -446,4 +450,7 @@ def _audit_json(found: Audit) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    # What a terminal's encoding lacks, such as an arrow, is a question mark there.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     sys.exit(main())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -241,3 +242,17 @@ def test_as_a_process_without_jax(here):
     assert (done.returncode, done.stdout, done.stderr) == (0, "ok      sharded: 1\n", "")
     done = run("check", "plain:rows", "--mesh", "model=2", "--sharded", "1", folder=here)
     assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_where_python_leaves_the_folder_out_and_the_terminal_knows_ascii_alone(here):
+    (here / "plain.py").write_text("def rows():\n    return [('größe', (8, 8), 'embed mlp')]\n")
+    (here / "rules.txt").write_text("mlp -> model\n")
+    root = str(Path(sv.__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-m", "shardviz", "audit", "plain:rows", "--mesh", "model=2",
+         "--rules", "rules.txt"],
+        env={**os.environ, "PYTHONPATH": root, "PYTHONSAFEPATH": "1", "PYTHONIOENCODING": "ascii"},
+        cwd=here, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr??e" in done.stdout
