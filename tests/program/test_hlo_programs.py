@@ -216,6 +216,22 @@ def test_what_became_of_them(case):
         assert found.short == BECAME[f"{name} {chip}"]
 
 
+@pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)
+def test_the_bytes_of_members_sum_up_to_those_of_their_collective(case):
+    for c in final(*case[:3]) if case[3] == "compiled" else read(*case):
+        assert not c.members or sum(m.bytes_per_device for m in c.members) == c.bytes_per_device
+
+
+def test_members_of_a_sum_that_tpu_fuses_with_a_slice_have_the_bytes_of_their_operands():
+    line = (
+        "%all-reduce-scatter.1 (p: f32[8], q: f32[4]) -> (f32[4], f32[2]) {\n"
+        "  %r = (f32[8], f32[4]) all-reduce(%p, %q), replica_groups={{0,1}}, to_apply=%add\n}\n"
+    )
+    (found,) = read_collectives(line, ("data",), (2,))
+    assert (found.kind, found.bytes_per_device) == ("reduce-scatter", 48)
+    assert [m.bytes_per_device for m in found.members] == [32, 16]
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_members_of_a_packed_sum_are_found_by_their_sizes(version):
     (packed,) = [c for c in final(version, "gpu", "packed") if not c.in_loop]

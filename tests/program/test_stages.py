@@ -109,6 +109,13 @@ CASES = {
         [one(kilobytes=12)], ["combined"], "combined into one of 12 KiB"),
     "peeled": ([loop(op="a")], [loop(9, op="b", source=""), one(op="", source="")], ["split"],
                "is there 2 times"),
+    "combined and scattered": (
+        [loop(op=f"op{i}", shape="f32[256]") for i in range(2)],
+        [loop(kind="reduce-scatter", kilobytes=2, op="op1", shape="(f32[64], f32[64])")],
+        ["combined"], "into a reduce-scatter of 2 KiB over data in a loop, 10 times (f.py:3):"
+        " each device keeps only its part of the sum."),
+    "at one line, over other axes": (
+        [one("all-gather")], [one("all-gather", axes=("model",))], ["removed", "added"], "Gone"),
     "less than before, elsewhere": (
         [one(op="a", source="a.py:1"), one(kilobytes=2, op="b", source="b.py:1")],
         [one(kilobytes=5, op="c", source=""), one("all-gather")], ["regrouped", "added"],
@@ -292,6 +299,15 @@ def test_a_final_program_inherits_the_place_where_the_compiler_lost_it():
     (result,) = inherited([placed], [one(op="w", source="")])
     assert (result.op, result.source) == ("jit(f)/dot_general", "f.py:3")
     assert result.stack == ("f.py:3", "g.py:1")
+
+
+def test_a_peeled_iteration_has_the_operand_of_its_own_loop_or_none():
+    place = {"kind": "all-gather", "op": "while/body/dot_general"}
+    x = loop(4, axes=("tensor",), operand="unknown", **place)
+    w = loop(4, axes=("fsdp",), operand="argument w", cause="w is split over fsdp.", **place)
+    peeled = one(axes=("tensor",), operand="unknown", **place)
+    for result in inherited([x, w], [replace(x, trips=3), peeled]):
+        assert (result.operand, result.cause) == ("unknown", "")
 
 
 GIVEN: Any = compare  # what a person may give it, against its types

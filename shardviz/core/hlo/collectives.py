@@ -197,7 +197,7 @@ class _CollectiveReader:
         runs = self.loops.count(computation)
         remade = self.rematerialised.why(found.start) if kind == "all-gather" else ""
         source = instruction_source(self.module, self.sources, found.start, kind, computation)
-        members = self.members(found, kind, shape, replicas)
+        members = self.members(found, kind, shape, size, replicas.axes)
         if members:
             first = members[0]
             source, operand, cause = (
@@ -269,18 +269,21 @@ class _CollectiveReader:
         return value.words, self.causes.cause(value, found.start, kind, axes)
 
     def members(
-        self, found: _Found, kind: str, shape: str, replicas: Replicas
+        self, found: _Found, kind: str, shape: str, size: int, axes: Sequence[str]
     ) -> tuple[Member, ...]:
-        """The arrays of a combined collective, the largest first; `()` for one about one array."""
+        """The arrays of a combined collective, the largest first; `()` for one about one array.
+
+        Their bytes sum up to its `size`.
+        """
         reads, parts = operands(found.line), [m[0] for m in SHAPE.finditer(shape)]
         if kind == "all-to-all" or len(reads) < 2 or len(reads) != len(parts):
             return ()
-        times = (replicas.size or math.prod(self.sizes)) if kind == "reduce-scatter" else 1
+        times = size // max(1, shape_bytes(shape))  # more than 1 for a reduce-scatter
         made = []
         for number, (read, part) in enumerate(zip(reads, parts, strict=True)):
             value = self.causes.value(read, found.start, kind)
             source = self.causes.source_of_part(value, found.start, kind, number)
-            cause = self.causes.cause(value, found.start, kind, replicas.axes, source)
+            cause = self.causes.cause(value, found.start, kind, axes, source)
             made.append(
                 Member(
                     source.op,

@@ -124,23 +124,26 @@ def _kept(
 
 
 def _combined(before: Sequence[Collective], after: Sequence[Collective], at: str) -> str:
-    size = bytes_text(sum(c.bytes_per_device for c in after))
-    into = f"were combined into {len(after) if len(after) > 1 else 'one'} of {size}"
-    one_kind = {(c.kind, c.mesh_axes) for c in (*before, *after)}
-    if len(one_kind) == 1:
-        words = f"{len(before)} {after[0].kind}s{_over(after[0].mesh_axes)} {into}{at}"
-    else:
-        words = f"{phrase(before)} {into}{_over(after[0].mesh_axes)}{at}"
-        words = words[0].upper() + words[1:]
+    one_kind = len({(c.kind, c.mesh_axes) for c in (*before, *after)}) == 1
+    what = (
+        f"{len(before)} {after[0].kind}s{_over(after[0].mesh_axes)}" if one_kind else phrase(before)
+    )
+    into = phrase(after) if _kinds(before) != _kinds(after) else _one_of(after[0], one_kind)
+    words = f"{what[0].upper()}{what[1:]} were combined into {into}{at}"
+    why = _WHY.get(f"{_kinds(before)} > {_kinds(after)}", "")
     if _adds_first(before):
-        words += ": what the program adds up afterwards is added up first, and communicated once."
-    elif len(one_kind) == 1:
-        words += f": one large message takes less time than {len(before)} small ones."
-    else:
-        words += "."
+        why = "what the program adds up afterwards is added up first, and communicated once"
+    elif one_kind:
+        why = f"one large message takes less time than {len(before)} small ones"
+    words += f": {why}." if why else "."
     if any(c.in_loop for c in before) and not any(c.in_loop for c in after):
         words += " It was also moved out of its loop."
     return words + (" It runs asynchronously." if _begins(before, after) else "")
+
+
+def _one_of(combined: Collective, one_kind: bool) -> str:
+    over = "" if one_kind else _over(combined.mesh_axes)
+    return f"one of {bytes_text(combined.bytes_per_device)}{over}"
 
 
 def _adds_first(before: Sequence[Collective]) -> bool:
@@ -408,7 +411,7 @@ def _with(new: Collective, old: Sequence[Collective], kind: str) -> Collective:
         members = _found_by_size(new, old)
     if members:
         new = _with_members(new, members)
-    elif len(old) == 1 and _is_certain(new, old[0]) and (kind != "replaced" or _as_much(new, old)):
+    elif len(old) == 1 and _is_certain(new, old[0]) and _is_all(new, old[0], kind):
         first = old[0]
         new = replace(new, operand=first.operand, cause=first.cause, members=first.members)
     remade = [c for c in old if c.rematerialises]
@@ -494,6 +497,11 @@ def _with_members(new: Collective, members: Sequence[Member]) -> Collective:
 def _amount(one: Collective | Member) -> int:
     """How many numbers it is about, since a compiler may send them in another type."""
     return elements(one) or one.bytes_per_device
+
+
+def _is_all(new: Collective, old: Collective, kind: str) -> bool:
+    """Whether one is about nothing but what the other was about, over the same axes."""
+    return new.mesh_axes == old.mesh_axes and (kind != "replaced" or _as_much(new, [old]))
 
 
 def _as_much(new: Collective, old: Sequence[Collective]) -> bool:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 from shardviz.core.program.report import Collective, Member
 
 _PART = re.compile(r"([a-z]\w*)\[([^\]]*)\]")
+_WIDTH = re.compile(r"\d+")  # bits of an element: bf16, f8e4m3
 _SUMS = ("all-reduce", "reduce-scatter")
 Key = Callable[[Collective], Hashable]
 
@@ -72,7 +73,7 @@ def match(
     sides.scattered()
     sides.merged()
     for key in (_position, lambda c: c.source or None, lambda c: c.op or None):
-        sides.replaced(key)
+        sides.replaced(key, planned)
     found = _balanced(sides.found + sides.rest(), before, after, planned)
     return sorted(found, key=_order)
 
@@ -122,6 +123,15 @@ def _unlike(c: Collective, member: Member) -> int:
 def elements(c: Collective | Member) -> int:
     """How many numbers its result has on each device; 0 where its shape is unknown."""
     return sum(math.prod(int(d) for d in dims.split(",") if d) for dims in _dims(c))
+
+
+def _numbers(c: Collective) -> int:
+    """How many numbers its bytes are, in whatever type; 0 where its shape is unknown."""
+    bits = 0
+    for (kind, _), dims in zip(_PART.findall(c.shape), _dims(c), strict=True):
+        width = _WIDTH.search(kind)
+        bits += math.prod(int(d) for d in dims.split(",") if d) * (int(width[0]) if width else 8)
+    return c.bytes_per_device * 8 * elements(c) // bits if bits else 0
 
 
 def _dims(c: Collective | Member) -> list[str]:
@@ -214,7 +224,10 @@ class _Sides:
     def combined(self) -> None:
         """Several of one kind became one about all their arrays: as a tuple, or laid end to end."""
         for j, d in list(self.after.items()):
-            chosen = self._of_parts(d) if _parts(d) > 1 else self._end_to_end(d)
+            if _parts(d) > 1:
+                chosen = self._of_parts(d, _alike) or self._of_parts(d, _scattered)
+            else:
+                chosen = self._end_to_end(d)
             if len(chosen) > 1:
                 self.take("combined", chosen, [j])
 
@@ -234,10 +247,12 @@ class _Sides:
                 return free[first : first + total.index(combined.bytes_per_device) + 1]
         return []
 
-    def _of_parts(self, combined: Collective) -> list[int]:
+    def _of_parts(
+        self, combined: Collective, fit: Callable[[Collective, Collective], bool]
+    ) -> list[int]:
         """For every part one that is about as much; by its number of elements where the type
         changed. Those in a loop as `combined`, or outside as it, come first."""
-        free = [i for i, c in self.before.items() if _alike(c, combined)]
+        free = [i for i, c in self.before.items() if fit(c, combined)]
         free.sort(key=lambda i: self.before[i].in_loop != combined.in_loop)
         combined_elements = elements(combined) or 1
         chosen: list[int] = []
@@ -288,12 +303,33 @@ class _Sides:
                         self.take("replaced", [i], [j])
                         break
 
-    def replaced(self, key: Key) -> None:
-        """What is left with the same key on both sides: one replaced the other."""
+    def replaced(self, key: Key, planned: bool) -> None:
+        """What is left with the same key on both sides: one replaced the other.
+
+        A compiler changes kinds and sizes, but not the axes; an estimate may be wrong in these.
+        """
         before, after = _grouped(self.before, key), _grouped(self.after, key)
         for shared, old in before.items():
-            if shared is not None and shared in after:
-                self.take("replaced", old, after[shared])
+            if shared is None or shared not in after:
+                continue
+            for few, many in (
+                [(old, after[shared])] if planned else self._by_axes(old, after[shared])
+            ):
+                if few and many:
+                    self.take("replaced", few, many)
+
+    def _by_axes(self, old: list[int], new: list[int]) -> list[tuple[list[int], list[int]]]:
+        """Positions on both sides, apart where they have no axis in common."""
+        groups: list[tuple[set[str], list[int], list[int]]] = []
+        sides = [(self.before[i].mesh_axes, [i], []) for i in old]
+        sides += [(self.after[j].mesh_axes, [], [j]) for j in new]
+        for axes, few, many in sides:
+            together = set(axes or ("",))
+            for group in [g for g in groups if g[0] & together]:
+                groups.remove(group)
+                together, few, many = together | group[0], group[1] + few, group[2] + many
+            groups.append((together, few, many))
+        return [(few, many) for _, few, many in groups]
 
     def rest(self) -> list[Match]:
         removed = [Match("removed", (i,), ()) for i in self.before]
@@ -385,7 +421,7 @@ class _Ledger:
 
     def __init__(self, before: Sequence[Collective], after: Sequence[Collective]) -> None:
         self.before, self.after = before, after
-        self.shapes_known = all(elements(c) for c in (*before, *after))
+        self.shapes_known = all(_numbers(c) for c in (*before, *after))
 
     def amount(self, c: Collective, otherwise: float) -> float:
         """How many numbers it communicates in all: bytes where a shape is not known.
@@ -394,9 +430,7 @@ class _Ledger:
             c: the collective.
             otherwise: how often it runs where that is not known.
         """
-        each = elements(c) if self.shapes_known else c.bytes_per_device
-        if self.shapes_known and c.kind == "reduce-scatter":
-            each *= max(1, c.group_size)  # as of a sum, what goes in
+        each = _numbers(c) if self.shapes_known else c.bytes_per_device
         often = otherwise if c.trips is None else c.trips
         return each and each * often  # nothing, however often, is nothing
 
@@ -444,7 +478,7 @@ class _Ledger:
 
     def named(self, m: Match) -> Match:
         """A match as its numbers show it: several became one, or one several, and none is lost."""
-        kinds = {c.kind for c in self.sides(m)}
+        kinds = {_family(c) for c in self.sides(m)}
         uncertain = m.kind in ("replaced", "regrouped")
         if uncertain and len(kinds) == 1 and not any(self.change(m).values()):
             if len(m.before) > len(m.after) == 1:
@@ -471,6 +505,13 @@ def _alike(c: Collective, combined: Collective) -> bool:
     return (c.kind, c.mesh_axes) == (combined.kind, combined.mesh_axes) and (
         c.in_loop or not combined.in_loop
     )
+
+
+def _scattered(c: Collective, combined: Collective) -> bool:
+    """Whether a sum may be part of a combined one, of which each device keeps its shard."""
+    kinds = c.kind, combined.kind
+    same = (c.mesh_axes, c.in_loop) == (combined.mesh_axes, combined.in_loop)
+    return same and kinds == ("all-reduce", "reduce-scatter")
 
 
 def _grouped(items: dict[int, Collective], key: Key) -> dict[Hashable, list[int]]:
