@@ -513,7 +513,7 @@ class PathSearch(LeafSearch[PathRules]):
         if effect is None or spec is None:
             return None
         others, saved = effect
-        here = self._saves(spec, shape)
+        here = self._saves(spec, shape, self.leaf.dtype)
         everywhere = None if here is None else here + saved
         paths, strange = tuple(self.arrays.paths[i] for i in others), len(others)
         if self._me is None:  # what lays out here may be meant for others

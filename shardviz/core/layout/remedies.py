@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import zip_longest
@@ -55,6 +55,8 @@ class Remedy:
             the mesh is not known. An array that could not be laid out counts as not split.
         bytes_saved: the same over all known arrays.
         others: the paths of the other arrays that are split otherwise, too.
+        alike: of these, the paths of those that get the same names and shape: the same array of
+            other layers, and the moments of an optimizer.
         edits: of how many single edits it consists.
 
     >>> Remedy("Remove rule 1", Rules(), ("embed",), None, Spec(((),)), None, None, ()).edits
@@ -70,6 +72,7 @@ class Remedy:
     bytes_saved: int | None
     others: tuple[str, ...]
     edits: int = 1
+    alike: tuple[str, ...] = ()
 
     def effect(self) -> str:
         """What it does, in a sentence.
@@ -227,9 +230,9 @@ class LeafSearch(Generic[Table]):
             return any(self.mesh.shape[a] > 1 for axes in dims for a in axes)
         return wish.met(spec, found)
 
-    def _saves(self, spec: Spec, shape: Shape) -> int | None:
-        """How many bytes per device the array takes less, split so and of that shape."""
-        sizes, dtype = self.leaf.shape, self.leaf.dtype
+    def _saves(self, spec: Spec, shape: Shape, dtype: str) -> int | None:
+        """How many bytes per device the array takes less, split so and of that shape and type."""
+        sizes = self.leaf.shape
         after = self.layout(shape, dtype, spec)
         if sizes is None or not isinstance(after, Layout):
             return None
@@ -342,15 +345,22 @@ class Search(LeafSearch[Rules]):
         known = frozenset(self.arrays.by_name) | {n for n in self.leaf.names if n}
         known |= frozenset() if self.arrays.groups else set(self.rules.by_name)
         axes = self.mesh.axis_names if self.mesh is not None else ()
-        idle = self._any_axes() if wish.spec is not None else ()
+        idle = self._any_axes((*self._axes, *axes)) if wish.spec is not None else ()
         targets = tuple(self._targets(wish, d) for d in range(len(self.leaf.names)))
-        return Space(targets, axes, self.dialect, known, idle)
+        # Where nobody asked for an axis of size 1, none is proposed, since it splits nothing.
+        useless = frozenset(axes) - frozenset(self._axes) if wish.spec is None else frozenset()
+        return Space(targets, axes, self.dialect, known, idle, useless)
 
-    def _any_axes(self) -> tuple[Rule, ...]:
-        """What a rule may lead to: axes that split, few before many, and what rules have now."""
-        sets = [*edits.subsets(self._axes, MOST_AXES), (), *edits.subsets(self._ones, 1)]
-        known = set(self._axes) | set(self.mesh.shape if self.mesh is not None else ())
-        own = [r.axes for r in self.rules.entries if set(r.axes) <= known]
+    def _any_axes(self, known: Iterable[str]) -> tuple[Rule, ...]:
+        """What a rule may lead to: axes that split, few before many, and what rules have now.
+
+        Args:
+            known: the axes that it may have.
+        """
+        allowed = frozenset(known)
+        ones = [a for a in self._ones if a in allowed]
+        sets = [*edits.subsets(self._axes, MOST_AXES), (), *edits.subsets(tuple(ones), 1)]
+        own = [r.axes for r in self.rules.entries if allowed.issuperset(r.axes)]
         return tuple(Rule("", axes) for axes in dict.fromkeys([*sets, *own]))
 
     def _targets(self, wish: Wish, dim: int) -> tuple[Rule, ...]:
@@ -360,7 +370,7 @@ class Search(LeafSearch[Rules]):
             axes = wish.spec.dims[dim]
             more = ((),) if free else ((), *edits.subsets(self._ones, 2))
             return tuple(Rule("", axes + extra, False, free) for extra in more)
-        return self._any_axes()
+        return self._any_axes(self._axes)
 
     @property
     def _ones(self) -> tuple[str, ...]:
@@ -389,10 +399,12 @@ class Search(LeafSearch[Rules]):
         """The edits that give the wish; those of which one is enough are in one list."""
         classes: dict[Any, list[tuple[Edit, Spec]]] = {}
         moved: dict[Any, Any] = {}
-        start = self.start
-        every = itertools.chain(self._fitted(start), edits.single_edits(start, self.space(wish)))
+        start, space = self.start, self.space(wish)
+        every = itertools.chain(self._fitted(start), edits.single_edits(start, space))
         for edit in every:
             spec = self.spec(edit.own, edit.names)
+            if spec is not None and self._useless(edit, spec, space):
+                continue
             size = edit.kind is Kind.SIZE
             shape = edit.apply(start, 0).shape if size else start.shape
             if spec is not None and self._good(shape, spec, wish):
@@ -401,6 +413,14 @@ class Search(LeafSearch[Rules]):
                     key = moved.setdefault(edit.own, key)
                 classes.setdefault(key, []).append((edit, spec))
         return sorted(classes.values(), key=lambda c: edits.rank(c[0][0]))
+
+    def _useless(self, edit: Edit, spec: Spec, space: Space) -> bool:
+        """Whether a dimension is renamed, and its new name splits it over axes of size 1 only."""
+        if edit.kind is not Kind.ARRAY_NAME:
+            return False
+        assert edit.subject is not None
+        axes = spec.dims[edit.subject]
+        return bool(axes) and space.useless.issuperset(axes)
 
     def _fitted(self, state: State) -> Iterator[Edit]:
         """The sizes that divide in place of one that does not."""
@@ -428,19 +448,23 @@ class Search(LeafSearch[Rules]):
         touched = {
             n for (edit, at), s in zip(steps, states, strict=False) for n in edit.touched(s, at)
         }
-        effect = self._effect(state, touched)
+        types = self._alike([edit for edit, _ in steps])
+        alike = tuple(types)
+        effect = self._effect(state, touched, {self.leaf.path, *alike})
         if isinstance(effect, str):
             self._breaks.append((steps, effect))
             return None
         others, saved = effect
-        alike = self._alike([edit for edit, _ in steps])
         text = self._text(steps, spec, len(alike))
-        here = self._saves(spec, state.shape)
-        everywhere = None if here is None else here * (1 + len(alike)) + saved
+        here = self._saves(spec, state.shape, self.leaf.dtype)
+        everywhere = None
+        if here is not None:
+            with_it = (self._saves(spec, state.shape, dtype) or 0 for dtype in types.values())
+            everywhere = here + sum(with_it) + saved
         rules = self.rules if not touched else Rules(state.entries)
-        paths = tuple(dict.fromkeys([*alike, *others]))
+        paths, count = (*alike, *others), len(steps)
         return Remedy(
-            text, rules, state.names, state.shape, spec, here, everywhere, paths, len(steps)
+            text, rules, state.names, state.shape, spec, here, everywhere, paths, count, alike
         )
 
     def _text(self, steps: list[tuple[Edit, int]], spec: Spec | None = None, alike: int = 0) -> str:
@@ -454,31 +478,42 @@ class Search(LeafSearch[Rules]):
             state = edit.apply(state, place)
         return ", then ".join([texts[0], *(t[0].lower() + t[1:] for t in texts[1:])])
 
-    def _alike(self, edits: list[Edit]) -> tuple[str, ...]:
-        """Arrays that a renamed dimension renames, too: of other layers, and their moments."""
-        leaf = self.leaf
-        if leaf.path is None or all(e.kind is not Kind.ARRAY_NAME for e in edits):
-            return ()
-        group = self.arrays.groups.get((leaf.names, leaf.shape, leaf.dtype))
-        mine, paths = self._kind(leaf.path), group.paths if group else ()
-        return tuple(p for p in paths if p != leaf.path and self._kind(p) == mine)
+    def _alike(self, edits: list[Edit]) -> dict[str, str]:
+        """Arrays that are edited with this one: of other layers, and moments; path to type."""
+        leaf, found = self.leaf, {}
+        if leaf.path is None or not any(e.kind in (Kind.ARRAY_NAME, Kind.SIZE) for e in edits):
+            return found
+        mine = self._kind(leaf.path)
+        for group in self.arrays.groups.values():
+            if (group.names, group.shape) == (leaf.names, leaf.shape):
+                found |= {p: group.dtype for p in group.paths if self._kind(p) == mine}
+        found.pop(leaf.path, None)
+        return found
 
     def _kind(self, path: str) -> str:
         return re.sub(r"[0-9]+", "0", self.arrays.parameters.get(path, path))
 
-    def _effect(self, after: State, touched: set[str]) -> tuple[list[str], int] | str:
-        """The other arrays that change and the bytes per device saved; or what is broken."""
+    def _effect(
+        self, after: State, touched: set[str], edited: set[str | None]
+    ) -> tuple[list[str], int] | str:
+        """The arrays that are not edited and change, and the bytes per device saved by them.
+
+        Returns:
+            Both; or, where an array cannot be laid out any more, a sentence on that.
+        """
         rules, others, saved = Rules(after.entries), [], 0
         groups = self.arrays.of(touched)
         if self._broken in groups:  # which most likely breaks again
             groups.insert(0, groups.pop(groups.index(self._broken)))
         for group in groups:
-            paths = [p for p in group.paths if p != self.leaf.path]
+            paths = [p for p in group.paths if p not in edited]
             if not paths:
                 continue
             try:
                 spec = self.resolve(group.names, rules, self.mesh, self.dialect)
             except RuleError as error:
+                if group.spec is None:  # it could not be resolved before either
+                    continue
                 self._broken = group
                 return f"{paths[0]}: {error}"
             if spec == group.spec:
@@ -514,6 +549,8 @@ class Search(LeafSearch[Rules]):
             spec = self.spec(second.own, second.names)
             shape = second.apply(small, 0).shape if second.kind is Kind.SIZE else small.shape
             if spec is None or not self._good(shape, spec, wish):
+                continue
+            if self._useless(first, spec, space) or self._useless(second, spec, space):
                 continue
             alike = (first.kind, first.target, second.kind, spec)
             if alike not in found:

@@ -267,6 +267,7 @@ class Space(NamedTuple):
         axes: the axes of the mesh.
         dialect: who reads the table.
         known: the logical names of all arrays that are known, for misspelt names.
+        useless: the axes that no other dimension is to have: those of size 1, where nobody asked.
     """
 
     targets: tuple[tuple[Rule, ...], ...]
@@ -274,6 +275,7 @@ class Space(NamedTuple):
     dialect: Dialect
     known: frozenset[str]
     idle: tuple[Rule, ...] = ()
+    useless: frozenset[str] = frozenset()
 
     def of_name(self, names: Names) -> Mapping[str, tuple[Rule, ...]]:
         """Per logical name of the array, what a rule may give it."""
@@ -422,6 +424,8 @@ def renamed_rules(state: State, space: Space) -> Iterator[Edit]:
     names = list(dict.fromkeys(n for n in state.names if isinstance(n, str)))
     unknown = tuple(n for n in names if n not in state.by_name)
     for i, old in enumerate(state.entries):
+        if old.axes and space.useless.issuperset(old.axes):
+            continue
         close = near(old.logical, unknown) if old.logical not in space.known else None
         slot = bisect_left(mine, i)
         rest = own[slot + 1 :] if old.logical in names else own[slot:]
@@ -474,7 +478,7 @@ def sentence(
         edit: the edit.
         place: where in the table.
         path: the name of the array, or None.
-        alike: how many other arrays are renamed with it.
+        alike: how many other arrays are edited with it.
         parts: for a size, what it becomes a multiple of.
 
     >>> state = State((Rule("embed", ("data",)), Rule("mlp", ())), ("embed", "mlp"), None)
@@ -489,7 +493,8 @@ def sentence(
         return _array_name(before.names[at], edit, path, alike)
     if edit.kind is Kind.SIZE:
         assert before.shape is not None
-        return size_words(edit, before.shape, parts)
+        words = size_words(edit, before.shape, parts)
+        return f"{words}, in {_arrays(path, alike)}" if alike else words
     rule = f"rule {at + 1} ({rules[at]})"
     if edit.kind is Kind.REMOVE:
         return f"Remove {rule}"
@@ -515,10 +520,13 @@ def _right_side(rule: Rule, with_noun: bool = True) -> str:
     return f"{'the axis' if len(rule.axes) == 1 else 'the axes'} {listed(rule.axes)}"
 
 
-def _array_name(old: object, edit: Edit, path: str | None, alike: int) -> str:
+def _arrays(path: str | None, alike: int) -> str:
     array = "the array" if path is None else f"array {path}"
-    if alike:
-        array += f" and {alike:,} like it"
+    return f"{array} and {alike:,} like it" if alike else array
+
+
+def _array_name(old: object, edit: Edit, path: str | None, alike: int) -> str:
+    array = _arrays(path, alike)
     if edit.target is None:
         return f"Take the name {shown(old)} from dimension {edit.subject} of {array}"
     if not isinstance(old, str):
@@ -585,7 +593,7 @@ class Arrays:
         for row in rows:
             if row.partner is not None:
                 self.parameters[row.path] = row.partner
-            if row.resolution is None or row.spec_wins:
+            if row.names is None or row.spec_wins:
                 continue
             if (group := groups.get(key := (row.names, row.shape, row.dtype))) is None:
                 group = groups[key] = Group(row)
