@@ -8,6 +8,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -211,7 +212,7 @@ def layout_of(thing: Any, spec: Any, mesh: Any, rules: Any, dtype: Any, dialect:
         found = request(array, grid, table, Dialect.of(dialect, paths=False))
         if found.layout is None:
             raise LayoutError(f"{thing.name}: {found.problem}")
-        return found.layout
+        return replace(found.layout, request=found)
     if spec is None:
         raise LayoutError(
             "A layout of a bare shape needs a PartitionSpec; got none. Write \"None, 'model'\" or"
@@ -408,8 +409,9 @@ def explore(thing: Any = None) -> Explorer:
     Its four views are Layout, Rules, Model and Program; every edit can be undone.
 
     Args:
-        thing: None, a Program, an Audit, a MeshSpec, ArraySpecs, or what `explorer.state()`
-            returned.
+        thing: None, a Program, an Audit, a Report, a Resolution with a mesh and a shape, a Layout,
+            a MeshSpec, ArraySpecs, a model whose arrays say their mesh, or what
+            `explorer.state()` returned.
 
     Raises:
         ShardvizError: for a state that cannot be read, or where anywidget is not installed.
@@ -420,7 +422,7 @@ def explore(thing: Any = None) -> Explorer:
     from shardviz.core.program.cache import cache
 
     explorer = import_optional("shardviz.widgets.explorer", "sv.explore", "anywidget")
-    return explorer.open_explorer(adopt(thing), cache)
+    return explorer.open_explorer(adopt(thing), cache, children_of)
 
 
 def mimebundle(value: Any) -> dict[str, Any]:

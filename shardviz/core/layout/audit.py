@@ -35,7 +35,13 @@ from shardviz.core.layout.optimizer_state import (
 from shardviz.core.layout.path_remedies import PathArrays
 from shardviz.core.layout.path_rules import path_requests, read_path_as
 from shardviz.core.layout.remedy_edits import Arrays
-from shardviz.core.layout.resolution import Request, Requests, collector_paused, request
+from shardviz.core.layout.resolution import (
+    Request,
+    Requests,
+    collector_paused,
+    kinds_of,
+    request,
+)
 from shardviz.core.layout.rule_tables import read_rules
 from shardviz.core.layout.rule_uses import (
     AuditDiff,
@@ -101,8 +107,7 @@ class Audit(Displayed):
 
     def __post_init__(self) -> None:
         # For remedies, which look at the other arrays; rows that are made later have it, too.
-        rows = self.rows
-        for row in [k for k, _ in rows.kinds] if isinstance(rows, Requests) else rows:
+        for row in kinds_of(self.rows):
             object.__setattr__(row, "audit", self)
 
     @cached_property

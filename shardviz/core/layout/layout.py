@@ -14,7 +14,7 @@ import functools
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -218,6 +218,8 @@ class Layout(Displayed):
         spec: the spec it was made from; None where it was made from another kind of sharding.
         block_counts: into how many blocks each dimension is split.
         shard_shape: the shape of every device's block.
+        request: the Request that it answers, with the array's name and its rules; None where it
+            was made from a shape or a live array.
 
     >>> layout = lay_out((8, 4), Spec.parse("data, model"), MeshSpec(("data", "model"), (4, 2)))
     >>> layout.shard_shape, layout.replicas, layout.box(3)
@@ -232,6 +234,7 @@ class Layout(Displayed):
     shard_shape: tuple[int, ...]
     # Per dimension the block number of every device, broadcastable to the mesh shape; None: all 0.
     _given_blocks: tuple[np.ndarray | None, ...] | None = None
+    request: Any = field(default=None, compare=False, repr=False)
 
     @property
     def rank(self) -> int:

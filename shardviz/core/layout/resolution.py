@@ -558,6 +558,11 @@ class Requests(Sequence[Request]):
         return repr(self._made)
 
 
+def kinds_of(rows: Sequence[Request]) -> Sequence[Request]:
+    """One Request of each signature, where the rows know them; else all rows."""
+    return [kind for kind, _ in rows.kinds] if isinstance(rows, Requests) else rows
+
+
 def request(
     array: ArraySpec, mesh: MeshSpec, rules: Rules | None, dialect: Dialect = Dialect.LINEN
 ) -> Request:
