@@ -41,6 +41,20 @@ def shown(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def error_text(error: BaseException, limit: int = 300) -> str:
+    """The type and the message of an error, in one line.
+
+    >>> error_text(KeyError("x"))
+    "KeyError: 'x'"
+    """
+    try:
+        text = " ".join(str(error).split())
+    except Exception as other:  # noqa: BLE001  a foreign __str__ may raise anything
+        text = f"its message raises {type(other).__name__}"
+    text = f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
 def joined(parts: Iterable[object], word: str = "and", limit: int | None = None) -> str:
     """Parts as a phrase, as they are; with a `limit`, further ones are only counted.
 

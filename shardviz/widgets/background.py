@@ -346,10 +346,10 @@ class EffectsReader:
         self._show(revision, {"state": "done", "revision": revision, **found})
 
     def _observe(self, request: tuple[Program, int, str], stop: Callable[[], bool]) -> None:
-        from shardviz.core.backend.worker.effects import observed_order
-
         program, revision, target = request
         try:
+            from shardviz.core.backend.worker.effects import observed_order
+
             seen = observed_order(program, target=target or None)
             found = {"observed": seen.rows(), "failed": str(seen.report.error or "")}
         except Exception as error:  # noqa: BLE001  a user's callback may raise anything
@@ -487,6 +487,12 @@ class Planner:
         self._compiles.close()
 
     def _plan(self, request: PlanRequest, stop: Callable[[], bool]) -> None:
+        try:
+            self._plan_and_compile(request, stop)
+        except Exception as error:  # noqa: BLE001  a thread must not end without a result
+            self._update(stage="", reason=f"not run: {failure(error, '').message}")
+
+    def _plan_and_compile(self, request: PlanRequest, stop: Callable[[], bool]) -> None:
         program = request.program
         plan = self.state.plan
         if plan is None or self.state.plan_revision != request.revision:

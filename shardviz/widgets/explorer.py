@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,8 @@ import anywidget
 import traitlets
 
 from shardviz.core.errors import ShardvizError
-from shardviz.core.format import shown
+from shardviz.core.format import error_text, shown
+from shardviz.core.layout.array_tree import Children
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
@@ -51,7 +52,6 @@ from shardviz.widgets.session_view import (
     layout_trait,
     menus_view,
     read_cell,
-    remedy_view,
     rule_grid,
     saved_cells,
     session_view,
@@ -147,13 +147,14 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._cache_data = self._cache_view()
         self._shows_code = False  # once somebody has opened the tab
         self._shown = {"": "Layout"}  # by page: which view is in sight; the others are not made
-        self._remedies: tuple[int, str, Sequence[Any]] = (-1, "", ())
+        self._remedies: tuple[int, str, dict[str, Any]] = (-1, "", {})
         self._leaves: tuple[Leaves, dict[str, Any]] | None = None
         self._cell = ""  # the chosen cell of the rules
         self._alive = Heartbeat(self._beat)
         self._line_of: Any = None  # of which state the page has the line that opens it again
         self._receiving = False  # the edits of one message are sent together, at its end
         self._edited = False
+        self._failed: dict[str, str] = {}  # by what failed, a sentence for the page
         session.listen(self._session_changed)
         self.on_msg(self._receive)
         self._refresh()
@@ -254,6 +255,25 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         with self._sync:
             self._refresh_report()
 
+    @contextlib.contextmanager
+    def _reporting(self, what: str) -> Iterator[None]:
+        """Has the page say what fails inside, until it works again; nothing is raised.
+
+        Args:
+            what: what is done inside, as the subject of a sentence.
+        """
+        before = self._failed.get(what)
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001  whatever it is, a person must hear of it
+            said = str(error) if isinstance(error, ShardvizError) else error_text(error)
+            self._failed[what] = f"{what} failed, and what was shown before stays: {said}"
+        else:
+            self._failed.pop(what, None)
+        if self._failed.get(what) != before:
+            with self._sync:
+                self._answer()
+
     def _group(self) -> Any:
         """The processes that are the target; those that it named last where they broke since."""
         target = self.session.target
@@ -295,6 +315,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._job.start()
 
     def _job_changed(self, job: Job) -> None:
+        with self._reporting(f"The view of this {job.kind}"):
+            self._take_job(job)
+
+    def _take_job(self, job: Job) -> None:
         if job.report is not None:
             self._learn_assignment(job.report, job.program, job.target)
             if not was_cancelled(job.report):  # then what was known before still holds
@@ -314,6 +338,10 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self._planner.request(session.program, session.revision, session.target)
 
     def _plan_changed(self) -> None:
+        with self._reporting("The view of the plan"):
+            self._take_plan()
+
+    def _take_plan(self) -> None:
         found = self._planner.state
         self._refresh_stages()
         if found.program is None or found.report is None or found.stage:
@@ -348,11 +376,15 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         self.link_data = self._links.view
 
     def _refresh_links(self) -> None:
-        with self._sync:
+        with self._reporting("The picture of the links"), self._sync:
             self.link_data = self._links.view
 
     def _refresh_stages(self) -> None:
         """Sends the stages and the values; their views are made before the lock is taken."""
+        with self._reporting("The view of the stages"):
+            self._send_stages()
+
+    def _send_stages(self) -> None:
         session = self.session
         stages, plan, stage = self._stages.views(session.revision, session.target)
         with self._sync:
@@ -373,18 +405,20 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         if isinstance(seq, int) and isinstance(client, str):
             self._handled = {"seq": seq, "client": client[:40]}
         self._follows = True
+        intents = [i for i in message["intents"][:100] if isinstance(i, dict)]
         with self._sync, self.hold_sync():
             self._receiving, self._edited = True, False
-            try:
-                for intent in message["intents"][:100]:
-                    if isinstance(intent, dict):
-                        self._handle(intent)
-            finally:
-                self._receiving = False
+            for what in (*_ASKED_FOR.values(), _ANYTHING):
+                self._failed.pop(what, None)
+            for intent in intents:
+                with self._reporting(_ASKED_FOR.get(str(intent.get("kind")), _ANYTHING)):
+                    self._handle(intent)
+            self._receiving = False
             self._send_changes()
         # A saved page may wait for its plan, whose thread then needs the lock.
-        if any(isinstance(i, dict) and i.get("kind") == "save" for i in message["intents"][:100]):
-            self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
+        if any(intent.get("kind") == "save" for intent in intents):
+            with self._reporting("The saved page"):
+                self.send({"kind": "page", "name": "shardviz.html", "html": self.page()})
 
     def _handle(self, intent: dict[str, Any]) -> None:
         kind = intent.get("kind")
@@ -400,6 +434,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._show(str(intent.get("value")))
         elif kind == "cell":
             self._cell = str(intent.get("value") or "")[:40]
+            # Also where the search fails: the page asks again as long as there is no answer.
+            self._remedies = (self.session.revision, self._cell, {"found": (), "remedies": []})
             found = cell_remedies(self.session, self._cell)
             self._remedies = (self.session.revision, self._cell, found)
         elif kind == "apply":
@@ -474,7 +510,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             return
         self._answer()
         self._refresh_shown()
-        self._update_links()
+        with self._reporting("The picture of the links"):
+            self._update_links()
         self._refresh_report()
         if self._follows:
             self._request_plan()
@@ -486,44 +523,52 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             self._refresh_shown()
             self._clear_arrays(len(session.arrays))
             self._answer()
-            self._refresh_menus()
-            self.target = target_view(
-                session.mesh, session.target, session.errors.get("target", ""), session.accepts
-            )
+            with self._reporting("The view of the target"):
+                self._refresh_menus()
+                self.target = target_view(
+                    session.mesh, session.target, session.errors.get("target", ""), session.accepts
+                )
             if self._shows_code:
-                self.code_data = self.code()
+                with self._reporting("The code"):
+                    self.code_data = self.code()
             self._refresh_report()
         if self._follows:
             self._request_plan()
 
     def _refresh_devices(self) -> None:
         """Sends devices and arrays, on the devices of the target where these are known."""
-        placement = self._placement()
-        self.devices, pictures = self._pictures.update(self.session, placement)
-        self._update_links()
-        for name, value in session_view(self.session, pictures, placement).items():
-            setattr(self, name, value)
+        pictures: list[dict[str, Any]] = []
+        placement = None
+        with self._reporting("The view of the devices"):
+            placement = self._placement()
+            self.devices, pictures = self._pictures.update(self.session, placement)
+            self._update_links()
+        with self._reporting("The view of the arrays"):
+            for name, value in session_view(self.session, pictures, placement).items():
+                setattr(self, name, value)
 
     def _refresh_shown(self) -> None:
         """Makes what only some views show, where one of them is in sight."""
         if "Rules" in self._shown.values():
-            self.rule_use = rule_grid(self.session)
-            self.cell = self._cell_view()
+            with self._reporting("The view of the rules"):
+                self.rule_use = rule_grid(self.session)
+                self.cell = self._cell_view()
         if "Model" in self._shown.values():
-            self.leaves, self.model_data = self._model_views()
+            with self._reporting("The view of the model"):
+                self.leaves, self.model_data = self._model_views()
 
     def _cell_view(self) -> dict[str, Any]:
         """The chosen cell; its remedies once they were looked for in the program as it is."""
         session, (revision, cell, found) = self.session, self._remedies
         view = cell_view(session, self._cell)
         if view and cell == self._cell and revision == session.revision:
-            view["remedies"] = [remedy_view(one) for one in found]
+            view |= {name: found[name] for name in ("remedies", "reason") if name in found}
         return view
 
     def _apply(self, number: Any) -> None:
         """Applies one of the remedies that the page shows, if they are still of this program."""
-        revision, cell, found = self._remedies
-        place = read_cell(cell)
+        revision, cell, known = self._remedies
+        place, found = read_cell(cell), known.get("found", ())
         if place and revision == self.session.revision and number in map(str, range(len(found))):
             self.session.edit("remedy", (place[1], found[int(number)]))
 
@@ -548,9 +593,14 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         session = self.session
         steps = {"undo": session.undoable, "redo": session.redoable}
         known = {name: edit for name, edit in steps.items() if edit}
-        self.answer = {**self._handled, "revision": session.revision, **known}
+        failed = {"failed": list(self._failed.values())} if self._failed else {}
+        self.answer = {**self._handled, "revision": session.revision, **known, **failed}
 
     def _refresh_report(self) -> None:
+        with self._reporting("The view of the report"):
+            self._send_report()
+
+    def _send_report(self) -> None:
         engines: dict[str, Any] = {}
         if hosts_size(self.session.target) is not None or self._group() is not None:
             last = None if self.report is self._before_restart else self.report
@@ -581,6 +631,19 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         return (bundle_, *metadata) if metadata else bundle_
 
 
+#: What a message of the page asks for, by its kind, in a sentence on its failure.
+_ASKED_FOR = {
+    "edit": "The edit",
+    "cell": "The search for remedies",
+    "apply": "The remedy",
+    "undo": "The undo",
+    "redo": "The redo",
+    "play": "The player",
+    "why": "The explanation",
+    "code": "The code",
+    "effects": "The effects of the program",
+}
+_ANYTHING = "What was asked for"
 BEAT_WAIT_S = 0.5
 MOST_PAGES = 8  # whose open view is remembered
 _SAVED = (
@@ -593,10 +656,15 @@ def _as_tuple(value: Any) -> tuple[Any, ...]:
     return value if isinstance(value, tuple) else (value,)
 
 
-def open_explorer(thing: Any, cache: ExecutableCache) -> Explorer:
+def open_explorer(thing: Any, cache: ExecutableCache, children: Children | None = None) -> Explorer:
     """The Explorer that `shardviz.explore` returns.
+
+    Args:
+        thing: what it opens on.
+        cache: of executables.
+        children: the named children of a container that is registered with jax, or None.
 
     Raises:
         ShardvizError: for something that the Explorer cannot show.
     """
-    return Explorer(session_on(thing), cache)
+    return Explorer(session_on(thing, children), cache)

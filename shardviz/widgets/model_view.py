@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -17,7 +17,8 @@ from shardviz.core.format import bytes_text, count_text, fold, plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.resolution import Request, request
+from shardviz.core.layout.resolution import Request, Requests, request
+from shardviz.core.layout.rules import Rules
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.program import Program
 from shardviz.widgets.targets import target_title, topology_of
@@ -74,6 +75,46 @@ class Leaves:
             arrays = tuple(r.array for r in rows)
         return Leaves(arrays, partners, unknown)
 
+    def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
+        """The leaves with these arrays in the place of the leaves of their names."""
+        now = {array.name: array for array in arrays}
+        kept = tuple(now.get(old.name, old) for old in self.arrays)
+        if kept == self.arrays:
+            return self
+        described = {
+            new.name
+            for new, old in zip(kept, self.arrays, strict=True)
+            if new != old and (new.logical is not None or new.spec is not None)
+        }
+        return Leaves(kept, self.partners, self.unknown - described)
+
+    def requests(self, program: Program) -> list[Request]:
+        """How each kind is split under the rules of a program, on its mesh."""
+        return [
+            Request(kind, None, None, None, None)
+            if kind.name in self.unknown
+            else request(kind, program.mesh, program.rules, program.dialect)
+            for kind in self.kinds
+        ]
+
+
+def audit_of(program: Program, leaves: Leaves | None) -> Audit:
+    """The leaves of a model under the rules of a program, and the arrays that are no leaves."""
+    rows: Sequence[Request] = program.requests
+    if leaves is not None:
+        kinds = leaves.requests(program)
+        paths = [array.name for array in leaves.arrays]
+        known = frozenset(paths)
+        beside = [row for row in program.requests if row.path not in known]
+        names = [*paths, *(row.path for row in beside)]
+        rows = Requests(
+            names,
+            [*(kinds[number] for number in leaves.kind_of), *beside],
+            ["other"] * len(names),  # the Explorer does not show groups of arrays
+            [leaves.partners.get(name) for name in names],
+        )
+    return Audit(rows, program.mesh, program.rules or Rules(), program.dialect)
+
 
 def leaves_view(leaves: Leaves) -> dict[str, Any]:
     """What no edit of rules or mesh changes: paths, kinds, and which leaves are layers of one."""
@@ -104,8 +145,7 @@ def model_view(program: Program, target: str, leaves: Leaves, plan: Plan | None)
         plan: the last plan, for the constraints on activations.
     """
     mesh = program.mesh
-    found = [request(k, mesh, program.rules, program.dialect) for k in leaves.kinds]
-    rows = [_kind(one, one.array.name in leaves.unknown, mesh) for one in found]
+    rows = [_kind(one, mesh) for one in leaves.requests(program)]
     return {
         "kinds": rows,
         "axes": list(mesh.axis_names),
@@ -114,13 +154,13 @@ def model_view(program: Program, target: str, leaves: Leaves, plan: Plan | None)
     }
 
 
-def _kind(one: Request, unknown: bool, mesh: MeshSpec) -> dict[str, Any]:
+def _kind(one: Request, mesh: MeshSpec) -> dict[str, Any]:
     """A kind of leaf: its shape and names, how it is split, and its bytes on each device."""
-    array, layout = one.array, None if unknown else one.layout
+    array, layout = one.array, one.layout
     view: dict[str, Any] = {"short": array.short, "spec": "", "bytes": 0, "waste": 0, "dims": []}
     if array.logical is not None:
         view["names"] = ["_" if n is None else str(n) for n in array.logical]
-    if unknown:
+    if one.spec is None and not one.problem:
         return {**view, "note": "Nothing says how it is split."}
     if one.spec is not None:
         numbers = {name: i for i, name in enumerate(mesh.axis_names)}

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.format import bytes_text, plural, seconds_text
+from shardviz.core.format import bytes_text, error_text, plural, seconds_text
 from shardviz.core.hardware.interconnect import LinkUse, groups_over
 from shardviz.core.layout.layout import Layout, lay_out
 from shardviz.core.layout.mesh import MeshSpec
@@ -269,7 +269,10 @@ class LinkPictures:
         self._worker.close()
 
     def _draw(self, request: LinkRequest, stop: Callable[[], bool]) -> None:
-        view = link_view(*request)
+        try:
+            view = link_view(*request)
+        except Exception as error:  # noqa: BLE001  a thread must not end without a result
+            view = {"key": request[0], "words": f"The links cannot be drawn: {error_text(error)}"}
         if not stop() and self._requested is request:
             self.view = view
             self._changed()

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.errors import LayoutError, ShardvizError
-from shardviz.core.format import shown, suggestion
+from shardviz.core.format import error_text, shown, suggestion
 from shardviz.core.layout.array_spec import ArraySpec, format_names, read_names, read_shape
 from shardviz.core.layout.array_spec import dtype_name as read_dtype
+from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.partition_spec import MAX_RANK, Spec
 from shardviz.core.layout.rules import Dialect, Rules
@@ -28,7 +29,7 @@ from shardviz.gallery import rules as gallery_rules
 from shardviz.gallery.programs import known_program
 from shardviz.legacy.equivalents import on_mesh
 from shardviz.legacy.sharding_spec import is_sharding_spec, parse_sharding_spec
-from shardviz.widgets.model_view import Leaves
+from shardviz.widgets.model_view import Leaves, audit_of
 from shardviz.widgets.targets import checked_target, fitting_mesh, topology_of, why_no_placement
 
 ARRAY_FIELDS = ("name", "shape", "dtype", "logical", "spec")
@@ -150,6 +151,16 @@ class Session:
         self._future: list[_Step] = []
         self._burst = ""  # the edits that are undone together with the last one
         self._last_revision = 0
+        self._audit: tuple[Program, Leaves | None, Audit] | None = None
+
+    @property
+    def audit(self) -> Audit:
+        """The whole model, or else the arrays, under the rules as they are."""
+        known = self._audit
+        if known is None or known[0] is not self.program or known[1] is not self.model:
+            known = (self.program, self.model, audit_of(self.program, self.model))
+            self._audit = known
+        return known[2]
 
     @property
     def mesh(self) -> MeshSpec:
@@ -185,8 +196,9 @@ class Session:
         handler = _EDITS.get(name)
         before = self._snapshot()
         place = "mesh" if name in ("double", "halve", "axis") else name
-        for transient in (place, *UNPLACED):  # what a button could not do is said once
-            self.errors.pop(transient, None)
+        for known in tuple(self.errors):
+            if known == place or known not in PLACED:  # what a button could not do is said once
+                del self.errors[known]
         try:
             if name in ARRAY_FIELDS:
                 self._edit_array(name, _text(value), self.selected if array is None else array)
@@ -196,6 +208,10 @@ class Session:
                 raise ShardvizError(f"There is no field {shown(name)}.{suggestion(name, _EDITS)}")
         except ShardvizError as error:
             self.errors[place] = str(error)
+        except Exception as error:  # noqa: BLE001  a fault of ours must not leave half an edit
+            self._restore(before)
+            said = error_text(error)
+            self.errors[place] = f"The edit of {shown(name)} failed and changed nothing: {said}"
         if self.program is not before["program"]:
             self._last_revision += 1
             self.revision = self._last_revision
@@ -264,6 +280,7 @@ class Session:
     def open(self, program: Program, entry: str) -> None:
         """Opens another program, with its arrays, rules and mesh."""
         self.program, self.entry, self.missing_function = program, entry, ""
+        self.model = None
         self.fields = [ArrayFields.of(a) for a in program.arrays]
         self.text = program_fields(program)
         self.errors.clear()
@@ -301,8 +318,11 @@ class Session:
 
     def _rebuild(self) -> None:
         arrays = tuple(f.good for f in self.fields)
-        if arrays != self.program.arrays:
-            self.program = self.program.replace(arrays=arrays)
+        if arrays == self.program.arrays:
+            return
+        self.program = self.program.replace(arrays=arrays)
+        if self.model is not None:
+            self.model = self.model.edited(arrays)
 
     def _index(self, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -390,14 +410,17 @@ class Session:
         self._write(rules=rules.text())
 
     def _edit_remedy(self, value: Any) -> None:
-        """Takes a remedy: its rules, and of the array that it is for the names and the shape."""
+        """Takes a remedy: its rules, and the names and the shape of the arrays that it is for."""
         index, remedy = value
-        fields = self.fields[self._index(index)]
-        names = format_names(remedy.names)
-        for name, text in (("logical", names), ("shape", _shape_text(remedy.shape))):
-            if text and text != fields.text[name]:
-                fields = fields.typed(name, text, self.mesh)
-        self.fields[index] = fields
+        changed = {self.fields[self._index(index)].good.name, *remedy.alike}
+        new = {"logical": remedy.names, "shape": remedy.shape}
+        for number, fields in enumerate(self.fields):
+            array = fields.good
+            if array.name in changed and array != (array := array.replace(**new)):
+                self.fields[number] = ArrayFields.of(array)
+        if self.model is not None:
+            leaves = (leaf for leaf in self.model.arrays if leaf.name in changed)
+            self.model = self.model.edited(leaf.replace(**new) for leaf in leaves)
         self._rebuild()
         self._take_rules(remedy.rules)
 
@@ -439,6 +462,7 @@ class Session:
             self._take_rules(gallery_rules.get(name))
         elif kind == "arrays":
             self.fields = [ArrayFields.of(a) for a in gallery_arrays.get(name)]
+            self.model = None
             self.selected = 0
             self._reset_view()
             self._detach()
@@ -530,13 +554,10 @@ class Session:
         self._detach()
 
 
-_KEPT = ("program", "entry", "missing_function", "selected", "target", "revision")
+_KEPT = ("program", "model", "entry", "missing_function", "selected", "target", "revision")
 _COPIED = ("fields", "text", "errors", "look")
-# Edits without a field of their own: their errors are shown in the program bar.
-UNPLACED = (
-    "select", "by", "colour", "dims", "at", "add", "remove", "move", "open", "dialect", "types",
-    "fit", "program", "preset",
-)  # fmt: skip
+# Edits with a field of their own, where their errors are shown; those of others are notes.
+PLACED = ("mesh", "hosts", "target", "rules")
 _EDITS: dict[str, Callable[[Session, Any], None]] = {
     name: getattr(Session, f"_edit_{name}")
     for name in (

@@ -13,9 +13,9 @@ from typing import Any
 from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, joined, listed, plural
 from shardviz.core.layout.array_spec import format_names
-from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
-from shardviz.core.layout.resolution import Request
+from shardviz.core.layout.remedies import Remedy
+from shardviz.core.layout.resolution import Request, kinds_of
 from shardviz.core.layout.rule_uses import RuleUse, rule_summary
 from shardviz.core.layout.rules import Dialect
 from shardviz.core.layout.verdicts import Outcome
@@ -26,7 +26,7 @@ from shardviz.gallery import puzzles
 from shardviz.gallery import rules as gallery_rules
 from shardviz.legacy.equivalents import equivalents
 from shardviz.widgets.pictures import layout_numbers
-from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, UNPLACED, ArrayFields, Session
+from shardviz.widgets.session import ARRAY_FIELDS, DEVICE_PUT, PLACED, ArrayFields, Session
 from shardviz.widgets.targets import DevicePlacement, described_options, local_options
 
 SHOWN_NAMES = 3
@@ -217,9 +217,12 @@ def _why(request: Request, dim: int) -> str:
         axes = request.spec.dims[dim] if request.spec and dim < len(request.spec.dims) else ()
         said = f"is split over {listed(axes)}" if axes else "is not split"
         return f"dimension {dim} {said}, as the PartitionSpec says."
-    if request.resolution is None:
-        return f"dimension {dim} is not split: there are no logical names or no rules."
-    return request.resolution.explain_dimension(dim)
+    if request.resolution is not None:
+        return request.resolution.explain_dimension(dim)
+    if request.problem:
+        return request.problem
+    what = "names" if request.array.logical is None else "rules"
+    return f"dimension {dim} is not split: there are no {'logical ' * (what == 'names')}{what}."
 
 
 def rules_view(session: Session) -> dict[str, Any]:
@@ -243,7 +246,6 @@ def program_view(session: Session) -> dict[str, Any]:
     return {
         "value": session.entry,
         **_filled(
-            error=session.errors.get("program") or session.errors.get("preset"),
             lost=_missing(session.missing_function),
             broken=broken > 0,
         ),
@@ -299,7 +301,7 @@ def session_view(
             **_filled(
                 brief=session.brief,
                 also=also,
-                notes=[session.errors[name] for name in UNPLACED[:-2] if name in session.errors],
+                notes=[text for name, text in session.errors.items() if name not in PLACED],
             ),
         },
     }
@@ -331,7 +333,8 @@ def rule_grid(session: Session) -> dict[str, Any]:
 
     A row is shown beside its line only where the text has one rule per line.
     """
-    summary = rule_summary(session.program.requests, session.rules)
+    # Over the whole model: what no opened array needs may be for another leaf.
+    summary = rule_summary(kinds_of(session.audit.rows), session.rules)
     lines = session.text["rules"].split("\n")
     numbers = [
         i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith("#")
@@ -442,10 +445,12 @@ def cell_sentence(session: Session, rule: int, array: int, dim: int) -> tuple[st
         return "", ""
     request = requests[array]
     name = (request.array.logical or ())[dim : dim + 1]
-    where = f"{request.array.name}.{format_names(name)}"
+    where = f"{request.array.name}.{format_names(name)}" if name else request.array.name
     found = request.resolution
-    if found is None or rule >= len(found.rules):
-        return where, request.problem or "No rules are in force for it."
+    if found is None:
+        return where, _why(request, dim)
+    if rule >= len(found.rules):
+        return where, "The table has no such rule any more."
     typed = " Its own PartitionSpec wins over the rules." if request.spec_wins else ""
     if rule < 0:
         return where, f"{found.explain_dimension(dim)}{typed}"
@@ -462,38 +467,41 @@ def cell_view(session: Session, text: str) -> dict[str, Any]:
     return {"key": text, "head": head, "text": sentence} if head else {}
 
 
-def cell_remedies(session: Session, text: str) -> Sequence[Any]:
-    """The smallest edits that split the dimension of a cell, found by resolving all arrays again.
+def cell_remedies(session: Session, text: str) -> dict[str, Any]:
+    """The edits that split the dimension of a cell, found by resolving the whole model again.
 
-    None where it is split already, and where the array has a spec of its own.
+    Returns:
+        `found`, the smallest `Remedy` values; `remedies`, what the page shows of them; and where
+        there are none, `reason`, unless the dimension is split already.
     """
-    cell, requests = read_cell(text), session.program.requests
+    cell = read_cell(text)
     if cell is None or not cell_sentence(session, *cell)[1]:
-        return ()
+        return {"found": (), "remedies": []}
     _, array, dim = cell
-    one = requests[array]
-    split = one.spec is not None and one.layout is not None and bool(one.spec.dims[dim])
-    if split or one.spec_wins or one.resolution is None:
-        return ()
-    program = session.program
-    known = {row.path for row in requests}
-    kinds = session.model.kinds if session.model else ()
-    others = program.replace(arrays=[kind for kind in kinds if kind.name not in known]).requests
-    found = Audit((*requests, *others), program.mesh, session.rules, program.dialect)
-    return tuple(found.rows[array].remedies(f"split {dim}"))[:MOST_REMEDIES]
+    name = session.arrays[array].name
+    row = next(row for row in session.audit.rows if row.path == name)
+    if row.layout is not None and row.layout.block_counts[dim] > 1:
+        return {"found": (), "remedies": []}
+    search = row.remedies(f"split {dim}")
+    found = search.items[:MOST_REMEDIES]
+    shown = [remedy_view(remedy, row) for remedy in found]
+    return {"found": found, "remedies": shown, **_filled(reason=search.reason)}
 
 
-def remedy_view(remedy: Any) -> dict[str, Any]:
+def remedy_view(remedy: Remedy, row: Request) -> dict[str, Any]:
     """A remedy: what to do, and what that does to this array, to memory and to the others."""
     saved, others = remedy.bytes_saved, remedy.others
     memory = "" if saved is None else "same memory"
     if saved:
         memory = f"{'−' if saved > 0 else '+'} {bytes_text(abs(saved))} per device"
+    if row.layout is None and remedy.leaf_bytes_saved is not None:
+        # It takes nothing as long as it cannot be laid out, so that nothing is saved.
+        memory = f"{bytes_text(row.array.bytes - remedy.leaf_bytes_saved)} per device"
     return {
         "edit": remedy.edit,
         "spec": str(remedy.spec),
         "memory": memory,
-        "saves": bool(saved and saved > 0),
+        "saves": memory.startswith("−"),
         "others": f"also changes {joined(others, limit=3)}" if others else "changes no other array",
     }
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import shown
 from shardviz.core.layout.array_spec import ArraySpec
-from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.array_tree import Children
+from shardviz.core.layout.audit import Audit, audit
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
 from shardviz.core.layout.parse import MAX_NAME, limited
+from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
+from shardviz.core.program.report import Report
 from shardviz.gallery import programs as gallery_programs
 from shardviz.gallery.programs import is_known, known_program
 from shardviz.widgets.model_view import Leaves
@@ -206,8 +209,53 @@ def line_to_restore(session: Session) -> str:
     return line if len(line) <= LONGEST_LINE else ""
 
 
-def session_on(thing: Any) -> Session:
-    """A session on a program, a mesh, arrays, an audit, a layout, a saved state, or None.
+def _session_on_arrays(
+    arrays: Iterable[ArraySpec], mesh: MeshSpec, request: Request | Resolution | None = None
+) -> Session:
+    """A session on arrays, with the rules by which one was resolved."""
+    program = Program(put_on_devices, tuple(arrays), mesh, name=DEVICE_PUT)
+    found = request.resolution if isinstance(request, Request) else request
+    if found is not None:
+        program = program.replace(rules=found.rules, dialect=found.dialect)
+    return Session(program, DEVICE_PUT)
+
+
+def _session_on_layout(layout: Layout) -> Session:
+    if layout.request is not None:
+        return _session_on_arrays([layout.request.array], layout.mesh, layout.request)
+    array = ArraySpec("array", layout.shape, None, layout.dtype, layout.spec)
+    return _session_on_arrays([array], layout.mesh)
+
+
+def _session_on_resolution(found: Resolution) -> Session:
+    if found.mesh is None or found.shape is None:
+        raise ShardvizError(
+            f"The Explorer shows an array on a mesh; got {shown(found)}, without"
+            f" {'a mesh' if found.mesh is None else 'a shape'}. Give both to sv.resolve: mesh= and"
+            " shape=."
+        )
+    array = ArraySpec("array", found.shape, found.names)
+    return _session_on_arrays([array], found.mesh, found)
+
+
+def _session_on_report(report: Report) -> Session:
+    """A session on what was compiled: the arguments of the program, split as they were."""
+    known = {name: one for name, one in report.in_layouts.items() if one.spec is not None}
+    if report.mesh is None or not known:
+        raise ShardvizError(
+            f"{report} has no arguments with known shardings to show. Open its program:"
+            " sv.explore(program)."
+        )
+    arrays = (ArraySpec(name, v.shape, None, v.dtype, v.spec) for name, v in known.items())
+    return _session_on_arrays(arrays, report.mesh)
+
+
+def session_on(thing: Any, children: Children | None = None) -> Session:
+    """A session on anything that `shardviz.explore` takes.
+
+    Args:
+        thing: what it opens on.
+        children: the named children of a container that is registered with jax, or None.
 
     Raises:
         ShardvizError: for something else.
@@ -229,19 +277,25 @@ def session_on(thing: Any) -> Session:
     if isinstance(thing, Audit):
         return _session_on_audit(thing)
     if isinstance(thing, Layout) and thing.spec is not None:
-        array = ArraySpec("array", thing.shape, None, thing.dtype, thing.spec)
-        return Session(Program(put_on_devices, (array,), thing.mesh, name=DEVICE_PUT), DEVICE_PUT)
+        return _session_on_layout(thing)
+    if isinstance(thing, Resolution):
+        return _session_on_resolution(thing)
+    if isinstance(thing, Report):
+        return _session_on_report(thing)
     if isinstance(thing, (dict, str)):
         return open_state(thing)
     arrays = (thing,) if isinstance(thing, ArraySpec) else thing
-    if isinstance(arrays, Iterable):
+    if isinstance(arrays, Iterable) and not isinstance(arrays, Mapping):
         arrays = tuple(limited(arrays, MAX_ARRAYS, "The arrays of the Explorer", ProgramError))
         if arrays and all(isinstance(a, ArraySpec) for a in arrays):
             base = gallery_programs.get(gallery_programs.DEFAULT)
-            return Session(
-                Program(put_on_devices, arrays, base.mesh, base.rules, name=DEVICE_PUT), DEVICE_PUT
-            )
-    raise ShardvizError(
-        f"The Explorer opens on a program, a mesh, arrays, an audit, a layout or a saved state; got"
-        f" {shown(thing)}."
-    )
+            program = Program(put_on_devices, arrays, base.mesh, base.rules, name=DEVICE_PUT)
+            return Session(program, DEVICE_PUT)
+    try:
+        return _session_on_audit(audit(thing, children=children))
+    except ShardvizError as error:
+        raise ShardvizError(
+            f"The Explorer opens on a program, a mesh, arrays, an audit, a layout, a resolution, a"
+            f" report or a saved state; got {shown(thing)}. For a model, open its audit:"
+            " sv.explore(sv.audit(model, rules, mesh))."
+        ) from error

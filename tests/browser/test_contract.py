@@ -87,9 +87,11 @@ SENT = """() => new Promise((done) =>
 class Kernel:
     """An Explorer behind the page of a front end that only carries its messages."""
 
-    def __init__(self, page: Page, shadow: bool):
+    def __init__(self, page: Page, shadow: bool = False, made: Explorer | None = None):
         self.page = page
-        self.made = Explorer(Session(programs.get(), programs.DEFAULT), ExecutableCache())
+        page.set_content(FRAME.replace("POLICY", POLICY))
+        session = Session(programs.get(), programs.DEFAULT)
+        self.made = made or Explorer(session, ExecutableCache())
         self.made.send = lambda *args, **kwargs: None  # type: ignore[method-assign]
         self.sent = self.traits()
         state, buffers = self.packed(self.sent)
@@ -126,7 +128,6 @@ class Kernel:
 
 @pytest.mark.parametrize("shadow", [False, True], ids=["in the page", "in a shadow root"])
 def test_it_works_with_the_six_methods_of_a_model_alone(page: Page, complaints, shadow):
-    page.set_content(FRAME.replace("POLICY", POLICY))
     kernel = Kernel(page, shadow)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     page.get_by_label("Mesh axes", exact=True).fill("data=2, model=4")

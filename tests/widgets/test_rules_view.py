@@ -6,10 +6,15 @@ import random
 
 import pytest
 
+from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.audit import audit
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.verdicts import Outcome
 from shardviz.gallery import programs
+from shardviz.widgets.model_view import model_view
 from shardviz.widgets.session import Session
-from shardviz.widgets.session_view import LETTERS, cell_view, rule_grid, saved_cells
+from shardviz.widgets.session_view import LETTERS, cell_remedies, cell_view, rule_grid, saved_cells
+from shardviz.widgets.state import session_on
 
 TABLES = {
     "the MLP's": None,
@@ -69,8 +74,47 @@ def test_a_cell_says_what_its_rule_did():
     )
     session.edit("spec", "data", 0)
     assert cell_view(session, "2:0:0")["text"].endswith("PartitionSpec wins over the rules.")
-    for gone in ("9:0:0", "0:9:0", "0:0:9", "x", "1:2", ""):
-        assert cell_view(session, gone).get("text", "") in ("", "No rules are in force for it.")
+    assert cell_view(session, "9:0:0")["text"] == "The table has no such rule any more."
+    for gone in ("0:9:0", "0:0:9", "x", "1:2", ""):
+        assert cell_view(session, gone) == {}
+
+
+def test_rules_are_judged_by_the_whole_model_and_not_by_the_opened_array():
+    table = [("embed", "data"), ("mlp", "model"), ("vocab", "model"), ("norm", None), ("x", "data")]
+    leaves = [
+        ("params/wi", (512, 2048), "embed mlp"),
+        ("params/table", (1024, 512), "vocab embed"),
+        ("params/scale", (512,), "norm"),
+    ]
+    found = audit(leaves, table, make_mesh(data=4, model=2))
+    session = session_on(found)
+    assert [array.name for array in session.arrays] == ["params/wi"]
+    rows = rule_grid(session)["rows"]
+    unused = [number for number, row in enumerate(rows) if row.get("never")]
+    assert unused == [use.index for use in found.unused_rules] == [4]
+
+
+def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
+    names = {"wi": "embed mlp", "wo": "mlp embd"}
+    leaves = [
+        ArraySpec(f"{tree}/layers_{layer}/{name}", (512, 512), names[name], dtype)
+        for tree, dtype in (("params", "bfloat16"), ("opt_state/0/mu", "float32"))
+        for layer in range(3)
+        for name in names
+    ]
+    table, mesh = [("embed", "data"), ("mlp", "model")], make_mesh(data=4, model=2)
+    session = session_on(audit(leaves, table, mesh))
+    session.edit("open", 1)
+    before = session.audit.bytes_per_device
+    remedy = cell_remedies(session, f"-1:{session.selected}:1")["found"][0]
+    assert remedy.edit == "Rename 'embd' to 'embed' in array params/layers_0/wo and 5 like it"
+    session.edit("remedy", (session.selected, remedy))
+    assert before - session.audit.bytes_per_device == remedy.bytes_saved == 9 * 512 * 512 * 3 // 4
+    assert {row.spec for row in session.audit.rows if "wo" in row.path} == {remedy.spec}
+    kinds = model_view(session.program, "", session.model, None)["kinds"]
+    assert {kind["spec"] for kind in kinds} == {"P('data', 'model')", "P('model', 'data')"}
+    session.undo()
+    assert session.audit.bytes_per_device == before
 
 
 def test_a_saved_page_has_the_sentences_of_the_cells():

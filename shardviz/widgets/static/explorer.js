@@ -105,6 +105,8 @@ class Page {
     });
     this.views = this.build();
     this.watch = new KernelWatch(model, () => this.schedule());
+    /** What the kernel could not do, whichever view is open. */
+    this.failed = h("div", { class: "sv-error sv-failed", role: "alert" });
     this.root = h(
       "div",
       {
@@ -119,6 +121,7 @@ class Page {
       },
       this.bar.node,
       this.views.node,
+      this.failed,
       this.watch.node,
       ...this.views.views.map(({ node }) => node),
     );
@@ -308,6 +311,7 @@ class Page {
     const menus = this.get("menus");
     this.bar.show(view, this.get("target"), menus, theme.name);
     this.showBadge(view);
+    setText(this.failed, [...(view.failed ?? []), ...view.notes].join(" "));
     this.cards.show(view);
     this.rules.show({
       rules: view.rules,

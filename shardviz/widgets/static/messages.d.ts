@@ -72,6 +72,8 @@ export interface Answer {
   /** What can be undone and redone, by the name of the edit; left out where nothing can. */
   undo?: string;
   redo?: string;
+  /** What failed in the kernel, one sentence each. */
+  failed?: string[];
 }
 
 /** `session_view.py`: what is shown, and how. */
@@ -80,6 +82,7 @@ export interface SentView {
   count: number;
   selected: number;
   look: { by: string; colour: string };
+  /** What an edit without a field of its own could not do. */
   notes?: string[];
   /** Whether only the selected array is shown until somebody asks for the others. */
   brief?: true;
@@ -151,7 +154,6 @@ export interface RulesText {
 /** `session_view.py`. */
 export interface ProgramView {
   value: string;
-  error?: string;
   lost?: string;
   /** Whether an array cannot be laid out. */
   broken?: true;

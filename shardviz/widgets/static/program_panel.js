@@ -49,7 +49,6 @@ export class ProgramPanel {
     this.cancel = button("Cancel", () => act("cancel"), { hidden: true, "aria-label": "Cancel" });
     this.status = h("span", { class: "sv-status", role: "status", "aria-live": "polite" });
     this.engines = new EngineLines(() => act("restart"));
-    this.error = h("div", { class: "sv-error", role: "alert" });
     this.lost = h("div", { class: "sv-warn sv-lost", role: "status" });
     this.stages = new StageRow(
       (i) => this.openStage(i ? String(i) : ""),
@@ -98,7 +97,6 @@ export class ProgramPanel {
       { class: "sv-view sv-program" },
       h("div", { class: "sv-headrow" }, this.program.node, this.status, actions),
       this.engines.node,
-      this.error,
       this.lost,
       this.stages.node,
       h("div", { class: "sv-programmain" }, left, this.beside),
@@ -208,7 +206,6 @@ export class ProgramPanel {
     this.collectives.canPlay = this.values.canPlay = canPlay;
     const { program } = view;
     this.program.sync(menus.programs, program.value);
-    setText(this.error, [program.error, ...view.notes].filter(Boolean).join(" "));
     setText(this.lost, program.lost ?? "");
     const running = report.state === "running";
     this.compile.disabled = running || !live;

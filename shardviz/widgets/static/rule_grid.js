@@ -214,7 +214,9 @@ export class CellSentence {
     this.text = h("span");
     this.words = h("p", null, this.head, " ", this.text);
     const about = { role: "status", "aria-live": "polite" };
-    this.node = h("div", { class: "sv-cellwords", ...about }, this.words, this.remedies);
+    this.reason = h("p", { class: "sv-muted" });
+    const parts = [this.words, this.reason, this.remedies];
+    this.node = h("div", { class: "sv-cellwords", ...about }, ...parts);
   }
 
   /**
@@ -226,6 +228,8 @@ export class CellSentence {
     setText(this.head, known ? `${cell.head}.` : "");
     setText(this.text, known ? cell.text : hint(use));
     toggle(this.words, "sv-muted", !known);
+    setText(this.reason, (known && cell.reason) || "");
+    this.reason.hidden = !this.reason.textContent;
     const remedies = (known && cell.remedies) || [];
     const key = JSON.stringify(remedies);
     if (key === this.key) return;

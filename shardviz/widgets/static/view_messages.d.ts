@@ -93,6 +93,8 @@ export interface Cell {
   text: string;
   /** Left out until they were looked for. */
   remedies?: Remedy[];
+  /** Why there are none. */
+  reason?: string;
 }
 
 /** An edit that splits the dimension of the chosen cell, and what it does. */

@@ -1,0 +1,77 @@
+"""However the Explorer was opened: a clicked cell shows the reason and a remedy in the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page, expect
+
+import shardviz as sv
+from shardviz.widgets import explorer as widget
+from tests.browser.test_contract import Kernel
+from tests.browser.views import show_view
+from tests.widgets.ways_to_open import IN_A_BROWSER, WAYS
+
+WAITING = "Choose a cell"
+
+
+def first_unsplit(explorer: Any) -> str:
+    """The cell of the first dimension in the grid of verdicts that is not split."""
+    for column in explorer.rule_use["columns"]:
+        layout = explorer.session.program.requests[column["array"]].layout
+        for dim in range(len(column["dims"])):
+            if layout is None or layout.block_counts[dim] == 1:
+                return f"-1:{column['array']}:{dim}"
+    raise AssertionError("Every dimension is split.")
+
+
+@pytest.mark.parametrize("name", [name for name in IN_A_BROWSER if name in WAYS])
+def test_a_cell_that_is_clicked_says_why_and_what_would_split_it(page: Page, name):
+    kernel = Kernel(page, made=sv.explore(WAYS[name]()))
+    made = kernel.made
+    show_view(page, "Rules")
+    kernel.answer()
+    key = first_unsplit(made)
+    if made.cell.get("key") != key:  # what is likely to be mended is chosen by itself
+        page.locator(f'[data-key="{key}"]').click()
+        kernel.answer()
+    words = page.locator(".sv-cellwords")
+    expect(words).to_contain_text(made.cell["text"])
+    expect(words).not_to_contain_text(WAITING)
+    expect(page.locator(".sv-failed")).to_have_text("")
+    remedy = page.locator(".sv-remedy").first
+    expect(remedy).to_contain_text(made.cell["remedies"][0]["edit"])
+    spec = made.cell["remedies"][0]["spec"]
+    remedy.get_by_role("button").click()
+    kernel.answer()
+    assert str(made.session.program.requests[int(key.split(":")[1])].spec) == spec
+    expect(page.locator(".sv-failed")).to_have_text("")
+    made.close()
+
+
+def test_what_fails_in_the_kernel_is_said_in_every_view(page: Page, monkeypatch):
+    def fails(*_: Any) -> Any:
+        raise KeyError("planted")
+
+    kernel = Kernel(page)
+    show_view(page, "Rules")
+    kernel.answer()
+    monkeypatch.setattr(widget, "cell_remedies", fails)
+    page.get_by_role("gridcell", name="Rule 3, w_in.embed: taken").click()
+    kernel.answer()
+    sentence = (
+        "The search for remedies failed, and what was shown before stays: KeyError: 'planted'"
+    )
+    for view in ("Rules", "Layout", "Model", "Program"):
+        expect(page.locator(".sv-failed")).to_be_visible()
+        expect(page.locator(".sv-failed")).to_contain_text(sentence)
+        show_view(page, view)
+    # The cell itself is explained all the same.
+    show_view(page, "Rules")
+    expect(page.locator(".sv-cellwords")).to_contain_text("rule 2 already uses 'model'")
+    monkeypatch.undo()
+    page.get_by_role("gridcell", name="Rule 4, w_in.embed").click()
+    kernel.answer()
+    expect(page.locator(".sv-failed")).to_be_hidden()
+    kernel.made.close()

@@ -1,0 +1,125 @@
+"""However the Explorer was opened, it says why a dimension is not split, and what would split it.
+
+The oracle of a remedy is the audit that is made anew after it was applied.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+import shardviz as sv
+from shardviz.core.format import bytes_text
+from shardviz.core.layout.audit import Audit
+from shardviz.core.layout.audit import audit as audit_of
+from shardviz.widgets.model_view import Leaves, model_view
+from tests.widgets.ways_to_open import IN_A_BROWSER, WAYS
+
+MOST_CELLS = 12  # of one way, whose remedies are all applied
+
+
+def tell(explorer: Any, **intent: Any) -> None:
+    """What the page sends when somebody acts; nothing of it may fail."""
+    explorer._receive(explorer, {"seq": 1, "client": "page", "intents": [intent]}, [])
+    assert "failed" not in explorer.answer, explorer.answer
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def opened(request) -> Iterator[Any]:
+    explorer = sv.explore(WAYS[request.param]())
+    session = explorer.session
+    for kind in session.model.kinds if session.model else ():  # one leaf of each is opened
+        session.edit("open", session.model.arrays.index(kind))
+    tell(explorer, kind="show", value="Rules")
+    yield explorer
+    explorer.close()
+
+
+def unsplit(session: Any) -> list[tuple[int, int]]:
+    """The number of the array and the dimension, of all that are not split."""
+    return [
+        (number, dim)
+        for number, row in enumerate(session.program.requests)
+        for dim in range(row.array.rank)
+        if row.layout is None or row.layout.block_counts[dim] == 1
+    ]
+
+
+def audit_anew(session: Any) -> Audit:
+    """An audit of the model as the session has it now, made by nothing of the Explorer."""
+    leaves = {leaf.name: leaf for leaf in session.model.arrays} if session.model else {}
+    leaves |= {array.name: array for array in session.arrays}
+    found = session.program
+    return audit_of(list(leaves.values()), found.rules or [], found.mesh, found.dialect)
+
+
+def held(audit: Audit) -> dict[str, int]:
+    """Bytes per device of each array; one that cannot be laid out counts as not split."""
+    return {
+        row.path: row.array.bytes if row.layout is None else row.layout.bytes_per_device
+        for row in audit.rows
+    }
+
+
+def specs(audit: Audit) -> dict[str, Any]:
+    return {row.path: row.spec for row in audit.rows if row.names is not None}
+
+
+def test_every_dimension_that_is_not_split_has_a_reason(opened):
+    session = opened.session
+    assert unsplit(session)
+    for number, dim in unsplit(session):
+        tell(opened, kind="cell", value=f"-1:{number}:{dim}")
+        cell = opened.cell
+        assert cell["text"], (number, dim)
+        assert session.arrays[number].name in cell["head"]
+        assert cell["remedies"] or cell["reason"], cell
+        assert not (cell["remedies"] and "reason" in cell)
+
+
+def test_every_remedy_does_what_it_says(opened):
+    session = opened.session
+    before, size = audit_anew(session), session.mesh.shape
+    for number, dim in unsplit(session)[:MOST_CELLS]:
+        name, broken = session.arrays[number].name, session.program.requests[number].problem
+        tell(opened, kind="cell", value=f"-1:{number}:{dim}")
+        found = opened._remedies[2]["found"]
+        for which, remedy in enumerate(found):
+            view = opened.cell["remedies"][which]
+            tell(opened, kind="apply", value=str(which))
+            assert session.errors == {}
+            row, after = session.program.requests[number], audit_anew(session)
+            case = f"{name}, dimension {dim}: {remedy}"
+            assert row.layout is not None, case
+            assert row.layout.block_counts[dim] > 1, case
+            assert str(row.spec) == view["spec"], case
+            assert row.spec == specs(after)[name] == remedy.spec, case
+            was, now = held(before), held(after)
+            assert sum(was.values()) - sum(now.values()) == remedy.bytes_saved, case
+            if broken:
+                assert view["memory"].startswith(bytes_text(now[name])), case
+            old = specs(before)
+            changed = {p for p, spec in specs(after).items() if spec != old[p] and p != name}
+            assert changed == set(remedy.others), case
+            assert not (set(after.problems) - set(before.problems)), case
+            new = [rule for rule in remedy.rules if rule.axes and rule not in tuple(before.rules)]
+            assert all(any(size[axis] > 1 for axis in rule.axes) for rule in new), case
+            assert row.layout.block_counts == tuple(
+                math.prod(size[a] for a in axes) for axes in row.spec.dims
+            )
+            model = session.model or Leaves(session.arrays)
+            shown = model_view(session.program, "", model, None)["kinds"]
+            kind = model.kind_of[[a.name for a in model.arrays].index(name)]
+            assert shown[kind]["spec"] == view["spec"], case
+            tell(opened, kind="undo")
+            assert specs(audit_anew(session)) == old, case
+            tell(opened, kind="cell", value=f"-1:{number}:{dim}")
+
+
+def test_there_are_ten_ways_for_the_browser():
+    assert len(IN_A_BROWSER) == len(set(IN_A_BROWSER)) == 10
+    # Without flax and equinox, two of them are not there.
+    assert len(set(IN_A_BROWSER) & set(WAYS)) >= 8
