@@ -559,8 +559,8 @@ def lock(thing: Any, *, collectives: bool = True, target: Any = None) -> Lock:
 
     >>> import shardviz as sv
     >>> found = lock(sv.audit([("w", (512, 2048), "embed mlp")], [("mlp", "model")], "model=2"))
-    >>> dict(found.arrays)
-    {'w': LockedArray(dtype='float32', shape=(512, 2048), spec="P(None, 'model')")}
+    >>> found.arrays["w"].text
+    "float32[512, 2048] P(None, 'model')"
     """
     from shardviz.core.program.contracts import Expectation
     from shardviz.core.program.lock_files import read_lock

@@ -16,7 +16,14 @@ import shardviz as sv
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
-from shardviz.core.program.lock import Lock, LockedArray, LockedCollective, lock_plan, plain_path
+from shardviz.core.program.lock import (
+    Lock,
+    LockedArray,
+    LockedCollective,
+    device_order,
+    lock_plan,
+    plain_path,
+)
 from shardviz.core.program.lock_files import parse_lock, unfolded
 from shardviz.core.program.plan import Plan
 from shardviz.core.program.plan_values import PlannedOp
@@ -41,7 +48,7 @@ def rows_locked(rows, rules=RULES, mesh=MESH) -> Lock:
 def test_the_text_of_an_audit():
     assert rows_locked(ROWS).text == (
         "{\n"
-        '  "shardviz_lock": 1,\n'
+        '  "shardviz_lock": 2,\n'
         '  "name": "audit",\n'
         '  "mesh": "data=4, model=2",\n'
         '  "made_with": {},\n'
@@ -196,7 +203,13 @@ NAMES = st.lists(
 def test_any_names_come_back_in_any_order(names, rng):
     specs_ = ["P()", "P('data')", "P(None, ('data', 'model'))", "unknown"]
     arrays = {
-        n: LockedArray(rng.choice(["float32", "key<fry>"]), (8, 8), rng.choice(specs_))
+        n: LockedArray(
+            rng.choice(["float32", "key<fry>"]),
+            (8, 8),
+            rng.choice(specs_),
+            rng.choice(["", "pinned_host"]),
+            rng.choice([False, True]),
+        )
         for n in names
     }
     lock = Lock("f", "data=4, model=2", arrays)
@@ -229,7 +242,7 @@ def test_arrays_of_one_name_are_kept_apart():
         ("[" * 100_000, "it is no JSON"),
         ("[]", "JSON of another kind"),
         ('{"a": 1}', "JSON of another kind"),
-        ('{"shardviz_lock": 2}', "a lock of version 2, and version 1 is read"),
+        ('{"shardviz_lock": 3}', "a lock of version 3, and versions 1 and 2 are read"),
         ('{"shardviz_lock": 1, "arrays": [1]}', "'arrays' cannot be [1]"),
         ('{"shardviz_lock": 1, "mesh": 3}', "'mesh' cannot be 3"),
         ('{"shardviz_lock": 1, "arrays": {"w": 3}}', "array 'w': a line is such as"),
@@ -293,6 +306,49 @@ def test_collectives_that_are_not_known_are_not_locked_as_none():
     known = report.replace(partitioned=None, collectives=report.partitioned)
     with pytest.raises(sv.ShardvizError, match="is unknown, so they can be neither locked"):
         lock_plan(plan, known)
+
+
+# Where the devices are, which memory holds an argument, and whether it is donated.
+
+
+def placed(mesh="data=4", kind=None, donate=()):
+    x = sv.array("x", (8, 4), spec="data").replace(memory_kind=kind)
+    options = {"donate": donate} if donate else {}
+    return sv.program(jnp.sin, x, mesh=mesh, name="f").replace(options=options)
+
+
+SCRAMBLED = make_mesh("data=4", device_ids=[0, 2, 1, 3])
+PLACED = {
+    "device order": (placed(SCRAMBLED), "Order of the devices: as they are numbered -> 0, 2, 1, 3"),
+    "memory": (placed(kind="pinned_host"), "x: P('data') -> P('data') in pinned_host"),
+    "donation": (placed(donate=(0,)), "x: P('data') -> P('data'), donated"),
+}
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_where_an_argument_is_and_whether_it_is_donated_are_locked(name):
+    now, line = PLACED[name]
+    before, after = (sv.lock(p, collectives=False) for p in (placed(), now))
+    assert line in before.diff(after).lines
+    for lock in (before, after):
+        assert lock.diff(parse_lock(lock.text)).same
+        assert parse_lock(lock.text).text == lock.text
+    # A lock of the first version does not know it.
+    older = parse_lock(before.text.replace('"shardviz_lock": 2', '"shardviz_lock": 1'))
+    assert older.diff(after).same
+
+
+def test_devices_of_other_numbers_in_the_same_order_are_the_same():
+    mesh = make_mesh("data=4", device_ids=[8, 10, 12, 14])
+    assert device_order(mesh) == ""
+    assert device_order(make_mesh("data=128", device_ids=range(127, -1, -1))).startswith("127, 126")
+
+
+def test_an_audit_says_which_memory_and_not_what_is_donated():
+    x = sv.array("x", (8, 4), spec="data").replace(memory_kind="pinned_host")
+    lock = sv.lock(sv.audit({"x": x}, (), "data=4"))
+    (found,) = lock.arrays.values()
+    assert (found.memory, found.donated) == ("pinned_host", None)
 
 
 # MaxText's records.

@@ -8,17 +8,20 @@ comes from is written beside it for people and is not compared: code may be move
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from importlib import metadata
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import bytes_text, fold, plural, shown
@@ -29,8 +32,10 @@ from shardviz.core.program.plan import Plan, path_in_words
 from shardviz.core.program.plan_values import bytes_per_device
 from shardviz.core.program.report import Collective, Report
 
-VERSION = 1
+VERSION = 2
+READS = (1, 2)  # the first said nothing of device order, memory kinds and donation
 UNKNOWN_SPEC = "unknown"
+_MOST_LISTED = 64  # devices; of more a digest says their order
 
 
 class LockedArray(NamedTuple):
@@ -40,26 +45,43 @@ class LockedArray(NamedTuple):
         dtype: its element type; `""` where the record does not say.
         shape: its global shape.
         spec: its PartitionSpec as text, without trailing dimensions that are not split.
+        memory: the kind of memory that holds it, such as `pinned_host`; `""` for that of the
+            device, None where it is not known.
+        donated: whether its memory is given to the results; None where that is not known.
 
-    >>> LockedArray("float32", (8, 4), "P('data')").text
-    "float32[8, 4] P('data')"
+    >>> LockedArray("float32", (8, 4), "P('data')", "pinned_host", True).text
+    "float32[8, 4] P('data') in pinned_host, donated"
     """
 
     dtype: str
     shape: tuple[int, ...]
     spec: str
+    memory: str | None = None
+    donated: bool | None = None
 
     @property
     def text(self) -> str:
-        """Type, shape and spec in one line."""
-        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self.spec}"
+        """Type, shape, spec, memory and donation in one line."""
+        return f"{self.dtype}[{', '.join(map(str, self.shape))}] {self._placed}"
+
+    @property
+    def _placed(self) -> str:
+        memory = f" in {self.memory}" if self.memory else ""
+        return self.spec + memory + (", donated" if self.donated else "")
 
     def change(self, new: LockedArray) -> str:
         """From this to another, in a phrase; `""` where nothing that both know differs."""
-        types = self.dtype == new.dtype or not (self.dtype and new.dtype)
-        if types and self.shape == new.shape:
-            return "" if self.spec == new.spec else f"{self.spec} -> {new.spec}"
-        return f"{self.text} -> {new.text}"
+        old, new = self._as_known_of(new), new._as_known_of(self)
+        types = old.dtype == new.dtype or not (old.dtype and new.dtype)
+        if types and old.shape == new.shape:
+            return "" if old._placed == new._placed else f"{old._placed} -> {new._placed}"
+        return f"{old.text} -> {new.text}"
+
+    def _as_known_of(self, other: LockedArray) -> LockedArray:
+        """Without what is not known of another one."""
+        memory = None if other.memory is None else self.memory
+        donated = None if other.donated is None else self.donated
+        return self._replace(memory=memory, donated=donated)
 
 
 class LockedCollective(NamedTuple):
@@ -119,6 +141,8 @@ class Lock:
         arrays: every array by name: of a program its arguments and results.
         collectives: what XLA's partitioner put in; None where that is not locked.
         bytes_per_device: what the arrays take on each device; None where it is not known.
+        device_order: which device is at each position of the mesh, as text; `""` where they are in
+            the order of their numbers, None where it is not known.
         made_with: the versions and target it was made with; not compared.
         foreign: whether it is another library's record, which names paths in its own way.
 
@@ -135,6 +159,7 @@ class Lock:
     bytes_per_device: int | None = None
     made_with: Mapping[str, str] = field(default_factory=dict)
     foreign: bool = False
+    device_order: str | None = None
 
     @cached_property
     def text(self) -> str:
@@ -143,6 +168,7 @@ class Lock:
             ("shardviz_lock", str(VERSION)),
             ("name", json.dumps(self.name)),
             ("mesh", json.dumps(self.mesh)),
+            *([("device_order", json.dumps(self.device_order))] if self.device_order else ()),
             ("made_with", json.dumps(dict(sorted(self.made_with.items())))),
             ("bytes_per_device", json.dumps(self.bytes_per_device)),
         ]
@@ -218,9 +244,20 @@ def lock_audit(audit: Audit) -> Lock:
     Lock(audit on model=2: 1 array)
     """
     rows = (
-        (row.path, LockedArray(row.dtype, row.shape, _spec_text(row.spec))) for row in audit.rows
+        (
+            row.path,
+            LockedArray(row.dtype, row.shape, _spec_text(row.spec), _memory(row.array.memory_kind)),
+        )
+        for row in audit.rows
     )
-    return Lock("audit", _mesh_text(audit.mesh), unique_arrays(rows), None, audit.bytes_per_device)
+    return Lock(
+        "audit",
+        _mesh_text(audit.mesh),
+        unique_arrays(rows),
+        None,
+        audit.bytes_per_device,
+        device_order=device_order(audit.mesh),
+    )
 
 
 def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
@@ -242,16 +279,30 @@ def lock_plan(plan: Plan, report: Report | None = None) -> Lock:
         if found is not None and found.error is not None:
             raise ProgramError(f"There is nothing to lock of {plan.program}. {found.error}")
     ends = [op for op in plan.ops if op.kind != "op"]
-    rows = ((op.name, LockedArray(op.dtype, op.shape, _spec_text(op.spec))) for op in ends)
-    arrays = unique_arrays(rows)
-    size = sum(bytes_per_device(op, plan.mesh) for op in ends)
+    rows = (
+        (
+            op.name,
+            LockedArray(
+                op.dtype, op.shape, _spec_text(op.spec), _memory(op.memory_kind), op.donated
+            ),
+        )
+        for op in ends
+    )
+    lock = Lock(
+        plan.program,
+        _mesh_text(plan.mesh),
+        unique_arrays(rows),
+        None,
+        sum(bytes_per_device(op, plan.mesh) for op in ends),
+        _versions(),
+        device_order=device_order(plan.mesh),
+    )
     if report is None:
-        return Lock(plan.program, _mesh_text(plan.mesh), arrays, None, size, _versions())
+        return lock
     refuse_unknown_partitioning(report)
     functions = {op.source: op.calls[-1] for op in plan.ops if op.calls and op.source}
     found = tuple(_lock_collectives(report.partitioned or (), functions))
-    made_with = {**_versions(), "target": report.target}
-    return Lock(plan.program, _mesh_text(plan.mesh), arrays, found, size, made_with)
+    return replace(lock, collectives=found, made_with={**_versions(), "target": report.target})
 
 
 def refuse_unknown_partitioning(report: Report) -> None:
@@ -285,6 +336,30 @@ def _versions() -> dict[str, str]:
 def _mesh_text(mesh: MeshSpec) -> str:
     kinds = dict.fromkeys(mesh.axis_types)
     return str(mesh) if list(kinds) in ([], ["Auto"]) else f"{mesh} ({', '.join(mesh.axis_types)})"
+
+
+def _memory(kind: str | None) -> str:
+    return "" if kind in (None, "device") else kind
+
+
+def device_order(mesh: MeshSpec) -> str:
+    """Which device is at each position of a mesh; `""` where they are in order of their numbers.
+
+    Devices are counted from 0, since their numbers differ from machine to machine.
+
+    >>> from shardviz.core.layout.mesh import make_mesh
+    >>> device_order(make_mesh("data=4", device_ids=[10, 12, 11, 13]))
+    '0, 2, 1, 3'
+    """
+    if mesh.ids_are_positions:
+        return ""
+    ranks = np.argsort(np.argsort(mesh.device_ids.reshape(-1)))
+    if (ranks == np.arange(ranks.size)).all():
+        return ""
+    if ranks.size <= _MOST_LISTED:
+        return ", ".join(map(str, ranks))
+    digest = hashlib.sha256(ranks.astype("<i8").tobytes()).hexdigest()[:16]
+    return f"{', '.join(map(str, ranks[:8]))}, … ({digest})"
 
 
 def _spec_text(spec: Spec | None) -> str:
@@ -373,12 +448,18 @@ class LockDiff:
     def same(self) -> bool:
         """Whether everything is as it was locked."""
         communicates = self.gained or self.lost or self.resized
-        return not (self.remeshed or self._respecified or communicates)
+        return not (self.remeshed or self.reordered or self._respecified or communicates)
 
     @property
     def remeshed(self) -> bool:
         """Whether the mesh differs; a record of activations names none."""
         return bool(self.before.mesh and self.after.mesh) and self.before.mesh != self.after.mesh
+
+    @property
+    def reordered(self) -> bool:
+        """Whether the devices are in another order."""
+        orders = self.before.device_order, self.after.device_order
+        return None not in orders and orders[0] != orders[1]
 
     @property
     def _respecified(self) -> bool:
@@ -390,6 +471,11 @@ class LockDiff:
         if self.same:
             return ("Nothing changed.",)
         mesh = [f"Mesh: {self.before.mesh} -> {self.after.mesh}"] if self.remeshed else []
+        if self.reordered:
+            old, new = (
+                lock.device_order or "as they are numbered" for lock in (self.before, self.after)
+            )
+            mesh.append(f"Order of the devices: {old} -> {new}")
         counts = [self._counted()] if self._counted() else []
         size = lambda c: -c.bytes_in_all  # noqa: E731
         return (
@@ -433,7 +519,7 @@ class LockDiff:
         for what, lead in (("jax", "The lock was made with jax"), ("target", "It was made for")):
             old, new = (lock.made_with.get(what, "") for lock in (self.before, self.after))
             if old and new and old != new:
-                only = not (self._respecified or self.remeshed)
+                only = not (self._respecified or self.remeshed or self.reordered)
                 why = " Every spec is as locked: XLA's partitioner chose otherwise." * only
                 yield f"{lead} {old}, and this is {new}.{why}"
 

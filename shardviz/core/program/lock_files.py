@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
-from shardviz.core.format import shown
+from shardviz.core.format import listed, shown
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.lock import (
+    READS,
     UNKNOWN_SPEC,
-    VERSION,
     Lock,
     LockedArray,
     LockedCollective,
@@ -26,7 +26,7 @@ from shardviz.core.program.lock import (
 )
 
 MOST_ARRAYS = 1_000_000
-_ENTRY = re.compile(r"([^\[\]]*)\[([\d, ]*)\] (.+)", re.DOTALL)
+_ENTRY = re.compile(r"([^\[\]]*)\[([\d, ]*)\] (.+?)(?: in (\w+))?(, donated)?", re.DOTALL)
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
 
@@ -84,15 +84,18 @@ def parse_lock(text: str, name: str = "the lock") -> Lock:
 
 
 def _read_own(found: dict[str, Any], name: str) -> Lock:
-    if found["shardviz_lock"] != VERSION:
+    version = found["shardviz_lock"]
+    if not isinstance(version, int) or version not in READS:
         raise ProgramError(
-            f"{shown(name)} is a lock of version {shown(found['shardviz_lock'])}, and version"
-            f" {VERSION} is read here. Write it again with this version of shardviz."
+            f"{shown(name)} is a lock of version {shown(version)}, and versions {listed(READS)}"
+            " are read here. Write it again with this version of shardviz."
         )
     get = lambda key, kind, default: _part(found, key, kind, default, name)  # noqa: E731
     arrays: dict[str, LockedArray] = {}
     for pattern, text in get("arrays", dict, {}).items():
         entry = _entry(text, f"{name}, array {shown(pattern)}")
+        if version > 1:
+            entry = entry._replace(memory=entry.memory or "", donated=bool(entry.donated))
         for each in unfolded(pattern, MOST_ARRAYS - len(arrays)):
             arrays[each] = entry
     some = get("collectives", (list, type(None)), None)
@@ -104,6 +107,7 @@ def _read_own(found: dict[str, Any], name: str) -> Lock:
         None if some is None else tuple(_collective(c, name) for c in some),
         get("bytes_per_device", (int, type(None)), None),
         made_with,
+        device_order=get("device_order", str, "") if version > 1 else None,
     )
 
 
@@ -122,7 +126,7 @@ def _entry(text: Any, where: str) -> LockedArray:
         )
     shape = tuple(int(size[:19]) for size in re.findall(r"\d+", match[2]))
     try:
-        return LockedArray(match[1], shape, _normal(match[3]))
+        return LockedArray(match[1], shape, _normal(match[3]), match[4], bool(match[5]) or None)
     except ShardvizError as error:
         raise ProgramError(f"{where}: {error}") from None
 

@@ -223,6 +223,9 @@ class PlannedOp:
         backward: whether it belongs to the backward pass.
         covered: whether the propagation looked into it.
         note: why it is not covered, or what else a person should know.
+        memory_kind: of an argument, which memory of a device holds it, as jax names it; `""` for
+            the memory that holds values by default.
+        donated: of an argument, whether its memory is given to the results.
 
     >>> op = PlannedOp("dot_general", "op", shape=(64, 2048), dtype="float32")
     >>> op
@@ -252,6 +255,8 @@ class PlannedOp:
     calls: tuple[str, ...] = ()
     manual: bool = False
     reduces: str = "reduces"
+    memory_kind: str = ""
+    donated: bool = False
 
     @staticmethod
     def trusted(parts: Mapping[str, Any]) -> PlannedOp:

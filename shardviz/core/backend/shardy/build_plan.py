@@ -33,6 +33,7 @@ from shardviz.core.backend.shardy.reader import PlanReader, argument_names
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import (
     Traced,
+    donated_leaves,
     naming_operation,
     placed_spec,
     trace,
@@ -175,9 +176,16 @@ class _PlanRun:
         return [known.get(n, n) for n in lowered]
 
     def _with_unused(self, ops: Sequence[PlannedOp]) -> tuple[PlannedOp, ...]:
-        """The values, with those arguments that jax left out since nothing reads them."""
+        """The values; the arguments as they are given, with those that nothing reads."""
         used = {op.name: op for op in ops if op.kind == "argument"}
-        arguments = [used.pop(r.array.name, None) or _unused(r) for r in self.program.requests]
+        donated = set(donated_leaves(self.program))
+        arguments = []
+        for position, request in enumerate(self.program.requests):
+            op = used.pop(request.array.name, None) or _unused(request)
+            memory = request.array.memory_kind or ""
+            if memory or position in donated:
+                op = replace(op, memory_kind=memory, donated=position in donated)
+            arguments.append(op)
         return (*arguments, *used.values(), *(op for op in ops if op.kind != "argument"))
 
     def _notes(self, ops: Sequence[PlannedOp], note: str) -> tuple[str, ...]:
