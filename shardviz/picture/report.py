@@ -108,7 +108,8 @@ def _spec_words(row: Request) -> str:
         return row.problem
     if row.layout is None:
         return "unknown"
-    return "not on the mesh" if row.spec is None else str(row.spec)
+    where = "" if row.array.memory_kind is None else f" in {row.array.memory_kind}"
+    return f"{'not on the mesh' if row.spec is None else row.spec}{where}"
 
 
 def audit_text(audit: Audit, width: int, full: bool = False) -> str:

@@ -27,7 +27,7 @@ import numpy as np
 from shardviz.core.format import plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.layout.resolution import Request
 from shardviz.core.program.program import Program
 from shardviz.gallery.programs import is_known, known_source
@@ -78,7 +78,7 @@ def written(value: Any, indent: int = 0, imports: set[str] | None = None) -> str
     if isinstance(value, Name):
         return value.text
     if isinstance(value, Spec):
-        return sharding_code(value)
+        return sharding_code(value, memory_of(value))
     if value is None or type(value) in (bool, int, str, bytes):
         return repr(value)
     if type(value) in (float, complex):

@@ -168,7 +168,9 @@ def _kind(one: Request, mesh: MeshSpec) -> dict[str, Any]:
         view["dims"] = [
             [[numbers[a], mesh.shape[a]] for a in axes if a in numbers] for axes in one.spec.dims
         ]
-    if layout is not None:
+    if layout is not None and array.memory_kind is not None:
+        view["text"] = f"{bytes_text(layout.bytes_per_device)} in {array.memory_kind}"
+    elif layout is not None:
         held = layout.bytes_per_device
         view |= {"bytes": held, "text": bytes_text(held)}
         if (waste := held - array.bytes // mesh.size) > 0:

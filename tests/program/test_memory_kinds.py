@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from shardviz.core.backend.bridge import adopt_array, foreign_memory, to_jax
+import shardviz as sv
+from shardviz.core.backend.bridge import adopt_array, to_jax
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import LayoutError
 from shardviz.core.layout.array_spec import ArraySpec
+from shardviz.core.layout.libraries import foreign_memory
 from shardviz.core.program.cache import ExecutableCache
 from tests.program.helpers import MESH, checks, program, run
 
@@ -70,6 +73,74 @@ def test_host_bytes_are_counted_apart_on_a_tpu():
     plain = program(fetched, on(ABSTRACT, None))
     memory = compile_program(plain, "tpu:v5e:2x4", cache=ExecutableCache()).memory
     assert (memory.arguments, memory.host_arguments) == (256 * 256 * 4 // 4, 0)
+
+
+def offloaded(x):
+    return x.sum(), x * 2
+
+
+def asking_for_the_host():
+    replicated = NamedSharding(ABSTRACT, P())
+    host = NamedSharding(ABSTRACT, P("a", "b"), memory_kind=HOST)
+    return jax.jit(offloaded, out_shardings=(replicated, host))
+
+
+@pytest.mark.parametrize("given", ["jax.jit", "out_specs"])
+@pytest.mark.parametrize("target", [None, "cpu:8", "attached"])
+def test_results_go_to_the_host_where_they_are_asked_to(target, given):
+    fn, specs = asking_for_the_host(), {}
+    if given == "out_specs":
+        host = NamedSharding(ABSTRACT, P("a", "b"), memory_kind=HOST)
+        fn, specs = offloaded, {"out_specs": (P(), host)}
+    made = program(fn, on(ABSTRACT, None), **specs)
+    assert plan_program(made).error is None
+    report = run(made, target=target)
+    assert report.ok, report
+    assert checks(report)["output[1]: values"] is True
+    assert str(report.out_layouts["output[1]"].spec) == "P('a', 'b')"
+    if target == "attached":
+        kinds = [output.sharding.memory_kind for output in report.outputs]
+        assert kinds == [jax.devices()[0].default_memory().kind, HOST]
+
+
+def test_a_result_in_another_memory_than_its_spec_is_refused_with_the_spec_that_works():
+    def put(x):
+        return jax.device_put(x * 2, jax.memory.Space.Host)
+
+    report = run(program(put, on(ABSTRACT, None), out_specs=P("a")), target="cpu:8")
+    assert report.error.stage == "compile"
+    assert f"with memory_kind={HOST!r}" in report.error.message
+    host = NamedSharding(ABSTRACT, P("a"), memory_kind=HOST)
+    assert run(program(put, on(ABSTRACT, None), out_specs=host), target="cpu:8").ok
+
+
+def test_their_bytes_are_counted_apart_on_a_tpu():
+    pytest.importorskip("libtpu")
+    made = program(asking_for_the_host(), on(ABSTRACT, None))
+    memory = compile_program(made, "tpu:v5e:2x4", cache=ExecutableCache()).memory
+    assert memory.host_outputs == 256 * 256 * 4 // 8
+    assert memory.outputs < memory.host_outputs
+
+
+def test_results_in_the_host_go_back_to_jax():
+    made = program(asking_for_the_host(), on(ABSTRACT, None))
+    lowered = to_jax(made).trace(on(ABSTRACT, None)).lower(lowering_platforms=("tpu",))
+    assert HOST in lowered.as_text()
+
+
+LIVE = jax.device_put(np.ones((256, 256), np.float32), NamedSharding(CONCRETE, P("a")))
+
+
+def test_an_audit_counts_them_apart():
+    each = 256 * 256 * 4 // 4
+    host = jax.device_put(LIVE, LIVE.sharding.with_memory_kind(HOST))
+    rows = {"described": on(ABSTRACT, HOST), "live": host, "w": on(ABSTRACT, None), "v": LIVE}
+    found = sv.audit(rows, mesh=MESH)
+    assert found.bytes_per_device == found.total.bytes_per_device == 2 * each
+    assert [row.path for row in found.off_device] == ["described", "live"]
+    assert found.bytes_off_device == 2 * each
+    assert f"128 KiB for each device are in other memory ({HOST})" in found.explain()
+    assert not sv.audit({"w": on(ABSTRACT, None), "v": LIVE}, mesh=MESH).off_device
 
 
 def test_keys_differ_by_memory():

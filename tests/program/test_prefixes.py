@@ -12,7 +12,7 @@ from shardviz.core.backend.build_program import build_program
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.backend.worker.run import compile_program
 from shardviz.core.errors import ProgramError
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.program.cache import ExecutableCache
 from shardviz.core.program.program import Program
 from tests.program.helpers import MESH, array, checks, program, run
@@ -156,8 +156,8 @@ def test_shardings_are_specs_where_they_are_on_the_programs_mesh():
     with pytest.raises(ProgramError, match=r"on the mesh \(c=8.*the program is on \(a=4, b=2"):
         program(ONE, X, out_specs=NamedSharding(other, P("c")))
     host = NamedSharding(mesh, B, memory_kind="pinned_host")
-    with pytest.raises(ProgramError, match="asks for the memory 'pinned_host'"):
-        program(ONE, X, out_specs=host)
+    asked = program(ONE, X, out_specs=host).out_specs
+    assert (asked.dims, memory_of(asked)) == (made.out_specs.dims, "pinned_host")
     alone = jax.sharding.SingleDeviceSharding(jax.devices("cpu")[0])
     with pytest.raises(ProgramError, match="names no mesh axes"):
         program(ONE, X, out_specs=alone)

@@ -13,7 +13,7 @@ import numpy as np
 from jax.sharding import NamedSharding, PartitionSpec, Sharding
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 
-from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec, foreign_memory
+from shardviz.core.backend.bridge import adopt_array, adopt_mesh, adopt_spec
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, format_names
@@ -27,10 +27,10 @@ from shardviz.core.layout.array_tree import (
     read_leaf,
     short_name,
 )
-from shardviz.core.layout.libraries import LeafMetadata, without_metadata
+from shardviz.core.layout.libraries import LeafMetadata, foreign_memory, without_metadata
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.parse import MAX_NAME
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.partition_spec import ResultSpec, Spec
 from shardviz.core.layout.resolution import request
 from shardviz.core.layout.rules import Dialect, Rules
 from shardviz.core.program.program import Program
@@ -537,13 +537,12 @@ def _spec_tree(specs: Any, mesh: MeshSpec, check: bool = True) -> Any:
         spec = as_spec(leaf)
         if check:
             _check_mesh(leaf, mesh, "out_specs gives a sharding")
-        if kind := foreign_memory(leaf):
-            raise ProgramError(
-                f"out_specs asks for the memory {kind!r}, and a program here keeps no memory for"
-                " its results. Put jax.device_put(y, jax.memory.Space.Host) at the end of the"
-                " function, and give a PartitionSpec."
-            )
-        return spec
+        kind = foreign_memory(leaf)
+        if spec is None or kind is None:
+            return spec
+        return ResultSpec(
+            spec.dims, spec.unconstrained, spec.unreduced, spec.reduced, memory_kind=kind
+        )
 
     return jax.tree.map(converted, specs, is_leaf=is_spec)
 

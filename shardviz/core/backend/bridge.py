@@ -33,7 +33,7 @@ from shardviz.core.layout import libraries
 from shardviz.core.layout.array_spec import ArraySpec, dtype_name, read_shape
 from shardviz.core.layout.layout import Layout, lay_out, layout_from_indices
 from shardviz.core.layout.mesh import MeshSpec, make_mesh
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.layout.resolution import Request, Resolution
 from shardviz.core.layout.rules import PathRules, Rule, Rules
 from shardviz.core.program.program import Program
@@ -119,7 +119,7 @@ def adopt_array(name: str, thing: Any) -> ArraySpec:
     """
     sharding = getattr(thing, "sharding", None)
     spec = adopt_spec(sharding.spec) if isinstance(sharding, NamedSharding) else None
-    kind = foreign_memory(sharding)
+    kind = libraries.foreign_memory(sharding)
     weak = bool(getattr(thing, "weak_type", False))
     shape = read_shape(thing.shape)
     free = len(shape) > 0 and not getattr(thing, "committed", sharding is not None)
@@ -145,22 +145,6 @@ def _key_text(path: Any) -> str:
 
 
 _KEY_FIELDS = ("name", "key", "idx")  # of GetAttrKey; of DictKey and FlattenedIndexKey; SequenceKey
-
-
-def foreign_memory(sharding: Any) -> str | None:
-    """The memory kind of a NamedSharding, where it is not the devices' own; else None.
-
-    >>> mesh = AbstractMesh((4,), ("data",))
-    >>> foreign_memory(NamedSharding(mesh, PartitionSpec("data"), memory_kind="pinned_host"))
-    'pinned_host'
-    """
-    kind = sharding.memory_kind if isinstance(sharding, NamedSharding) else None
-    if kind is None or kind == "device":
-        return None
-    if isinstance(sharding.mesh, Mesh):
-        own = sharding.mesh.devices.flat[0].default_memory().kind
-        return None if kind == own else kind
-    return kind
 
 
 def adopt_layout(thing: Any) -> Layout:
@@ -370,7 +354,7 @@ def _program_to_jax(program: Program) -> Any:
     if program.out_specs is not None:
         mesh = _mesh_to_jax(program.mesh)
         extra["out_shardings"] = jax.tree.map(
-            lambda spec: None if spec is None else NamedSharding(mesh, spec.to_jax()),
+            lambda spec: spec and named_sharding(mesh, spec, memory_of(spec)),
             program.out_specs,
             is_leaf=lambda leaf: leaf is None or isinstance(leaf, Spec),
         )

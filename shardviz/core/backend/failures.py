@@ -57,6 +57,10 @@ _SIGNALS = {
 }
 _LINES, _LONGEST = 3, 300  # characters of a line
 # Who printed the line, and when: `F1122 03:44:06.391162   21499 fft_handler.cc:117] Check failed`.
+# Only XLA for GPUs moves such a result back.
+_OTHER_MEMORY = re.compile(
+    r"XLA sharding override: .*memory_kind=(\w+)\) != .*memory_kind=(?!\1\b)(\w+)\)"
+)
 _GLOG = re.compile(r"^[IWEF]\d{4} [\d:.]+\s+\d+ ")
 # What is printed around the cause: other log lines, stacks, and what Python's fault handler adds.
 _NOISE = re.compile(
@@ -96,6 +100,11 @@ def failure(stage: str, error: BaseException) -> Failure:
     words = in_words(error)
     if "UNIMPLEMENTED" in words and "XLA:CPU" in words:
         words = words.removesuffix(".") + _ELSEWHERE
+    if found := _OTHER_MEMORY.search(words):
+        words += (
+            f" A result is in the memory {found[1]!r}, where the function puts it, and its spec"
+            f" asks for {found[2]!r}. Give it as a NamedSharding with memory_kind={found[1]!r}."
+        )
     return Failure(stage, f"{opening} {words}", source_of(error))
 
 

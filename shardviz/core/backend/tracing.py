@@ -59,7 +59,7 @@ from shardviz.core.backend.pmapped import check_devices
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.layout.mesh import MeshSpec
-from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.layout.partition_spec import Spec, memory_of
 from shardviz.core.program.program import Program
 
 MAX_SHOWN = 16
@@ -423,7 +423,7 @@ def _traced(
         specs = results.specs()
         if any(spec is not None for spec in specs):
             # How many outputs there are is known only now. jax keeps what it traced of `flat`.
-            outs = tuple(s if s is None else named_sharding(mesh, s) for s in specs)
+            outs = tuple(s and named_sharding(mesh, s, memory_of(s)) for s in specs)
             jitted = jax.jit(flat, donate_argnums=donated, out_shardings=outs)
             stage = jitted.trace(*arguments)
         return stage, specs

@@ -26,6 +26,7 @@ from shardviz.core.layout.layout import Layout, layout_from_indices
 from shardviz.core.layout.libraries import (
     LeafMetadata,
     attribute,
+    foreign_memory,
     is_partition_spec,
     library_of,
     model_arrays,
@@ -112,28 +113,31 @@ def read_leaf(
     box = LeafMetadata(value) if box is None else box
     axes = box.axes
     spec, mesh, layout = own_sharding(value, axes is not None)
+    memory = foreign_memory(attribute(value, "sharding"))
     if axes is None and spec is None and names is not None:
         axes = _said(names, name, value)
     by_names = box.defaults and spec is None and box.axes is not None
     mesh = box.mesh if mesh is None else mesh
     try:
-        array, problem = _array(value.shape, value.dtype, spec, axes)
+        array, problem = _array(value.shape, value.dtype, spec, axes, memory)
     except ShardvizError as error:
         raise type(error)(f"{shown(name)}: {error}") from None
     except TypeError:  # a part that is unhashable
-        array, problem = _array.__wrapped__(tuple(value.shape), value.dtype, spec, axes)
+        array, problem = _array.__wrapped__(tuple(value.shape), value.dtype, spec, axes, memory)
     return TreeLeaf(
         array.renamed(name), problem, False, box.logical, mesh, layout, box.rules, by_names
     )
 
 
 @lru_cache(maxsize=1024)
-def _array(shape: Any, dtype: Any, spec: Spec | None, axes: Any) -> tuple[ArraySpec, str | None]:
-    """An array with its spec and names, and why the names do not fit.
+def _array(
+    shape: Any, dtype: Any, spec: Spec | None, axes: Any, memory: str | None
+) -> tuple[ArraySpec, str | None]:
+    """An array with its spec, names and memory kind, and why the names do not fit.
 
     Large models have many arrays and few signatures.
     """
-    array = ArraySpec("array", shape, None, dtype, spec)
+    array = ArraySpec("array", shape, None, dtype, spec, memory)
     try:
         if isinstance(axes, Spec):
             return (array.replace(spec=axes) if spec is None else array), None

@@ -121,6 +121,16 @@ class Audit(Displayed):
         return on_fullest_device(self.rows)
 
     @cached_property
+    def off_device(self) -> tuple[Request, ...]:
+        """The rows that lay out in another memory than the devices' own: mostly the host's."""
+        return tuple(r for r in self._laid_out if r.array.memory_kind is not None)
+
+    @cached_property
+    def bytes_off_device(self) -> int:
+        """What those rows take there for each device, in bytes."""
+        return sum(map(_bytes_per_device, self.off_device))
+
+    @cached_property
     def groups(self) -> tuple[GroupBytes, ...]:
         """What each group of arrays takes, those that there are: parameters first."""
         return tuple(
@@ -449,7 +459,8 @@ def _alike(row: Request) -> Hashable:
     shared = None if kept is None else (kept.shard_shape, kept.num_blocks)
     partner = None if row.partner is None else re.sub(r"\d+", "#", row.partner)
     problem = None if row.problem is None else re.sub(r"\d+", "#", row.problem)
-    return (row.shape, row.dtype, row.names, row.spec, shared, row.group, partner, problem)
+    kind = row.array.memory_kind
+    return (row.shape, row.dtype, row.names, row.spec, shared, row.group, partner, problem, kind)
 
 
 def _read_as(row: Request, mesh: MeshSpec, rules: Rules, dialect: Dialect) -> Request:
@@ -485,7 +496,14 @@ def _explain_sizes(found: Audit) -> str:
         f" ({plural(found.mesh.size, 'device')}) by {_lines(found.rules)}, read as"
         f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
     )
-    top = [f"{f.name} {fold_bytes(f)}" for f in found.largest_folds[:SHOWN]]
+    if found.off_device:
+        kinds = dict.fromkeys(str(r.array.memory_kind) for r in found.off_device)
+        head += (
+            f" Beside that, {bytes_text(found.bytes_off_device)} for each device are in other"
+            f" memory ({joined(kinds)})."
+        )
+    there = [f for f in found.largest_folds if f.items[0].array.memory_kind is None]
+    top = [f"{f.name} {fold_bytes(f)}" for f in there[:SHOWN]]
     return f"{head} Largest there: {joined(top)}." if len(found.rows) > 1 and top else head
 
 

@@ -351,6 +351,27 @@ def named_sharding(sharding: Any) -> tuple[Spec, Any] | None:
     return _known_spec(spec), mesh
 
 
+def foreign_memory(sharding: Any) -> str | None:
+    """The memory kind of a jax sharding, where it is not the devices' own; else None.
+
+    >>> from types import SimpleNamespace
+    >>> foreign_memory(SimpleNamespace(memory_kind="pinned_host"))
+    'pinned_host'
+    """
+    inner = attribute(sharding, "sharding")  # jax's Format
+    sharding = sharding if inner is None else inner
+    kind = attribute(sharding, "memory_kind")
+    if kind is None or kind == "device":
+        return None
+    mesh = attribute(sharding, "mesh")
+    if mesh is None:
+        devices = iter(attribute(sharding, "device_set") or ())
+    else:
+        devices = getattr(attribute(mesh, "devices"), "flat", iter(()))  # AbstractMesh has none
+    first = next(devices, None)
+    return None if first is not None and first.default_memory().kind == kind else kind
+
+
 @lru_cache(maxsize=1024)  # large models have many arrays and few specs
 def _known_spec(spec: Any) -> Spec:
     return spec_of(spec)

@@ -249,11 +249,14 @@ class GroupBytes(NamedTuple):
 
 
 def on_fullest_device(rows: Iterable[Request]) -> int:
-    """What rows take on the device that holds most of them, in bytes."""
+    """What rows take on the device that holds most of them, in bytes.
+
+    Arrays in another memory, that of the host, take nothing there.
+    """
     alone: Counter[int] = Counter()
     split = 0
     for row, times in rows.kinds if isinstance(rows, Requests) else ((row, 1) for row in rows):
-        if row.layout is None:
+        if row.layout is None or row.array.memory_kind is not None:
             continue
         size = row.layout.bytes_per_device * times
         if row.spec is not None:
@@ -271,7 +274,7 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
             each = row.layout.bytes_per_device
             held += each * len(row.layout.device_ids)
             once += row.array.bytes
-            if row.spec is not None:
+            if row.spec is not None and row.array.memory_kind is None:
                 waste += each - each // row.layout.replicas
     size = sum(row.array.bytes for row in rows)
     copies = held / once if once else 0.0

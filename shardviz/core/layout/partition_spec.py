@@ -206,6 +206,26 @@ class Spec(Displayed):
     __repr__ = __str__
 
 
+@dataclass(frozen=True, repr=False)
+class ResultSpec(Spec):
+    """The Spec of a result that the program leaves in another memory than the devices' own.
+
+    Attributes:
+        memory_kind: what jax calls that memory, such as `"pinned_host"`.
+    """
+
+    memory_kind: str = ""
+
+
+def memory_of(spec: Spec | None) -> str | None:
+    """The memory that the spec of a result asks for; None for that of the devices.
+
+    >>> memory_of(ResultSpec((("x",),), memory_kind="pinned_host")), memory_of(Spec())
+    ('pinned_host', None)
+    """
+    return spec.memory_kind if isinstance(spec, ResultSpec) else None
+
+
 @cache
 def _partition_spec() -> Any:
     try:
