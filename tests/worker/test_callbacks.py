@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 import time
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.experimental import io_callback
 
 import shardviz as sv
+from shardviz.core.backend.targets import missing
 from shardviz.core.backend.worker.messages import (
     CallbackServer,
     effects_of,
@@ -19,6 +22,7 @@ from shardviz.core.backend.worker.messages import (
     take_callbacks,
 )
 from shardviz.core.errors import ProgramError
+from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.program.cache import ExecutableCache
 from tests.program.helpers import array, in_new_python, program, run
 
@@ -156,6 +160,44 @@ def test_a_program_with_callbacks_is_not_compiled_for_described_hardware():
     report = sv.compile(program(of_same_shape(np.sin), X), target="tpu:v5e:2x4")
     assert report.error is not None
     assert "callbacks ('pure_callback'), which call this kernel's Python" in report.error.message
+
+
+def printing(x, w):
+    def layer(x, _):
+        jax.debug.print("{}", x.sum())
+        return jnp.tanh(x @ w), None
+
+    made = jax.lax.scan(layer, x, None, length=3)[0]
+    jax.debug.print("{}", made)
+    return jax.lax.cond(made[0, 0] > 0, lambda x: (jax.debug.callback(id, x), x)[1], jnp.sin, made)
+
+
+def silent(x, w):
+    made = jax.lax.scan(lambda x, _: (jnp.tanh(x @ w), None), x, None, length=3)[0]
+    return jax.lax.cond(made[0, 0] > 0, lambda x: x, jnp.sin, made)
+
+
+@pytest.mark.parametrize("target", ["tpu:v5e:2x2", "gpu:h100:1x4"])
+def test_what_is_printed_is_left_out_for_described_hardware_with_a_note(target):
+    if words := missing(target[:3]):
+        pytest.skip(words)
+    arrays = (array("x", (16, 32), "data, None"), array("w", (32, 32), "None, model"))
+    found = [
+        sv.compile(program(fn, *arrays, mesh=make_mesh(data=2, model=2)), target=target)
+        for fn in (printing, silent)
+    ]
+    assert [report.error for report in found] == [None, None]
+    printed, plain = ([(c.kind, c.mesh_axes, c.shape) for c in r.partitioned] for r in found)
+    assert printed == plain
+    assert found[0].effects == ("debug callback",)
+    (note,) = found[0].notes
+    assert [note.count(f"test_callbacks.py:{line}") for line in printed_lines()] == [1, 1, 1]
+    assert not found[1].notes
+
+
+def printed_lines():
+    text, first = inspect.getsourcelines(printing)
+    return [first + n for n, line in enumerate(text) if "jax.debug" in line]
 
 
 def test_the_server_answers_many_at_once_and_keeps_an_error():

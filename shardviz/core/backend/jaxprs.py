@@ -88,6 +88,10 @@ def nested_in(around: tuple[str, ...], name: str) -> tuple[str, ...]:
     return around if name in TRANSPARENT_CALLS else (*around, name)
 
 
+#: The operations of `jax.debug.callback` and `jax.debug.print`, which have no results.
+DEBUG_CALLS = ("debug_callback", "debug_print")
+
+
 def plain_jaxpr(jaxpr: Any) -> Any:
     """The jaxpr itself, of one that carries its constants."""
     return getattr(jaxpr, "jaxpr", jaxpr)
@@ -115,6 +119,16 @@ def rewritten(jaxpr: Any, change: Callable[[Any], list[Any]]) -> Any:
     body = plain_jaxpr(jaxpr)
     changed = body.replace(eqns=[new for equation in body.eqns for new in change(equation)])
     # Older jax keeps a jaxpr and its constants in a pair, newer in one.
+    return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
+
+
+def without_debug_effects(jaxpr: Any) -> Any:
+    """The same jaxpr, which no longer says that it prints."""
+    body = plain_jaxpr(jaxpr)
+    kept = {
+        e for e in body.effects if type(e).__name__ not in ("DebugEffect", "OrderedDebugEffect")
+    }
+    changed = body.replace(effects=kept)
     return changed if body is jaxpr else jaxpr.replace(jaxpr=changed)
 
 

@@ -19,7 +19,7 @@ import inspect
 import re
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -37,11 +37,15 @@ from shardviz.core.backend.calls import BoundCall
 from shardviz.core.backend.constraint_calls import traced_with_calls
 from shardviz.core.backend.failures import in_words, source_of
 from shardviz.core.backend.jaxprs import (
+    DEBUG_CALLS,
     device_meshes_in,
     effect_names,
     mesh_of_value,
     meshes_in,
+    rewritten,
     users_line,
+    with_inner,
+    without_debug_effects,
     without_shardings,
 )
 from shardviz.core.backend.mesh_context import (
@@ -453,10 +457,7 @@ def for_one_device(traced: Traced) -> Traced:
         return traced
     jaxpr = without_shardings(traced.stage.jaxpr)
     _refuse_meshes_of_more(jaxpr)
-    arguments = argument_structs(traced.program, traced.mesh)
-    jitted = jax.jit(jaxpr_as_fun(jaxpr), donate_argnums=donated_leaves(traced.program))
-    with apart(), traced.around():
-        return replace(traced, stage=jitted.trace(*arguments))
+    return _traced_again(traced, jaxpr, ())
 
 
 def trace_unsharded(
@@ -539,6 +540,52 @@ def with_partial_sums(traced: Traced) -> Traced:
     return with_specs_of_types(traced) if partial and explicit else traced
 
 
+def without_prints(traced: Traced) -> tuple[Traced, str]:
+    """A program without `jax.debug.print` and `jax.debug.callback`, and a note on it.
+
+    For devices that cannot call Python: no result depends on what is left out.
+    """
+    left_out: list[str] = []
+
+    def change(equation: Any) -> list[Any]:
+        if equation.primitive.name in DEBUG_CALLS:
+            left_out.append(users_line(equation) or equation.primitive.name)
+            return []
+        return [with_inner(equation, without)]
+
+    def without(jaxpr: Any) -> Any:
+        return without_debug_effects(rewritten(jaxpr, change))
+
+    jaxpr = without(traced.stage.jaxpr)
+    if not left_out:
+        return traced, ""
+    at = ", ".join(dict.fromkeys(left_out))
+    note = (
+        f"Compiled without jax.debug.print or jax.debug.callback ({at}): described devices cannot"
+        " call Python. On real ones XLA gathers all that is printed on one device, each time."
+    )
+    specs = traced.out_specs
+    if set(traced.program.mesh.axis_types) == {"Explicit"}:
+        typed = specs_of_types(traced)
+        specs = tuple(own or spec for own, spec in zip(specs, typed, strict=True))
+    return _traced_again(traced, jaxpr, specs), note
+
+
+def _traced_again(traced: Traced, jaxpr: Any, out_specs: Sequence[Spec | None]) -> Traced:
+    """A program with another jaxpr, traced where it was traced before."""
+    program, mesh = traced.program, traced.mesh
+    arguments = argument_structs(program, mesh)
+    options: dict[str, Any] = {}
+    if any(spec is not None for spec in out_specs):
+        outs = tuple(s if s is None else named_sharding(mesh, s) for s in out_specs)
+        options["out_shardings"] = outs
+    flat = _named_as(program, jaxpr_as_fun(jaxpr))
+    jitted = jax.jit(flat, donate_argnums=donated_leaves(program), **options)
+    with apart(), traced.around():
+        stage = jitted.trace(*arguments)
+        return replace(traced, stage=stage, effects=effect_names(stage))
+
+
 def argument_structs(program: Program, mesh: Mesh | AbstractMesh) -> list[jax.ShapeDtypeStruct]:
     """One ShapeDtypeStruct per array, sharded over `mesh` as was requested.
 
@@ -612,12 +659,22 @@ def _flat(program: Program, results: Results) -> Callable[..., Any]:
             return results.take(*fn.call(arguments))
         return results.take(fn(*arguments), {})
 
-    functools.update_wrapper(flat, fn.fn if isinstance(fn, BoundCall) else fn, updated=())
+    return _named_as(program, flat)
+
+
+def _named_as(program: Program, flat: Callable[..., Any]) -> Callable[..., Any]:
+    """A function from leaves to leaves, with the names of a program's function and arrays."""
+
+    def named(*leaves: Any) -> Any:
+        return flat(*leaves)
+
+    fn = program.fn
+    functools.update_wrapper(named, fn.fn if isinstance(fn, BoundCall) else fn, updated=())
     # jax names arguments in its messages, and operations of the compiler after arguments.
     only = inspect.Parameter.POSITIONAL_ONLY
     parameters = [inspect.Parameter(name, only) for name in flat_names(program)]
-    flat.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return flat
+    named.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    return named
 
 
 def flat_names(program: Program) -> list[str]:

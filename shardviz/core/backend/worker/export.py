@@ -32,7 +32,7 @@ from shardviz.core.backend.checks import unsharded
 from shardviz.core.backend.compile import Lowered, compiler_options, lower, plain
 from shardviz.core.backend.devices import MOST_NAMED
 from shardviz.core.backend.failures import in_words, said_by
-from shardviz.core.backend.jaxprs import operations, positive_arguments
+from shardviz.core.backend.jaxprs import DEBUG_CALLS, operations, positive_arguments
 from shardviz.core.backend.targets import mesh_to_lower_on
 from shardviz.core.backend.tracing import (
     Traced,
@@ -57,7 +57,7 @@ from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.program import Program
 
-_CALLBACKS = ("pure_callback", "io_callback", "debug_callback", "debug_print", "callback")
+_CALLBACKS = ("pure_callback", "io_callback", "callback", *DEBUG_CALLS)
 _VERSIONS = (jax.__version__, jaxlib_version)
 #: What jax keeps beside the module of a lowered program, and what that comes from.
 BESIDE = {

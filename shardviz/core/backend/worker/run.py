@@ -22,7 +22,7 @@ from shardviz.core.backend.inputs import summed, value_leaves
 from shardviz.core.backend.partitioner import partitioned_text
 from shardviz.core.backend.rendezvous import store
 from shardviz.core.backend.targets import choose, decide, device_mesh
-from shardviz.core.backend.tracing import Traced
+from shardviz.core.backend.tracing import Traced, without_prints
 from shardviz.core.backend.worker import child
 from shardviz.core.backend.worker.export import (
     ExportedProgram,
@@ -133,8 +133,12 @@ class WorkerClient:
         self.traced = trace_for_export(execution.program)
         execution.note_traced(self.traced)
         execution.refuse_effects(self.traced)
+        topology = self.target.topology
+        if topology is not None:
+            self.traced, note = without_prints(self.traced)
+            execution.note(notes=(*execution.report.notes, *filter(None, [note])))
         execution.enter("lower")
-        begun, topology = time.perf_counter(), self.target.topology
+        begun = time.perf_counter()
         exported = export_program(
             execution.program,
             self.traced,
