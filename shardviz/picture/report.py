@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 from shardviz.core.format import Fold, bytes_text, count_text, fold, plural, seconds_text
 from shardviz.core.layout.audit import Audit, fold_bytes
-from shardviz.core.layout.optimizer_state import difference_lines
-from shardviz.core.layout.resolution import Request
+from shardviz.core.layout.optimizer_state import difference_lines, not_counted
+from shardviz.core.layout.resolution import Request, kinds_of
 from shardviz.core.program.plan import fold_collectives, fold_line, name_of_fold
 from shardviz.core.program.report import Check, Collective, Member, Report, fit_words
 from shardviz.core.program.roofline import Bound, Roofline
@@ -48,7 +48,8 @@ def draw_audit(audit: Audit, limit: int = MOST_ROWS, title: str | None = None) -
         rows.append(Bar(total, bytes_text(total), (f"{plural(len(rest), 'smaller array')}",)))
     rows += [_failed_bar(f) for f in failed[:limit]]
     arrays = plural(len(audit.rows), "array")
-    head = f"{arrays} on {audit.mesh}: {bytes_text(audit.bytes_per_device)} per device"
+    size = f"{bytes_text(audit.bytes_per_device)} per device{not_counted(kinds_of(audit.rows))}"
+    head = f"{arrays} on {audit.mesh}: {size}"
     replicated = any(b.group == HIGHLIGHTED for b in rows)
     hidden = sum(len(f.items) for f in failed[limit:])
     notes = [f"{line}." for line in difference_lines(audit.differences)[:MOST_CHECKS]]

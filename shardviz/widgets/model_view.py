@@ -17,6 +17,7 @@ from shardviz.core.format import bytes_text, count_text, fold, plural
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import Audit
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.optimizer_state import not_counted
 from shardviz.core.layout.resolution import Request, Requests, request
 from shardviz.core.layout.rules import Rules
 from shardviz.core.program.plan import Plan
@@ -145,11 +146,14 @@ def model_view(program: Program, target: str, leaves: Leaves, plan: Plan | None)
         plan: the last plan, for the constraints on activations.
     """
     mesh = program.mesh
-    rows = [_kind(one, mesh) for one in leaves.requests(program)]
+    found = leaves.requests(program)
+    rows = [_kind(one, mesh) for one in found]
+    times = sum(leaves.groups.values(), Counter())
+    left = not_counted((one, times[number]) for number, one in enumerate(found))
     return {
         "kinds": rows,
         "axes": list(mesh.axis_names),
-        **_memory(target, leaves, rows),
+        **_memory(target, leaves, rows, left),
         "constraints": _constraints(plan),
     }
 
@@ -189,8 +193,17 @@ def _missing(dim: int, name: str, near: str | None) -> str:
     return f"No rule knows “{name}” (dimension {dim}).{hint}"
 
 
-def _memory(target: str, leaves: Leaves, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """What the leaves take on each device, by the first part of their paths."""
+def _memory(
+    target: str, leaves: Leaves, rows: Sequence[dict[str, Any]], left: str
+) -> dict[str, Any]:
+    """What the leaves take on each device, by the first part of their paths.
+
+    Args:
+        target: the target, checked.
+        leaves: of the model.
+        rows: the view of each kind.
+        left: which arrays are not counted, in words.
+    """
     groups = [
         (name, sum(rows[k]["bytes"] * times for k, times in of.items()))
         for name, of in leaves.groups.items()
@@ -211,7 +224,7 @@ def _memory(target: str, leaves: Leaves, rows: Sequence[dict[str, Any]]) -> dict
         "parts": [
             {"name": name, "text": bytes_text(size), "share": size / scale} for name, size in shown
         ],
-        "words": words,
+        "words": f"{words}{left}",
         "waste": f"{bytes_text(waste)} more than an even share" if waste else "",
         "over": bool(capacity) and total > (capacity or 0),
         "capacity": (capacity or 0) / scale,

@@ -243,6 +243,9 @@ def program_view(session: Session) -> dict[str, Any]:
     if broken:
         requested += f", {broken} cannot be laid out"
     total = sum(r.layout.bytes_per_device for r in arrays if r.layout is not None)
+    size = f"{bytes_text(total)} per device"
+    if missing := sum(r.layout is None for r in arrays):
+        size += f", {missing} not counted"
     return {
         "value": session.entry,
         **_filled(
@@ -250,7 +253,7 @@ def program_view(session: Session) -> dict[str, Any]:
             broken=broken > 0,
         ),
         "requested": requested,
-        "requestedBytes": f"{bytes_text(total)} per device",
+        "requestedBytes": size,
     }
 
 
@@ -334,7 +337,7 @@ def rule_grid(session: Session) -> dict[str, Any]:
     A row is shown beside its line only where the text has one rule per line.
     """
     # Over the whole model: what no opened array needs may be for another leaf.
-    summary = rule_summary(kinds_of(session.audit.rows), session.rules)
+    summary = rule_summary((kind for kind, _ in kinds_of(session.audit.rows)), session.rules)
     lines = session.text["rules"].split("\n")
     numbers = [
         i for i, line in enumerate(lines) if line.strip() and not line.strip().startswith("#")

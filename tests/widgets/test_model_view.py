@@ -7,6 +7,7 @@ import json
 import pytest
 
 from shardviz.core.errors import ShardvizError
+from shardviz.core.format import bytes_text
 from shardviz.core.layout.array_spec import ArraySpec
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
@@ -16,6 +17,7 @@ from shardviz.core.program.constraints import LOGICAL, NO_MESH, Constraint
 from shardviz.core.program.plan import Plan
 from shardviz.widgets.explorer import Explorer
 from shardviz.widgets.model_view import Leaves, leaves_view, model_view
+from shardviz.widgets.session_view import program_view
 from shardviz.widgets.state import open_state, session_on, session_state
 
 RULES = Rules.of(("embed", "data"), ("mlp", "model"))
@@ -66,6 +68,28 @@ def test_bytes_and_waste_are_those_of_the_audit():
     session.edit("target", "tpu:v5e:2x4")
     view = model_view(session.program, session.target, Leaves.of_audit(found), None)
     assert "of 16 GiB on each device of TPU v5e 2×4" in view["words"]
+
+
+def test_what_cannot_be_laid_out_is_said_to_be_left_out_of_every_sum():
+    rules = [("embed", "nowhere"), ("mlp", "model")]
+    found = audit([*layers(2), ("params/b", (2048,), "mlp")], rules, MESH)
+    size = sum(row.array.bytes for row in found.rows if row.layout is None)
+    assert (found.bytes_per_device, size) == (
+        2 * 2048 * 512 * 4 // 2 + 4096,
+        2 * 4 * (1 << 20) + 4080,
+    )
+    said = f", not counting 4 arrays ({bytes_text(size)} in all)"
+    session = session_on(found)
+    assert model_view(session.program, "", session.model, None)["words"].endswith(said)
+    assert said in found.explain()
+    assert [group.uncounted for group in (*found.groups, found.total)] == [4, 4]
+    assert "4 of them not counted" in str(found.total)
+    view = program_view(session_on([row.array for row in found.rows[:2]]))
+    assert "not counted" not in view["requestedBytes"]
+    session.edit("open", 0)
+    assert program_view(session)["requestedBytes"] == "2 MiB per device, 1 not counted"
+    good = audit(layers(1)[:1], RULES, MESH)
+    assert "not counting" not in good.explain()
 
 
 def test_the_explorer_opens_on_an_audit_and_a_leaf_opens_among_the_arrays():

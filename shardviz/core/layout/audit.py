@@ -29,6 +29,7 @@ from shardviz.core.layout.optimizer_state import (
     differences,
     group_bytes,
     may_hold_state,
+    not_counted,
     on_fullest_device,
     pair,
 )
@@ -107,7 +108,7 @@ class Audit(Displayed):
 
     def __post_init__(self) -> None:
         # For remedies, which look at the other arrays; rows that are made later have it, too.
-        for row in kinds_of(self.rows):
+        for row, _ in kinds_of(self.rows):
             object.__setattr__(row, "audit", self)
 
     @cached_property
@@ -494,7 +495,8 @@ def _explain_sizes(found: Audit) -> str:
     head = (
         f"{plural(len(found.rows), 'array')} of {bytes_text(found.bytes)} on {_axes(found.mesh)}"
         f" ({plural(found.mesh.size, 'device')}) by {_lines(found.rules)}, read as"
-        f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device."
+        f" {found.dialect.value}: {bytes_text(found.bytes_per_device)} on each device"
+        f"{not_counted(kinds_of(found.rows))}."
     )
     if found.off_device:
         kinds = dict.fromkeys(str(r.array.memory_kind) for r in found.off_device)

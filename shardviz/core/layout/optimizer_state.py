@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from shardviz.core.format import bytes_text, fold, joined, listed, plural, shown
 from shardviz.core.layout.remedies import Remedies, Remedy
 from shardviz.core.layout.remedy_edits import Wish
-from shardviz.core.layout.resolution import Request, Requests
+from shardviz.core.layout.resolution import Request, kinds_of
 
 PARAMETERS, GRADIENTS, OPTIMIZER, OTHER = "parameters", "gradients", "optimizer state", "other"
 GROUPS = (PARAMETERS, GRADIENTS, OPTIMIZER, OTHER)
@@ -225,6 +225,8 @@ class GroupBytes(NamedTuple):
         copies: how many devices hold each byte, on average.
         waste: what replication costs on each device, in bytes: what is held there beyond an equal
             part of every array.
+        uncounted: how many arrays nobody knows the bytes per device of: those that cannot be laid
+            out, and those of which nothing says how they are split.
 
     >>> from shardviz.core.layout.audit import audit
     >>> one, = audit([("w", (8, 4), None)], [], "data=4").groups
@@ -238,13 +240,15 @@ class GroupBytes(NamedTuple):
     bytes_per_device: int
     copies: float
     waste: int
+    uncounted: int = 0
 
     def __str__(self) -> str:
         waste = f", {bytes_text(self.waste)} of it by replication" if self.waste else ""
         copies = "1 copy" if self.copies == 1 else f"{self.copies:,.3g} copies"
+        left = f"{self.uncounted:,} of them not counted, " if self.uncounted else ""
         return (
             f"{self.name} {bytes_text(self.bytes_per_device)} ({plural(self.arrays, 'array')} of"
-            f" {bytes_text(self.bytes)} in all, {copies}{waste})"
+            f" {bytes_text(self.bytes)} in all, {left}{copies}{waste})"
         )
 
 
@@ -255,7 +259,7 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
     """
     alone: Counter[int] = Counter()
     split = 0
-    for row, times in rows.kinds if isinstance(rows, Requests) else ((row, 1) for row in rows):
+    for row, times in kinds_of(rows):
         if row.layout is None or row.array.memory_kind is not None:
             continue
         size = row.layout.bytes_per_device * times
@@ -264,6 +268,25 @@ def on_fullest_device(rows: Iterable[Request]) -> int:
         else:
             alone.update(dict.fromkeys(row.layout.device_ids, size))
     return split + max(alone.values(), default=0)
+
+
+def not_counted(kinds: Iterable[tuple[Request, int]]) -> str:
+    """Which arrays a number of bytes leaves out, as the end of a sentence; `""` for none.
+
+    Args:
+        kinds: rows, each with the number of arrays like it.
+
+    >>> from shardviz.core.layout.audit import audit
+    >>> rows = audit([("w", (512, 8), "embed mlp")], [("embed", "nowhere")], "data=4").rows
+    >>> not_counted(kinds_of(rows))
+    ', not counting 1 array (16 KiB)'
+    """
+    left = [(row.array.bytes, times) for row, times in kinds if row.layout is None]
+    if not left:
+        return ""
+    count = sum(times for _, times in left)
+    size = bytes_text(sum(each * times for each, times in left))
+    return f", not counting {plural(count, 'array')} ({size}{' in all' if count > 1 else ''})"
 
 
 def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
@@ -278,7 +301,8 @@ def group_bytes(name: str, rows: Sequence[Request]) -> GroupBytes:
                 waste += each - each // row.layout.replicas
     size = sum(row.array.bytes for row in rows)
     copies = held / once if once else 0.0
-    return GroupBytes(name, len(rows), size, on_fullest_device(rows), copies, waste)
+    left = sum(row.layout is None for row in rows)
+    return GroupBytes(name, len(rows), size, on_fullest_device(rows), copies, waste, left)
 
 
 @dataclass(frozen=True)

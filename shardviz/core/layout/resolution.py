@@ -558,9 +558,9 @@ class Requests(Sequence[Request]):
         return repr(self._made)
 
 
-def kinds_of(rows: Sequence[Request]) -> Sequence[Request]:
-    """One Request of each signature, where the rows know them; else all rows."""
-    return [kind for kind, _ in rows.kinds] if isinstance(rows, Requests) else rows
+def kinds_of(rows: Iterable[Request]) -> Sequence[tuple[Request, int]]:
+    """One Request of each signature and how many there are, where the rows know; else all rows."""
+    return rows.kinds if isinstance(rows, Requests) else tuple((row, 1) for row in rows)
 
 
 def request(

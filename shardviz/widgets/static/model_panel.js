@@ -2,7 +2,7 @@
 // The view Model: memory as one bar, the leaves as a tree, and what became of the constraints.
 import { Choice, keepKey } from "./controls.js";
 import { OWN_KEYS, button, fill, h, setText, toggle } from "./dom.js";
-import { bytesText, entries, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
+import { bytesText, entries, rowBytes, sortedRows, sumUp, tree, treeRows } from "./model_rows.js";
 import { shardingBars } from "./sharding_bars.js";
 
 /** @typedef {import("./messages").Leaves} Leaves */
@@ -194,7 +194,7 @@ export class ModelPanel {
 
   /** @param {ConstraintCall[]} calls */
   addConstraints(calls) {
-    const none = { depth: 0, entry: null, bytes: 0, waste: 0 };
+    const none = { depth: 0, entry: null, bytes: 0, waste: 0, left: 0 };
     const open = !this.closed.has(CALLS);
     const label = "activations";
     this.rows.push({ ...none, key: CALLS, label, open, count: calls.length });
@@ -269,8 +269,9 @@ export class ModelPanel {
         class: "sv-muted",
         text: `${row.count.toLocaleString("en")} ${row.count === 1 ? words : plural}`,
       });
-      const size = row.bytes ? bytesText(row.bytes) : "";
-      const text = h("span", { class: "sv-modelbytes", text: size });
+      const size = row.bytes || row.left ? rowBytes(row) : "";
+      const title = row.left ? `${row.left.toLocaleString("en")} not counted` : "";
+      const text = h("span", { class: "sv-modelbytes", text: size, title });
       return this.line(row, index, "", label, count, h("span"), h("span"), text, h("span"));
     }
     const wrong = kind.problem || kind.note ? " sv-bad" : "";
@@ -289,7 +290,7 @@ export class ModelPanel {
       h("span", { class: "sv-mono sv-muted", text: kind.short }),
       this.bars(kind),
       said,
-      h("span", { class: "sv-modelbytes", text: bytesText(row.bytes) }),
+      h("span", { class: "sv-modelbytes", text: rowBytes(row) }),
       h("span", { class: "sv-share" }, this.share(row, style)),
     );
   }

@@ -10,9 +10,9 @@ import { countedBefore, naturalOrder } from "./natural_order.js";
  * A leaf or folded layers: its path, the number of the first leaf, and how many there are.
  * @typedef {{name: string, leaf: number, count: number}} Entry
  * @typedef {{key: string, label: string, depth: number, entry: Entry | null, open: boolean,
- *   bytes: number, waste: number, count: number}} Row
+ *   bytes: number, waste: number, count: number, left: number}} Row
  * @typedef {{label: string, key: string, entry: Entry | null, children: Map<string, Node>,
- *   bytes: number, waste: number, count: number}} Node
+ *   bytes: number, waste: number, count: number, left: number}} Node
  */
 
 /** The parts of a path: `layers_{0..31}/mlp/kernel` in three. @param {string} path */
@@ -69,7 +69,9 @@ export function tree(some) {
  * @param {(entry: Entry) => LeafKind} kindOf
  */
 export function sumUp({ chains, some }, kindOf) {
-  for (const chain of chains) for (const node of chain) node.bytes = node.waste = node.count = 0;
+  for (const chain of chains) {
+    for (const node of chain) node.bytes = node.waste = node.count = node.left = 0;
+  }
   chains.forEach((chain, i) => {
     const kind = kindOf(some[i]);
     const { count } = some[i];
@@ -77,13 +79,14 @@ export function sumUp({ chains, some }, kindOf) {
       node.bytes += kind.bytes * count;
       node.waste += kind.waste * count;
       node.count += count;
+      if (kind.text === undefined) node.left += count;
     }
   });
 }
 
 /** @param {string} label @param {string} key @returns {Node} */
 function newNode(label, key) {
-  return { label, key, entry: null, children: new Map(), bytes: 0, waste: 0, count: 0 };
+  return { label, key, entry: null, children: new Map(), bytes: 0, waste: 0, count: 0, left: 0 };
 }
 
 /**
@@ -100,10 +103,11 @@ export function treeRows(node, closed, depth = 0, rows = []) {
       child = /** @type {Node} */ (child.children.values().next().value);
       label += `/${child.label}`;
     }
-    const { key, entry, bytes, waste, count } = child;
+    const { key, entry, bytes, waste, count, left } = child;
     const open = child.children.size > 0 && !closed.has(key);
     const branch = child.children.size > 0;
-    rows.push({ key, label, depth, entry: branch ? null : entry, open, bytes, waste, count });
+    const sums = { bytes, waste, count, left };
+    rows.push({ key, label, depth, entry: branch ? null : entry, open, ...sums });
     if (open) treeRows(child, closed, depth + 1, rows);
   }
   return rows;
@@ -118,13 +122,20 @@ export function treeRows(node, closed, depth = 0, rows = []) {
  */
 export function sortedRows(some, kindOf, order) {
   const rows = some.map((entry) => {
-    const { bytes, waste } = kindOf(entry);
+    const { bytes, waste, text } = kindOf(entry);
     const { name, count, leaf } = entry;
-    const all = { bytes: bytes * count, waste: waste * count, count };
+    const left = text === undefined ? count : 0;
+    const all = { bytes: bytes * count, waste: waste * count, count, left };
     return { key: `=${leaf}`, label: name, depth: 0, entry, open: false, ...all };
   });
   if (order === "name") return rows.sort((a, b) => countedBefore(a.label, b.label));
   return order === "tree" ? rows : rows.sort((a, b) => b[order] - a[order]);
+}
+
+/** What a row takes: leaves of which nobody knows that are left out, and not counted as nothing. @param {Row} row */
+export function rowBytes({ bytes, left }) {
+  if (left) return bytes ? `≥ ${bytesText(bytes)}` : "–";
+  return bytesText(bytes);
 }
 
 /** Bytes in binary units, as Python writes them. @param {number} count */
