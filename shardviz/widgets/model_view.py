@@ -52,7 +52,8 @@ class Leaves:
         kinds: list[ArraySpec] = []
         kind_of = []
         for array in self.arrays:
-            key = (array.logical, array.shape, array.dtype, array.spec, array.name in self.unknown)
+            described = (array.logical, array.shape, array.dtype, array.spec, array.memory_kind)
+            key = (*described, array.name in self.unknown)
             if key not in numbers:
                 numbers[key] = len(kinds)
                 kinds.append(array)

@@ -14,6 +14,7 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import bytes_text, joined, listed, plural
 from shardviz.core.layout.array_spec import format_names
 from shardviz.core.layout.mesh import AXIS_TYPES, MeshSpec
+from shardviz.core.layout.optimizer_state import on_fullest_device
 from shardviz.core.layout.remedies import Remedy
 from shardviz.core.layout.resolution import Request, kinds_of
 from shardviz.core.layout.rule_uses import RuleUse, rule_summary
@@ -242,7 +243,7 @@ def program_view(session: Session) -> dict[str, Any]:
     requested = f"{plural(len(arrays), 'array')}, {split} split"
     if broken:
         requested += f", {broken} cannot be laid out"
-    total = sum(r.layout.bytes_per_device for r in arrays if r.layout is not None)
+    total = on_fullest_device(arrays)
     size = f"{bytes_text(total)} per device"
     if missing := sum(r.layout is None for r in arrays):
         size += f", {missing} not counted"

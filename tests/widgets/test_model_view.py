@@ -70,6 +70,16 @@ def test_bytes_and_waste_are_those_of_the_audit():
     assert "of 16 GiB on each device of TPU v5e 2×4" in view["words"]
 
 
+def test_a_leaf_in_the_memory_of_the_host_is_of_a_kind_of_its_own():
+    w = ArraySpec("params/w", (512, 2048), "embed mlp")
+    mu = ArraySpec("opt_state/mu/w", (512, 2048), "embed mlp", memory_kind="pinned_host")
+    found = audit([mu, w], RULES, MESH)
+    leaves = Leaves.of_audit(found)
+    assert leaves.kind_of == (0, 1)
+    words = model_view(session_on(found).program, "", leaves, None)["words"]
+    assert words == f"{bytes_text(found.bytes_per_device)} per device"
+
+
 def test_what_cannot_be_laid_out_is_said_to_be_left_out_of_every_sum():
     rules = [("embed", "nowhere"), ("mlp", "model")]
     found = audit([*layers(2), ("params/b", (2048,), "mlp")], rules, MESH)
