@@ -5,6 +5,8 @@ from __future__ import annotations
 import inspect
 import threading
 import time
+from multiprocessing.connection import Client
+from pathlib import Path
 from types import SimpleNamespace
 
 import jax
@@ -15,6 +17,7 @@ from jax.experimental import io_callback
 
 import shardviz as sv
 from shardviz.core.backend.targets import missing
+from shardviz.core.backend.worker import messages
 from shardviz.core.backend.worker.messages import (
     CallbackServer,
     effects_of,
@@ -239,3 +242,38 @@ def test_effects_are_found_again_by_their_class():
     assert effects_of(((), ())) == frozenset()
     with pytest.raises(ProgramError, match="has the effect SomeEffect, which cannot be sent"):
         effects_of((("SomeEffect",), ()))
+
+
+@pytest.mark.parametrize("inner", ["cpu:2", "attached"])
+@pytest.mark.parametrize("outer", ["cpu:2", "attached"])
+def test_a_run_inside_a_callback_is_refused_where_it_would_wait_for_ever(outer, inner):
+    found = []
+
+    def starts(values):
+        found.append(sv.run(program(jax.numpy.sin, X, mesh=make_mesh(a=2)), target=inner))
+        return values
+
+    report = sv.run(program(of_same_shape(starts), X, mesh=make_mesh(a=2)), VALUES, target=outer)
+    assert report.ok, report
+    if outer == inner:
+        assert found[0].error.stage == "target"
+        assert "inside a host callback" in found[0].error.message
+    else:
+        assert found[0].ok
+
+
+def test_a_connection_that_says_nothing_keeps_nobody_waiting():
+    with CallbackServer([lambda value: (value,)]).listen() as address:
+        folder = Path(address.address).parent
+        assert folder.stat().st_mode & 0o077 == 0  # nobody else may connect
+        with Client(address.address):
+            assert address.callbacks()[0](5) == (5,)
+    assert not folder.exists()
+
+
+def test_a_long_temporary_folder_holds_a_socket_all_the_same(tmp_path, monkeypatch):
+    long = tmp_path / ("x" * 90)
+    long.mkdir()
+    monkeypatch.setattr(messages, "dump_root", lambda: str(long))
+    with CallbackServer([lambda value: (value,)]).listen() as address:
+        assert address.callbacks()[0](5) == (5,)

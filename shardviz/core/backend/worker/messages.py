@@ -15,20 +15,23 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 import pickle
-import secrets
 import struct
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Client, Connection, Listener
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import jax
 from jax.experimental import io_callback
 
 from shardviz.core.backend.compile import PLAIN, plain
+from shardviz.core.backend.folders import dump_root, make_folder, remove_folder
 from shardviz.core.errors import ProgramError
 
 _LENGTH = struct.Struct("<Q")
@@ -160,6 +163,7 @@ def _exactly(pipe: BinaryIO, length: int) -> bytes | None:
 
 _LISTS = ("host_callbacks", "keepalive")
 _BACKLOG = 1024  # every device may call at once
+_MOST_OF_PATH = 40  # letters of the folder around; the rest takes 60
 HostCallback = Callable[..., Any]
 
 
@@ -244,14 +248,12 @@ class CallbackAddress:
     """Where the worker sends its calls.
 
     Attributes:
-        address: host and port, on this machine.
-        key: what proves that a caller may call.
+        address: the path of a socket, in a folder that this user alone may enter.
         count: how many callbacks the program has.
         unsharded: how many the unsharded function has.
     """
 
-    address: tuple[str, int]
-    key: bytes
+    address: str
     count: int
     unsharded: int = 0
 
@@ -276,8 +278,7 @@ class _Caller:
         def called(*arguments: Any) -> Any:
             connection = getattr(self._threads, "connection", None)
             if connection is None:
-                to, key = self.address.address, self.address.key
-                connection = self._threads.connection = Client(to, authkey=key)
+                connection = self._threads.connection = Client(self.address.address)
             connection.send((number, arguments))
             answer, name, message = connection.recv()
             if name:
@@ -323,21 +324,25 @@ class CallbackServer:
         if not self._functions:
             yield None
             return
-        key = secrets.token_bytes(32)
-        with Listener(("127.0.0.1", 0), backlog=_BACKLOG, authkey=key) as listener:
-            threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
-            try:
-                yield CallbackAddress(listener.address, key, *self._counts)  # type: ignore[arg-type]
-            finally:
-                self._closed = True
-                with contextlib.suppress(OSError, EOFError):  # wakes the thread that accepts
-                    Client(listener.address, authkey=key).close()
+        folder = _socket_folder()
+        try:
+            with Listener(str(folder / "calls"), backlog=_BACKLOG) as listener:
+                address = CallbackAddress(str(listener.address), *self._counts)
+                threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+                try:
+                    yield address
+                finally:
+                    self._closed = True
+                    with contextlib.suppress(OSError, EOFError):  # wakes the thread that accepts
+                        Client(address.address).close()
+        finally:
+            remove_folder(folder)
 
     def _accept(self, listener: Listener) -> None:
         while not self._closed:
             try:
                 connection = listener.accept()
-            except Exception:  # noqa: BLE001  a stranger without the key, or the end
+            except OSError:  # the end
                 continue
             threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
 
@@ -348,8 +353,41 @@ class CallbackServer:
                 connection.send(self._called(number, arguments))
 
     def _called(self, number: int, arguments: Sequence[Any]) -> tuple[Any, str, str]:
+        _THREAD.calls = True
         try:
             return self._functions[number](*arguments), "", ""
         except BaseException as error:  # noqa: BLE001  whatever the user's function raises
             self.raised, self._raised_at = error, time.monotonic()
             return None, type(error).__name__, str(error)
+
+
+_THREAD = threading.local()
+
+
+def refuse_in_callback(worker: bool) -> None:
+    """Refuses a run that would wait for the program whose host callback runs in this thread.
+
+    Args:
+        worker: whether the run is in a worker, which waits for its own callbacks, or in this
+            process, where XLA does.
+
+    Raises:
+        ProgramError: in a thread that calls callbacks of the one or the other.
+    """
+    if worker:
+        waits = getattr(_THREAD, "calls", False)
+    else:  # a thread that XLA has begun, and not Python
+        frames = [frame for frame, _ in traceback.walk_stack(None)]
+        waits = frames[-1].f_code.co_filename.startswith(os.path.dirname(jax.__file__))
+    if waits:
+        raise ProgramError(
+            "This was called inside a host callback. The program that called it waits for the"
+            " callback, which would wait for the program, for ever. Call it outside of the"
+            " callback, and give the callback what it needs."
+        )
+
+
+def _socket_folder() -> Path:
+    """A folder for a socket, whose path may have 100 letters only."""
+    root = dump_root()
+    return make_folder("calls", root if len(root) < _MOST_OF_PATH else "/tmp")

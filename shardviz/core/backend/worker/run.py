@@ -31,7 +31,7 @@ from shardviz.core.backend.worker.export import (
     export_program,
     trace_for_export,
 )
-from shardviz.core.backend.worker.messages import CallbackServer
+from shardviz.core.backend.worker.messages import CallbackServer, refuse_in_callback
 from shardviz.core.backend.worker.process import Pool, Settings, WorkerError, workers
 from shardviz.core.errors import ProgramError, ShardvizError, TargetError
 from shardviz.core.format import shown
@@ -458,6 +458,7 @@ def _follow(
     chosen = decide(target, mesh.size)
     execution.note(target=str(chosen))
     if chosen.worker:
+        refuse_in_callback(worker=True)
         try:
             return in_worker(WorkerClient(execution, chosen))
         except NotExportable:
@@ -465,5 +466,6 @@ def _follow(
             if chosen.text or count_of("cpu") < mesh.size:
                 raise
             chosen = choose(f"cpu:{mesh.size}", mesh.size)
+    refuse_in_callback(worker=False)
     here(device_mesh(mesh, chosen))
     return None
