@@ -158,13 +158,25 @@ def _one(graph: Graph, collective: Node, node: Node) -> tuple[set[str], list[Nod
     if opcode in _MOVES and (same or bare):
         return set(), graph.reads(node)
     if opcode == "copy":  # of a constraint, say
-        return set(), graph.reads(node)
+        constraint = same and graph.identity(node)[0].endswith("sharding_constraint")
+        return ({graph.name(node)} if constraint else set()), graph.reads(node)
+    if opcode == "select" and same and _is_one_bool(graph, graph.reads(node)[0]):
+        # Some device has the first, the others the second, which is zeros.
+        return set(), graph.reads(node)[1:2]
     names = set() if bare else {graph.name(node)}
     if _SCANNED.search(graph.identity(node)[0]):
         return names, graph.reads(node)[:1]
     if opcode in _FILLS and same and graph.at(collective).text(2) not in ("all-reduce",):
         return names, graph.reads(node)
     return names, []
+
+
+def _is_one_bool(graph: Graph, condition: Node) -> bool:
+    """Whether a condition is the same bool for every element."""
+    at = graph.at(condition)
+    if at.text(2) != "broadcast":
+        return False
+    return not at.numbers(14)  # the dimensions of its operand: none
 
 
 def _outside(graph: Graph, node: Node) -> tuple[set[str], list[Node]]:

@@ -82,6 +82,7 @@ class Value(NamedTuple):
         same: whether nothing but copies and collectives is between it and the collective, so that
             its dimensions are those of the operand.
         moved: a collective in between that splits it otherwise, `a collective-permute`; or `""`.
+        on_one: whether one device of each group has it, and the others add zeros to bring it there.
     """
 
     words: str
@@ -89,6 +90,7 @@ class Value(NamedTuple):
     start: int = -1
     same: bool = True
     moved: str = ""
+    on_one: bool = False
 
 
 NOBODY = Value(UNKNOWN)
@@ -149,6 +151,9 @@ class Causes:
             kind, reads = opcode(line), operands(line)
             if kind == "parameter" and self.module.is_entry(start):
                 return self._argument(line, start, same)._replace(moved=moved)
+            if kind == "copy" and self._is_constraint(start) and self._alike(start, own):
+                # The constraint itself: what follows it on its line is for whatever reads it.
+                return self._made(start, line, same)._replace(moved=moved)
             inner = self._through(here, kind, line, start)
             if isinstance(inner, Value):
                 return inner._replace(same=False, moved=moved)
@@ -164,11 +169,34 @@ class Causes:
                 same = same and (kind in _COPIES or kind.startswith(_COLLECTIVES))
             if inner is None and kind in _CHOICES and not sums and self._alike(start, own):
                 return self._chosen(reads, start, own, depth)
+            if inner is None and sums and kind == "select" and self._picks_device(reads[0], start):
+                return self._chosen(reads, start, own, depth)._replace(on_one=True)
             if inner is None:
                 found = self._sliced(start, line, depth) or self._made(start, line, same)
                 return found._replace(moved=moved)
             here = inner
         return NOBODY
+
+    def _picks_device(self, condition: Operand, at: int) -> bool:
+        """Whether a condition is one bool for all elements, which depends on the device alone."""
+        one_bool = False
+        todo, seen = [(condition.name, at)], 0
+        while todo and seen < _FARTHEST:
+            start = self.module.find(*todo.pop())
+            if start is None:
+                return False
+            line, seen = self.module.line_at(start), seen + 1
+            kind = opcode(line)
+            if kind == "partition-id" and one_bool:
+                return True
+            if kind == "parameter":
+                return False
+            one_bool = one_bool or (kind == "compare" and " pred[] " in line)
+            todo += [(read.name, start) for read in operands(line)]
+        return False
+
+    def _is_constraint(self, start: int) -> bool:
+        return self._read(start).op.endswith("/sharding_constraint")
 
     def _passes(self, kind: str, start: int, own: int) -> bool:
         """Whether an operation of this kind only brings the value to where it is needed."""
@@ -334,11 +362,19 @@ class Causes:
         inside = own is None and value.start >= 0 and self._alike(start, value.start)
         own, line = own or self._read(start), self.module.line_at(start)
         inside = inside and _is_named(own)
+        if inside and self._is_constraint(value.start):
+            own, inside = self._user(start), False
         over = joined(axes) or "all its devices"
         if self._is_written(kind, start, own):
             return f"It is written in the program: {_called(own, kind)}, of {value.words}."
         if value.start < 0:
             return f"Its operand is unknown: the compiler's text does not say what {_does(kind)}."
+        if value.on_one:
+            asks = _sentence(self._asked(own, start))
+            return (
+                f"{asks} what one device along {over} holds of {value.words}: a sum with zeros from"
+                " the others brings it to all."
+            )
         if kind in _SUMS:
             return self._why_summed(value, line, own, kind, over)
         if inside:
