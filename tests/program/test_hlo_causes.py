@@ -74,6 +74,7 @@ ENTRY %main (p: f32[8,8], q: f32[8,8]) -> f32[8,8] {
 """
 NAMED = 'metadata={op_name="jit(f)/%s" source_file="/home/me/f.py" source_line=%d}'
 DOT, REMAT = NAMED % ("dot_general", 3), NAMED % ("remat2", 7)
+LOOKUP = NAMED % ("gather", 8)
 WRITTEN = {
     "an argument": (
         f"  ROOT %g = f32[32,8]{{1,0}} all-gather(%p), dimensions={{0}}, {DOT}",
@@ -96,6 +97,44 @@ WRITTEN = {
         "psum (f.py:4)",
         "psum (f.py:4) is split over x along dimension 0, and dot_general (f.py:3) needs it without"
         " that split."),
+    "what grad put in": (
+        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
+        + NAMED % ("shard_map/transpose(jvp())/psum_invariant", 4),
+        "argument params['w']",
+        "grad put it in, since what it differentiates by is the same on all devices along x; or a"
+        " custom_vjp of the program has it: psum_invariant (f.py:4), of argument params['w']."),
+    "what grad made of the user's own": (
+        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
+        + NAMED % ("transpose(jvp())/shard_map/psum", 4),
+        "argument params['w']",
+        "grad put it in, as the gradient of what is written there; or a custom_vjp of the program"
+        " has it: psum (f.py:4), of argument params['w']."),
+    "the user's own, computed again": (
+        "  ROOT %r = f32[8,8]{1,0} all-reduce(%p), to_apply=%add, "
+        + NAMED % ("transpose(jvp(jvp()))/checkpoint/rematted_computation/psum_invariant", 4),
+        "argument params['w']",
+        "It is written in the program: psum_invariant (f.py:4), of argument params['w']."),
+    "the result of an operation": (
+        f"  %d = f32[8,8]{{1,0}} gather(%p, %q), {LOOKUP}\n"
+        f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
+        f"  ROOT %c = f32[32,8]{{1,0}} tanh(%g), {DOT}",
+        "gather (f.py:8)",
+        "XLA computes gather (f.py:8) in parts over x, and its result is not split: what each"
+        " device made of it is gathered."),
+    "a step within an operation": (
+        f"  %d = f32[8,8]{{1,0}} sort(%p), {LOOKUP}\n"
+        f"  %g = f32[32,8]{{1,0}} all-gather(%d), dimensions={{0}}, {LOOKUP}\n"
+        f"  ROOT %c = f32[32,8]{{1,0}} sort(%g), {LOOKUP}",
+        "gather (f.py:8)",
+        "It is a step within gather (f.py:8): what each device made of it is gathered over x; why"
+        " is unknown."),
+    "the largest of each device": (
+        f"  %d = f32[8,1]{{1,0}} reduce(%p, %q), {LOOKUP}\n"
+        f"  %g = f32[8,4]{{1,0}} all-gather(%d), dimensions={{1}}, {LOOKUP}\n"
+        f"  ROOT %c = f32[8]{{0}} reduce(%g, %q), {LOOKUP}",
+        "gather (f.py:8)",
+        "gather (f.py:8) reduces over a dimension that is split over x: what each device made of it"
+        " is gathered."),
     "for a constraint": (
         "  ROOT %g = f32[32,8]{1,0} all-gather(%p), dimensions={0}, "
         + NAMED % ("sharding_constraint", 5),
@@ -123,6 +162,33 @@ def test_causes_in_words(lines, operand, cause):
     text = f"{HEAD}{lines}\n}}\n".replace("metadata", "replica_groups={{0,1,2,3}}, metadata")
     found = read_collectives(text, ("x",), (4,))[-1]
     assert (found.operand, found.cause) == (operand, cause)
+
+
+CONVOLVED = """
+  %k = f32[3,3,{inputs},32]{{3,2,1,0}} parameter(2), metadata={{op_name="k"}}
+  %g = f32[8,16,16,32]{{3,2,1,0}} all-gather(%x), dimensions={{{along}}}, {at}
+  ROOT %c = f32[8,16,16,32]{{3,2,1,0}} convolution(%g, %k), dim_labels=b01f_01io->b01f{groups}, {at}
+}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("along", "inputs", "groups", "words"),
+    [
+        (0, 8, ", feature_group_count=4", "4 groups of 8 channels"),
+        (1, 8, ", feature_group_count=4", "4 groups of 8 channels"),
+        (0, 1, ", feature_group_count=32", ""),  # a group for each channel is no obstacle
+        (0, 32, "", ""),
+        (3, 8, ", feature_group_count=4", ""),  # of channels it needs all for other reasons, too
+    ],
+)
+def test_a_gather_for_a_grouped_convolution(along, inputs, groups, words):
+    at = NAMED % ("conv_general_dilated", 3)
+    text = HEAD + '  %x = f32[2,16,16,32]{3,2,1,0} parameter(3), metadata={op_name="x"}'
+    text += CONVOLVED.format(along=along, inputs=inputs, groups=groups, at=at)
+    (found,) = read_collectives(text, ("x",), (4,))
+    assert ("XLA cannot split conv_general_dilated (f.py:3)" in found.cause) == bool(words)
+    assert words in found.cause
 
 
 def one(size, operand, source, **more):

@@ -348,6 +348,20 @@ def test_what_shard_map_wrote_says_where():
     assert found.cause.endswith("inside shard_map.")
 
 
+def test_what_grad_put_into_a_shard_map_is_not_called_the_users_own():
+    def loss(w, x):
+        return jax.lax.psum(jnp.sum(x @ w), "data")
+
+    def made(body):
+        case = Case(manual(body, (P(), P("data")), P()), (((512, 8), P()), ROWS))
+        return [c.cause.partition(",")[0] for c in estimate(lowered(case), (), MESH)]
+
+    (found,) = made(jax.grad(loss))
+    assert found == "grad put it in"
+    (found,) = made(loss)
+    assert found.startswith("It is written in the program: psum")
+
+
 def test_a_constraint_of_the_plan_is_the_cause():
     case = Case(asking(P(), jnp.tanh), (ROWS,))
     ops = (

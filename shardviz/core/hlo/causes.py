@@ -15,6 +15,7 @@ from typing import NamedTuple
 from shardviz.core.format import joined
 from shardviz.core.hlo.module import (
     NO_SOURCE,
+    SHAPE,
     ComputationCall,
     InstructionSource,
     Module,
@@ -24,7 +25,7 @@ from shardviz.core.hlo.module import (
     operands,
     read_source,
 )
-from shardviz.core.program.report import UNKNOWN
+from shardviz.core.program.report import UNKNOWN, who_wrote
 
 _COLLECTIVES = (
     "all-gather", "all-reduce", "reduce-scatter", "all-to-all", "ragged-all-to-all",
@@ -66,6 +67,8 @@ _BODY = re.compile(r"\bbody=%([\w.\-]+)")
 _BRANCH = re.compile(r"branch_computations=\{([^}]*)\}")
 _BOTH = re.compile(r"true_computation=%([\w.\-]+), false_computation=%([\w.\-]+)")
 _GATHERED = re.compile(r"\bdimensions=\{(\d+)\}")
+_FEATURE_GROUPS = re.compile(r"\bfeature_group_count=(\d+)")
+_LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->")
 _NAME = re.compile(r"[\w.\-]+$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r'stack_frame_id=\d+|source_file="[^"]*"(?: source_line=\d+)?')
@@ -366,7 +369,8 @@ class Causes:
             own, inside = self._user(start), False
         over = joined(axes) or "all its devices"
         if self._is_written(kind, start, own):
-            return f"It is written in the program: {_called(own, kind)}, of {value.words}."
+            who = who_wrote(self._inside(start, own.op), axes)
+            return f"{who}: {_called(own, kind)}, of {_known(value)}."
         if value.start < 0:
             return f"Its operand is unknown: the compiler's text does not say what {_does(kind)}."
         if value.on_one:
@@ -378,8 +382,7 @@ class Causes:
         if kind in _SUMS:
             return self._why_summed(value, line, own, kind, over)
         if inside:
-            parts = _PARTS.get(kind, "parts of it are sent")
-            return f"It belongs to {_called(own, kind)}: {parts} over {over}."
+            return self._why_inside(value, start, own, kind, over)
         return self._why_moved(value, start, own, kind, axes)
 
     def _is_written(self, kind: str, start: int, own: InstructionSource | None = None) -> bool:
@@ -388,6 +391,18 @@ class Causes:
         if words is None or 'is_spmd_generated="true"' in self.module.line_at(start):
             return False
         return bool(words.search((own or self._read(start)).op))
+
+    def _inside(self, start: int, op: str) -> str:
+        """The name of an operation with those of the calls around it, which the body of a
+        `shard_map` has lost after the partitioner."""
+        for _ in range(_FARTHEST):
+            call = self._call(self.module.computation_at(start))
+            if op.startswith("jit(") or call is None:
+                break
+            start = call.start
+            if opcode(self.module.line_at(start)) == "call":
+                op = f"{self._read(start).op}/{op}"
+        return op
 
     def _why_summed(
         self, value: Value, line: str, own: InstructionSource, kind: str, over: str
@@ -422,6 +437,39 @@ class Causes:
         called = _CALLED.search(line)
         return opcode(self.module.root(called[1])) if called else ""
 
+    def _why_inside(
+        self, value: Value, start: int, own: InstructionSource, kind: str, over: str
+    ) -> str:
+        """Why what XLA computes for an operation is moved before the operation is done, or after.
+
+        XLA computes an operation in the way that it can, and brings the result into the sharding
+        that propagation gave it.
+        """
+        called, does = _called(own, kind), _PARTS.get(kind, "parts of it are sent")
+        if not self._is_result(start):
+            if opcode(self.module.line_at(value.start)) == "reduce":
+                return f"{called} reduces over a dimension that is split over {over}: {does}."
+            return f"It is a step within {called}: {does} over {over}; why is unknown."
+        if kind == "all-gather":
+            return (
+                f"XLA computes {called} in parts over {over}, and its result is not split: {does}."
+            )
+        return f"XLA computes {called} split otherwise than its result is: {does} over {over}."
+
+    def _is_result(self, start: int) -> bool:
+        """Whether the operation that a collective is for does nothing more with what it gives."""
+        todo, seen = [start], set[int]()
+        while todo and len(seen) < _MOST_USERS:
+            for user in self.module.users(todo.pop(0), limit=_MOST_USERS):
+                if user in seen or not self._alike(start, user):
+                    continue
+                seen.add(user)
+                kind = opcode(self.module.line_at(user))
+                if kind not in (*_COPIES, *_MOVES) and not kind.startswith(_COLLECTIVES):
+                    return False
+                todo.append(user)
+        return True
+
     def _why_moved(
         self, value: Value, start: int, own: InstructionSource, kind: str, axes: Sequence[str]
     ) -> str:
@@ -434,9 +482,37 @@ class Causes:
         where = f" along dimension {along[1]}" if along and value.same else ""
         moved = f", moved by {value.moved} before," if value.moved else ""
         split = f"{_sentence(value.words)}{moved} is split over {over}{where}, and {asks} it"
+        if along and (groups := self._groups(start, int(along[1]))):
+            return (
+                f"{_sentence(value.words)}{moved} is split over {over}{where}, and XLA cannot split"
+                f" {_called(own, kind)} along it: the convolution has {groups}."
+            )
         if kind == "all-gather":
             return f"{split} without that split."
         return f"{split} split along another dimension."
+
+    def _groups(self, start: int, dimension: int) -> str:
+        """The groups of the convolution that reads what is gathered, `4 groups of 8 channels`.
+
+        XLA's partitioner splits a convolution by batch or space where it has one group, or a group
+        for each channel; any other it computes on all of the input. `""` where it is none of these.
+        """
+        for _ in range(_FARTHEST):
+            users = self.module.users(start)
+            line = self.module.line_at(users[0]) if users else ""
+            if not opcode(line).startswith(_COLLECTIVES) and opcode(line) not in _COPIES:
+                break
+            start = users[0]
+        groups, labels = _FEATURE_GROUPS.search(line), _LABELS.search(line)
+        if groups is None or labels is None or opcode(line) != "convolution":
+            return ""
+        image, kernel = operands(line)[:2]
+        shape = SHAPE.search(self.module.definition(kernel.name, users[0]).partition(" = ")[2])
+        if image.name != self.module.name_at(start) or labels[1][dimension] == "f" or not shape:
+            return ""
+        channels = int(shape[2].split(",")[labels[2].index("i")])
+        many = int(groups[1])
+        return f"{many} groups of {channels} channels" if many > 1 and channels > 1 else ""
 
     def _asked(self, own: InstructionSource, start: int) -> str:
         """What wants the value otherwise: `dot_general (mlp.py:31) needs`."""
@@ -488,6 +564,10 @@ def _sentence(words: str) -> str:
     """The words with a capital, unless they begin with the name of an operation."""
     own = words.startswith(("argument ", "a slice ", "what ", "the "))
     return words[0].upper() + words[1:] if own else words
+
+
+def _known(value: Value) -> str:
+    return "an operand that the text does not name" if value.words == UNKNOWN else value.words
 
 
 def _does(kind: str) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from shardviz.core.display import Displayed
-from shardviz.core.format import Fold, bytes_text, fold
+from shardviz.core.format import Fold, bytes_text, fold, joined
 from shardviz.core.layout.layout import Layout
 from shardviz.core.layout.mesh import MeshSpec
 
@@ -37,6 +37,32 @@ def phase_of(op: str) -> str:
     if "/" not in op:
         return ""
     return "backward" if "transpose(" in op else "forward"
+
+
+def who_wrote(op: str, axes: Sequence[str]) -> str:
+    """Who has put a collective of `jax.lax` into a `shard_map`, as far as its name shows it.
+
+    In a gradient it is grad, which turns every collective around, and sums over the devices that
+    have the same value; or the backward rule of a `custom_vjp`, whose names look alike. What a
+    checkpoint computes again is as in the program.
+
+    Args:
+        op: the operation, as jax names it.
+        axes: the mesh axes that it runs over.
+
+    >>> who_wrote("jit(f)/shard_map/psum_invariant", ("data",))
+    'It is written in the program'
+    >>> print(who_wrote("jit(f)/shard_map/transpose(jvp())/psum_invariant", ("data",)))
+    grad put it in, since what it differentiates by is the same on all devices along data; or a ...
+    """
+    _, transposed, inside = op.rpartition("transpose(")
+    if not transposed or "rematted_computation" in inside:
+        return "It is written in the program"
+    why = ", as the gradient of what is written there"
+    if op.rpartition("/")[2].startswith("psum_invariant"):
+        along = f" along {joined(axes)}" if axes else ""
+        why = f", since what it differentiates by is the same on all devices{along}"
+    return f"grad put it in{why}; or a custom_vjp of the program has it"
 
 
 @dataclass(frozen=True)

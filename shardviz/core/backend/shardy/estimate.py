@@ -35,7 +35,7 @@ from shardviz.core.program.plan_values import (
     local_shape,
     parent_axis,
 )
-from shardviz.core.program.report import Collective
+from shardviz.core.program.report import Collective, who_wrote
 
 # The collectives of `jax.lax` that users write inside of shard_map.
 _WRITTEN = {
@@ -351,7 +351,7 @@ class _EstimateReader:
         outer = placed.caller
         while outer is not None and outer.name != "sdy.manual_computation":
             outer = outer.caller
-        cause = why_written(placed, outer.location.last_part if outer else "the program")
+        cause = why_written(placed, outer.location.last_part if outer else "the program", axes)
         value = planned.name if planned else ""
         kind = _KINDS[placed.name]
         return self._collective(placed, kind, axes, specs, value, placed.location, cause)
@@ -530,16 +530,17 @@ def why_moved(kind: str, axes: Sequence[str], move: Move) -> str:
     return f"{made} is {move.before} and {user} needs {move.after}."
 
 
-def why_written(placed: PlacedOperation, inside: str) -> str:
-    """Why there is a collective that the user wrote.
+def why_written(placed: PlacedOperation, inside: str, axes: Sequence[str]) -> str:
+    """Why there is a collective that the user wrote, or grad.
 
     Args:
         placed: the collective.
         inside: the name of what is around it, such as `shard_map`.
+        axes: the mesh axes that it runs over.
     """
     source = f" at {placed.location.source}" if placed.location.source else ""
     name = placed.location.op.rpartition("/")[2] or placed.opcode
-    return f"It is written in the program: {name}{source}, inside {inside}."
+    return f"{who_wrote(placed.location.op, axes)}: {name}{source}, inside {inside}."
 
 
 def _asks(constraint: PlannedOp) -> str:
