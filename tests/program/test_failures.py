@@ -10,6 +10,8 @@ import sys
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, AxisType
+from jax.sharding import PartitionSpec as P
 
 import shardviz as sv
 from shardviz.core.backend.failures import LIMIT, failure, in_words
@@ -23,7 +25,8 @@ class Unspeakable(Exception):
 
 WORDS = {
     "one line": (ValueError("wrong"), "ValueError: wrong"),
-    "one paragraph": (TypeError("a\n  b\n\nc"), "TypeError: a b"),
+    "all paragraphs": (TypeError("a\n  b\n\nc"), "TypeError: a b. c"),
+    "one paragraph of XLA's": (RuntimeError("a\n  b.\n\nc"), "RuntimeError: a b."),
     "no text": (KeyError(), "KeyError"),
     "control characters": (ValueError("a\x1b[31mb\x00"), "ValueError: a?[31mb?"),
     "a callback's traceback": (
@@ -40,9 +43,39 @@ def test_errors_are_one_line(error, words):
 
 
 def test_long_texts_are_cut():
-    words = in_words(ValueError("x" * 10_000))
+    words = in_words(ValueError("x" * 10_000 + " Use y."))
     assert len(words) < LIMIT + 20
-    assert words.endswith("…")
+    assert "…" in words
+    assert words.endswith(" Use y.")  # advice is at the end
+
+
+MESH = AbstractMesh((4,), ("data",), axis_types=(AxisType.Auto,))
+
+
+def carried(x):
+    return jax.lax.scan(lambda c, row: (c + row.sum(), None), jnp.zeros(()), x)[0][None]
+
+
+ADVISED = {
+    "a carry": (carried, P("data"), "to='varying')"),
+    "a result": (lambda x: x.sum(0), P(), "check_vma=False"),
+    "branches": (
+        lambda x: jax.lax.cond(x.sum() > 0, lambda: x, lambda: jnp.zeros((2, 4))), P("data"),
+        "pcast(",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "out", "advice"), ADVISED.values(), ids=ADVISED)
+def test_all_that_jax_says_of_the_types_in_a_shard_map_is_shown(body, out, advice):
+    mapped = jax.shard_map(body, mesh=MESH, in_specs=P("data"), out_specs=out)
+    x = jax.ShapeDtypeStruct((8, 4), jnp.float32)
+    said = str(raised(jax.jit(mapped).trace, x))
+    plan = sv.plan(sv.program(mapped, x, mesh=sv.mesh(data=4), in_specs=P("data")))
+    assert plan.error is not None
+    assert advice in said
+    for word in said.split():
+        assert word in plan.error.message
 
 
 def raised(fn, *args):

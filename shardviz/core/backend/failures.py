@@ -19,7 +19,7 @@ from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.program.agreement import processes
 from shardviz.core.program.report import Failure
 
-LIMIT = 600
+LIMIT = 1200
 _TRACE = re.compile(r"Traceback \(most recent call last\):")
 _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 
@@ -138,29 +138,39 @@ def for_lack_of_memory(found: Failure) -> bool:
 
 
 def in_words(error: BaseException) -> str:
-    """The kind of an exception and the first paragraph of what it says, on one line.
+    """The kind of an exception and what it says, on one line.
 
-    A paragraph that ends with a colon goes on in the next one.
+    What jax advises stands in the last paragraphs, so all of them are kept. A RuntimeError is what
+    XLA raises, with pages of buffers or stacks after the first paragraph.
 
-    >>> in_words(ValueError("one\\ntwo\\n\\nmuch more"))
-    'ValueError: one two'
-    >>> in_words(TypeError("types differ:\\n\\nfloat32 and int32.\\n\\nmuch more"))
-    'TypeError: types differ: float32 and int32.'
+    >>> in_words(ValueError("types differ:\\n\\nfloat32\\nand int32.\\n\\nUse astype."))
+    'ValueError: types differ: float32 and int32. Use astype.'
+    >>> in_words(RuntimeError("no memory:\\n\\n8 GiB asked for.\\n\\nall buffers"))
+    'RuntimeError: no memory: 8 GiB asked for.'
     """
     try:
         text = str(error)
     except Exception as second:  # noqa: BLE001  a foreign __str__ may raise anything
         text = f"(its text raises {type(second).__name__})"
-    paragraph, *more = text.strip().split("\n\n")
-    if paragraph.endswith(":") and more:
+    *before, last = text.strip().split("\n\n")
+    paragraph, *more = [*map(_ended, before), last]
+    if not isinstance(error, RuntimeError):
+        paragraph = " ".join([paragraph, *more])
+    elif paragraph.endswith(":") and more:
         paragraph += f" {more[0]}"
     if (trace := _TRACE.search(text)) is not None:  # of a callback: its last line says what it was
         paragraph = f"{text[: trace.start()]} {text.strip().splitlines()[-1]}"
     words = " ".join(paragraph.split())
     words = "".join(c if c.isprintable() else "?" for c in words)
     if len(words) > LIMIT:
-        words = words[: LIMIT - 1] + "…"
+        words = f"{words[: LIMIT // 2 - 1]}…{words[-LIMIT // 2 :]}"  # advice is at the end
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def _ended(paragraph: str) -> str:
+    """A paragraph with a full stop where another one follows it."""
+    paragraph = paragraph.strip()
+    return paragraph + "." * paragraph[-1:].isalnum()
 
 
 def said_by(error: BaseException) -> str:
