@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import jax
 import numpy as np
 from jax.extend.core.primitives import copy_p
 from jax.sharding import AbstractMesh, Mesh, use_abstract_mesh
@@ -568,3 +569,16 @@ def in_our_words(error: BaseException) -> str:
         if re.search(pattern, said):
             return f"{said} {advice}"
     return said
+
+
+def random_note(jaxpr: Any) -> list[str]:
+    """A note where a program makes random numbers that jax was told not to partition."""
+    if jax.config.jax_threefry_partitionable:
+        return []
+    if all(operation.name != "random_bits" for operation in operations(jaxpr)):
+        return []
+    return [
+        "Random numbers are not partitionable here: where they are split, devices exchange what"
+        " they need of them. jax.config.update('jax_threefry_partitionable', True) lets each"
+        " device make its own; the numbers are others then."
+    ]

@@ -72,6 +72,7 @@ _LABELS = re.compile(r"\bdim_labels=(\w+)_(\w+)->")
 _NAME = re.compile(r"[\w.\-]+$")
 _OP_NAME = re.compile(r'op_name="([^"]*)"')
 _FRAME = re.compile(r'stack_frame_id=\d+|source_file="[^"]*"(?: source_line=\d+)?')
+_VMAPPED_LOOP = re.compile(r"vmap\([^()]*\)/while")
 _IN_LOOP = re.compile(r"while/body/(?:jit\(dynamic_index_in_dim\)/)?(dynamic_slice|squeeze)$")
 
 
@@ -423,7 +424,13 @@ class Causes:
             part = "each device finds those that it holds"
         else:
             return f"Each device has a part of {value.words}: {self._together(line)} over {over}."
-        return f"{value.words} {words}: {part}{kept}."
+        remedy = ""
+        if _VMAPPED_LOOP.search(own.op) and self.reducer(line) == "or":
+            remedy = (
+                " Under vmap a loop goes on until all are done, so every step asks all devices;"
+                " under jax.shard_map each device ends its own loop."
+            )
+        return f"{value.words} {words}: {part}{kept}.{remedy}"
 
     def _together(self, line: str) -> str:
         verb = self._reducer(line)

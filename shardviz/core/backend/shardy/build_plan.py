@@ -18,6 +18,7 @@ from shardviz.core.backend.failures import failure, in_words, raised_by_signal
 from shardviz.core.backend.jaxprs import (
     device_meshes_in,
     meshes_in,
+    random_note,
     refusal_on,
     single_device_effects,
 )
@@ -114,7 +115,8 @@ class _PlanRun:
         traced = self._trace()
         others = other_meshes(traced.stage.jaxpr, self.program.mesh)
         self.several = bool(others)
-        notes = (*self.plan.notes, *traced.notes, *others)
+        random = random_note(traced.stage.jaxpr)
+        notes = (*self.plan.notes, *traced.notes, *others, *random)
         self.plan = replace(self.plan, trace_s=traced.seconds, notes=notes)
         if words := self._refusal(traced):
             self.stage = "program"
