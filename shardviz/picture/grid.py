@@ -168,15 +168,27 @@ def _next_fold(
         aspect = shape[along] / shape[1 - along]
         if shape[along] <= page[along] or aspect < 2 * wanted:
             continue
-        free = [v for v in grid.levels if v.along == along and v.axis not in grid.folded]
+        # What is short already stays in one line: only what it is inside of is too long.
+        free = [
+            v
+            for v in grid.levels
+            if v.along == along and v.axis not in grid.folded and _length(v) > page[along]
+        ]
         longest = max(free, key=lambda v: len(v.offsets), default=None)
         if longest is None or len(longest.offsets) < 8:
             continue
         # A fold has a label of its own; folds narrower than that share one, and are closer.
-        beside = BAND if shape[1 - along] >= BAND else _between(grid, 1 - along, between)
+        beside = _between(grid, 1 - along, between)
+        if shape[1 - along] >= BAND:
+            beside = min(BAND, 2 * between)
         size, folded = sizes[longest.axis], (shape[along], shape[1 - along] + beside)
         return longest.axis, min(_lengths(size), key=partial(_off, size, folded, wanted))
     return None
+
+
+def _length(level: Level) -> float:
+    """How long all entries of a level are together, in points."""
+    return float(level.offsets[-1]) + level.extent
 
 
 def _between(grid: Grid, along: int, between: float) -> float:
@@ -226,7 +238,12 @@ def headers(
         for outer in range(len(levels) - 1, -1, -1):
             level = levels[outer]
             inside = sum(1 for v in levels[:outer] if _has_words(v, folded_inner))
-            if _has_words(level, folded_inner):
+            if _continues(level, base):
+                name = words(level, 0)[0]
+                new = Label(0.0, -8.0 - away[1], f"{name} → goes on in the next line", "start")
+                labels.append(new)
+                top = max(top, BAND + 2)
+            elif _has_words(level, folded_inner):
                 if along:
                     inner = _width_left(levels[:outer], folded_inner, words)
                     labels += _down(level, base, words, -6.0 - away[0] - inner)
@@ -243,6 +260,13 @@ def headers(
 
 def _has_words(level: Level, folded: frozenset[int]) -> bool:
     return level.span > 1 or level.axis not in folded
+
+
+def _continues(level: Level, base: np.ndarray) -> bool:
+    """Whether every line of another axis is folded, so finely that folds cannot have labels."""
+    count = len(level.offsets)
+    fine = _every(18.0, level.pitch, count) >= count > 1
+    return level.along == 1 and level.span > 1 and len(base) > 1 and fine
 
 
 def _width_left(levels: list[Level], folded: frozenset[int], words: Callable) -> float:
@@ -338,7 +362,7 @@ def ticks(grid: Grid, axes: Collection[int], steps: Sequence[int]) -> list[Label
 
 def _crowded(level: Level, outer: Sequence[Level], numbers: np.ndarray) -> bool:
     """Whether not even the first and the last number fit beside those of the next repeat."""
-    long = float(level.offsets[-1]) + level.extent
+    long = _length(level)
     ends = [text_width(str(numbers[i]), TICK_SIZE) for i in (0, -1)]
     need = 2 * TICK_SIZE if level.along else sum(ends) + 4
     repeats = [v.pitch for v in outer if len(v.offsets) > 1]

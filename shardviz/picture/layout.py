@@ -32,7 +32,7 @@ from shardviz.picture.blocks import (
     is_large,
     select_blocks,
 )
-from shardviz.picture.grid import Grid, Level, arrange, headers, tick_margin, ticks
+from shardviz.picture.grid import PAGE, Grid, Level, arrange, headers, tick_margin, ticks
 from shardviz.picture.page import label_span, moved, page, paragraphs, text_width, wrapped
 from shardviz.picture.picture import (
     DEVICES,
@@ -54,6 +54,8 @@ WIDEST, HIGHEST, STRIP = (
 AREA = 240_000.0  # square points for all blocks together, as long as they can still be read
 ASPECTS = (0.45, 4.5)  # width over height; arrays beyond are drawn at these
 MOST_LETTERS = 22
+MOST_LABELLED = 1024  # blocks that hold text; more of them form an image
+THINNEST = (1.2, 2.0)  # points: a block of an image, at least and where the page has space
 MOST_ACROSS = 32
 SIDE_BY_SIDE = 17  # letters: ids that take more are written as ranges
 
@@ -229,7 +231,10 @@ def _cell(
     wide = smaller * width / (counts[-1] if counts else 1)
     high = smaller * height / (counts[0] if len(counts) == 2 else 1)
     least = _least(number, counts, layout.replicas, samples)
-    cell = _within(max(wide, least[0]), max(high, least[1]), least, number)
+    if _is_image(selection, counts, least, number):
+        cell = _image_cell(wide, high, counts, _least_side(number))
+    else:
+        cell = _within(max(wide, least[0]), max(high, least[1]), least, number)
     if len(sizes) < 2:
         return cell, True
     true = (sizes[1] / counts[1]) / (sizes[0] / counts[0])
@@ -256,18 +261,48 @@ def _within(
     return wide, high
 
 
+def _is_image(
+    selection: BlockSelection, counts: list[int], least: tuple[float, float], number: int
+) -> bool:
+    """Whether a page that is split both ways has space for all blocks, but not for their text."""
+    if len(selection.axes) != 2 or min(counts) < 2:
+        return False
+    long, high = counts[1], counts[0]
+    labelled = number <= MOST_LABELLED and _fit(long * least[0], high * least[1])
+    return not labelled and _fit(long * THINNEST[0], high * THINNEST[0])
+
+
+def _fit(width: float, height: float) -> bool:
+    return width <= PAGE[0] and height <= PAGE[1]
+
+
+def _image_cell(wide: float, high: float, counts: list[int], side: float) -> tuple[float, float]:
+    """A block too small for text.
+
+    In the proportion of the array as long as a block can be seen, and as large as the page allows:
+    a folded row would no longer look like one.
+    """
+    page = PAGE[0] / counts[1], PAGE[1] / counts[0]
+    grown = min(side / min(wide, high), page[0] / wide, page[1] / high)
+    wide, high = wide * max(1.0, grown), high * max(1.0, grown)
+    return max(wide, min(page[0], THINNEST[1])), max(high, min(page[1], THINNEST[1]))
+
+
+def _least_side(number: int) -> float:
+    """The side at which one of so many blocks can still be seen; none of them holds text."""
+    if number > 262144:
+        return 1.2
+    if number > 16384:
+        return 2.6
+    return 4.6 if number > 4096 else 9.0
+
+
 def _least(
     number: int, counts: list[int], replicas: int, samples: list[str]
 ) -> tuple[float, float]:
     """The least width and height of a block at which it can still be read."""
-    if number > 262144:
-        return 1.2, 1.2
-    if number > 16384:
-        return 2.6, 2.6
-    if number > 4096:
-        return 4.6, 4.6
-    if number > 1024:
-        return 9.0, 9.0
+    if number > MOST_LABELLED:
+        return _least_side(number), _least_side(number)
     need = max(text_width(s, 8.5, bold=True) for s in samples) + 10
     # A long row is folded, so no row has many more blocks than a page of them all would; but the
     # rows of an array of two dimensions are not folded as long as their blocks can be seen.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 from shardviz.core.layout.layout import lay_out
@@ -57,3 +58,29 @@ def test_every_device_has_its_tile(name):
     assert len(made.device_ids()) == make_mesh(LARGE[name][2]).size
     assert made.tiles.x.min() >= 0
     assert made.tiles.x.max() <= made.width
+
+
+@pytest.mark.parametrize(
+    ("shape", "mesh", "counts"),
+    [
+        ((32000, 4096), {"model": 16, "data": 256}, (16, 256)),
+        ((32000, 4096), {"model": 16, "data": 64}, (16, 64)),
+        ((512, 2048), {"model": 512, "data": 128}, (512, 128)),
+    ],
+)
+def test_a_row_of_blocks_is_in_one_line_as_long_as_a_page_has_space(shape, mesh, counts):
+    made = draw(lay_out(shape, Spec.parse("model, data"), make_mesh(mesh)))
+    tiles = made.tiles
+    assert (len(np.unique(tiles.y)), len(np.unique(tiles.x))) == counts
+    assert np.ptp(tiles.x) > 250
+    assert np.ptp(tiles.y) > 250
+    ticks = [label for label in made.labels if label.role == "tick"]
+    for anchor, size in (("end", shape[0]), ("end", shape[1])):
+        assert any(label.text == str(size) and label.anchor == anchor for label in ticks)
+
+
+@pytest.mark.parametrize("sizes", [(256, 16, 16), (64, 32, 32), (64, 1024), (16, 8, 8)])
+def test_every_axis_of_a_large_mesh_is_named(sizes):
+    mesh = make_mesh({f"axis{i}": size for i, size in enumerate(sizes)})
+    words = {label.text.split()[0] for label in draw(mesh).labels if label.role == "axis"}
+    assert {f"axis{i}" for i in range(len(sizes))} <= words
