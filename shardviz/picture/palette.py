@@ -20,10 +20,10 @@ from shardviz.core.errors import ShardvizError
 from shardviz.core.format import listed, shown
 
 # petroff10 ("Accessible Color Sequences for Data Visualization", Petroff 2021) has a red, a brown
-# and an orange that are near the red of errors; here these are green, lavender and pale green.
+# and an orange that are near the red of errors; here these are green, olive and pale blue.
 GROUP_COLOURS = (
     "#3f90da", "#ffa90e", "#007848", "#94a4a2", "#832db6",
-    "#c0b4fc", "#c0d8b4", "#b9ac70", "#717581", "#92dadd",
+    "#8c821e", "#a0b4f0", "#b9ac70", "#717581", "#92dadd",
 )  # fmt: skip
 
 # How much of the full colour a tile takes: where nothing is pointed at, where another tile is,

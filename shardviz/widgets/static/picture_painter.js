@@ -3,13 +3,14 @@
 // The picture comes ready from Python (`shardviz/picture`); this adds colours and marks.
 import { mix, softPixel, textOn, tileColours } from "./colours.js";
 import { h } from "./dom.js";
+import { MOST_AROUND, SANS, contentOf, placesOf, thinned } from "./label_places.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
 /** @typedef {import("./colours.js").Theme} Theme */
 /** @typedef {import("./picture_data.js").Label} Label */
 /** @typedef {CanvasRenderingContext2D} Context */
 /** @typedef {{x: number, y: number, w: number, h: number}} Box in CSS pixels */
-/** @typedef {{label: Label, left: number, right: number, y: number}} LabelPlace in CSS pixels */
+/** @typedef {import("./label_places.js").LabelPlace} LabelPlace */
 /** @typedef {{fill: string, line: string, width: number, text: string}} TileStyle */
 /**
  * The tiles and the frame that stand out.
@@ -20,12 +21,9 @@ import { h } from "./dom.js";
  * @typedef {{lines: (tile: number) => string[], corner?: (tile: number) => string}} TileTexts
  */
 
-const FONT = "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif";
-const MONO = "ui-monospace, 'SF Mono', Menlo, 'DejaVu Sans Mono', monospace";
 const MANY_TILES = 16384; // beyond so many, small tiles are painted pixel by pixel
-const MEASURED_LABELS = 400;
-const MOST_WIDTHS = 5000;
 const HALF_LINE = 7; // pixels above and below the middle of a label
+const PADDING = 3; // pixels around a label
 const NO_GROUP = -1; // as in picture/shapes.py
 const MANY_GROUPS = -2;
 
@@ -67,43 +65,45 @@ export class PicturePainter {
   /** Chooses the scale at which the whole picture can be seen. */
   fit() {
     if (!this.picture || !this.size.w) return;
-    const { width, height } = this.picture;
-    // Labels keep their size while tiles shrink, so they may reach beyond the picture.
+    const box = contentOf(this.picture);
+    // Labels keep their size while tiles shrink, so they take more of a small picture.
     let beyond = { left: 1, right: 1, top: 1, bottom: 1 };
     for (let round = 0; round < 3; round++) {
       this.scale = Math.min(
         this.maxScale,
-        (this.size.w - beyond.left - beyond.right) / Math.max(1, width),
-        (this.size.h - beyond.top - beyond.bottom) / Math.max(1, height),
+        (this.size.w - beyond.left - beyond.right) / Math.max(1, box.right - box.left),
+        (this.size.h - beyond.top - beyond.bottom) / Math.max(1, box.bottom - box.top),
       );
       beyond = this.overhang(this.picture, this.scale);
     }
-    this.ox = beyond.left;
-    this.oy = beyond.top;
+    this.ox = beyond.left - box.left * this.scale;
+    this.oy = beyond.top - box.top * this.scale;
     this.fitted = true;
   }
 
   /**
-   * How far labels reach beyond the edges of the picture, in CSS pixels.
+   * How far labels reach beyond the tiles and frames, in CSS pixels. Lines of notes are as wide as
+   * the canvas, wherever the tiles are.
    * @param {Picture} picture
    * @param {number} scale
    */
   overhang(picture, scale) {
-    const g = contextOf(this.base);
-    let left = 1;
-    let right = 1;
-    let top = 1;
-    let bottom = 1;
-    for (const label of picture.labels.slice(0, MEASURED_LABELS)) {
-      const width = labelWidth(g, label);
-      const start = label.x * scale - anchorShift(label, width);
-      left = Math.max(left, 1 - start);
-      right = Math.max(right, start + width - picture.width * scale + 1);
-      top = Math.max(top, HALF_LINE - label.y * scale);
-      bottom = Math.max(bottom, (label.y - picture.height) * scale + HALF_LINE);
+    const box = contentOf(picture);
+    let [left, right, top, bottom] = [1, 1, 1, 1];
+    for (const place of placesOf(contextOf(this.base), picture, scale, this.size.w)) {
+      top = Math.max(top, box.top * scale - place.y + HALF_LINE);
+      bottom = Math.max(bottom, place.y - box.bottom * scale + HALF_LINE);
+      if (place.label.role === "note") continue;
+      left = Math.max(left, box.left * scale - place.left + PADDING);
+      right = Math.max(right, place.right - box.right * scale + 1);
     }
-    const most = this.size.w / 3;
-    return { left: Math.min(left, most), right: Math.min(right, most), top, bottom };
+    const [wide, high] = [this.size.w * MOST_AROUND, this.size.h * MOST_AROUND];
+    return {
+      left: Math.min(left, wide),
+      right: Math.min(right, wide),
+      top: Math.min(top, high),
+      bottom: Math.min(bottom, high),
+    };
   }
 
   /** Where a tile is on the canvas. @param {Picture} p @param {number} i @returns {Box} */
@@ -334,7 +334,7 @@ export class PicturePainter {
     g.fillStyle = colour;
     g.textBaseline = "middle";
     const large = isLarge(w, tall);
-    g.font = `600 ${large ? 13 : Math.min(12, tall - 3)}px ${FONT}`;
+    g.font = `600 ${large ? 13 : Math.min(12, tall - 3)}px ${SANS}`;
     const first = fitText(g, lines[0], w - 6);
     if (!first) return;
     if (!large || this.texts.corner === undefined) {
@@ -368,35 +368,32 @@ export class PicturePainter {
   }
 
   /**
-   * Labels keep their size at any zoom. One that would cover another is left out, and of numbers
-   * along an axis the whole row, since one of them alone says nothing.
+   * Labels keep their size at any zoom. One that would cover another is left out.
    * @param {Context} g
    * @param {Picture} p
    * @param {Theme} theme
    */
   labels(g, p, theme) {
-    /** @type {Array<LabelPlace & {number: boolean}>} */
+    /** @type {LabelPlace[]} */
     const placed = [];
-    const covered = new Set();
     g.textBaseline = "middle";
-    const edge = this.fitted ? null : tileEdges(p);
-    for (const place of this.labelsInSight(g, p, edge)) {
-      const { left, right, y, label } = place;
-      const under = placed.find((b) => b.left < right && left < b.right && Math.abs(b.y - y) < 12);
-      const number = /^\d+$/.test(label.text);
-      if (under && number && under.y !== y) covered.add(y);
-      if (!under) placed.push({ ...place, number });
+    for (const place of this.labelsInSight(g, p)) {
+      const { left, right, y } = place;
+      const under = placed.some((b) => {
+        const wide = Math.min(b.right, right) - Math.max(b.left, left);
+        return wide > 2 * PADDING - 2 && Math.abs(b.y - y) < 11;
+      });
+      if (!under) placed.push(place);
     }
-    for (const { label, number, y, left, right } of placed) {
-      if (number && covered.has(y)) continue;
-      g.font = labelFont(label);
-      if (edge) {
+    for (const { label, text, font, y, left, right } of placed) {
+      g.font = font;
+      if (!this.fitted) {
         g.fillStyle = theme.paper;
         g.fillRect(left, y - 8, right - left, 16);
       }
       g.fillStyle = label.role === "title" ? theme.text : theme.muted;
       g.textAlign = "left";
-      g.fillText(label.text, left + 3, y);
+      g.fillText(text, left + PADDING, y);
     }
   }
 
@@ -405,24 +402,27 @@ export class PicturePainter {
    * tiles stay at the edge; and where one looks at tiles between two of them, the nearer one does.
    * @param {Context} g
    * @param {Picture} p
-   * @param {ReturnType<typeof tileEdges> | null} edge
    */
-  labelsInSight(g, p, edge) {
+  labelsInSight(g, p) {
+    const box = contentOf(p);
+    const places = thinned(placesOf(g, p, this.scale, this.size.w), box);
+    const [high, low] = outermost(places, box, this.scale);
     /** @type {LabelPlace[]} */
     const seen = [];
     /** @type {Map<string, {place: LabelPlace, away: number}>} */
     const nearest = new Map();
     const sides = new Set();
-    for (const label of p.labels) {
-      const width = labelWidth(g, label);
-      const side = edge && sideOf(label, edge);
-      let y = label.y * this.scale + this.oy;
-      let start = label.x * this.scale + this.ox - anchorShift(label, width);
-      if (side === "above") y = Math.max(y, 8);
-      if (side === "below") y = Math.min(y, this.size.h - 8);
+    for (const { label, text, font, left: from, right: to, y: row } of places) {
+      const side = this.fitted ? "" : sideOf(label, box);
+      let y = row + this.oy;
+      let start = from + this.ox;
+      // Rows on one side stay below each other.
+      if (side === "above") y = Math.max(y, 8 + row - high);
+      if (side === "below") y = Math.min(y, this.size.h - 8 + row - low);
       if (side === "left") start = Math.max(start, 3);
+      const width = to - from;
       const kept = label.role === "note" ? clamp(start, 3, this.size.w - width - 3) : start;
-      const place = { label, y, left: kept - 3, right: kept + width + 3 };
+      const place = { label, text, font, y, left: kept - PADDING, right: kept + width + PADDING };
       const away = awayFrom(place, this.size);
       if (!away) {
         seen.push(place);
@@ -463,7 +463,7 @@ function outline(g, box, colour, width) {
  * @param {CanvasTextAlign} align
  */
 function smallText(g, text, x, y, width, align) {
-  g.font = `400 11px ${FONT}`;
+  g.font = `400 11px ${SANS}`;
   const fitted = fitText(g, text, width);
   g.textAlign = align;
   if (fitted) g.fillText(fitted, x, y);
@@ -482,18 +482,17 @@ function fitText(g, text, width) {
   return fits >= 12 ? `${text.slice(0, fits)}…` : "";
 }
 
-/** What all tiles of a picture are within. @param {Picture} p */
-function tileEdges(p) {
-  let [left, top, bottom] = [Infinity, Infinity, -Infinity];
-  for (let i = 0; i < p.x.length; i++) {
-    left = Math.min(left, p.x[i]);
-    top = Math.min(top, p.y[i]);
-    bottom = Math.max(bottom, p.y[i] + p.h[i]);
+/** The rows of labels farthest above and below the tiles. @param {LabelPlace[]} places @param {import("./label_places.js").ContentBox} box @param {number} scale */
+function outermost(places, box, scale) {
+  let [high, low] = [box.top * scale, box.bottom * scale];
+  for (const { y } of places) {
+    high = Math.min(high, y);
+    low = Math.max(low, y);
   }
-  return { left, top, bottom };
+  return [high, low];
 }
 
-/** @param {Label} label @param {ReturnType<typeof tileEdges>} edge */
+/** @param {Label} label @param {import("./label_places.js").ContentBox} box */
 function sideOf(label, { left, top, bottom }) {
   if (label.y < top) return "above";
   if (label.y > bottom) return "below";
@@ -506,43 +505,13 @@ function awayFrom({ left, right, y }, size) {
 }
 
 /** @param {LabelPlace} place @param {{w: number, h: number}} size @returns {LabelPlace} */
-function intoSight({ label, left, right, y }, size) {
+function intoSight(place, size) {
+  const { left, right, y } = place;
   const to = clamp(left, 0, size.w - (right - left));
-  return { label, left: to, right: to + right - left, y: clamp(y, 8, size.h - 8) };
+  return { ...place, left: to, right: to + right - left, y: clamp(y, 8, size.h - 8) };
 }
 
 /** @param {number} value @param {number} least @param {number} most */
 export function clamp(value, least, most) {
   return Math.max(least, Math.min(value, most));
-}
-
-/** How far a label's start is left of its point. @param {Label} label @param {number} width */
-function anchorShift(label, width) {
-  return label.anchor === "start" ? 0 : label.anchor === "end" ? width : width / 2;
-}
-
-/** @param {Label} label */
-function labelFont(label) {
-  const title = label.role === "title";
-  return `${title ? 600 : 400} ${title ? 12 : 11}px ${label.role === "mono" ? MONO : FONT}`;
-}
-
-/**
- * The width of every label that was measured: to choose a font and measure takes longer than to
- * draw, and edits change few labels.
- * @type {Map<string, number>}
- */
-const labelWidths = new Map();
-
-/** @param {Context} g @param {Label} label */
-function labelWidth(g, label) {
-  const font = labelFont(label);
-  const key = `${font}|${label.text}`;
-  const known = labelWidths.get(key);
-  if (known !== undefined) return known;
-  g.font = font;
-  const { width } = g.measureText(label.text);
-  if (labelWidths.size > MOST_WIDTHS) labelWidths.clear();
-  labelWidths.set(key, width);
-  return width;
 }

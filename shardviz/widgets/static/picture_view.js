@@ -1,6 +1,7 @@
 // @ts-check
 // One Picture that can be zoomed, panned and pointed at, with the mouse and with the keyboard.
 import { OWN_KEYS, h, iconButton } from "./dom.js";
+import { contentOf } from "./label_places.js";
 import { PicturePainter, clamp, isLarge } from "./picture_painter.js";
 
 /** @typedef {import("./picture_data.js").Picture} Picture */
@@ -161,10 +162,12 @@ export class PictureView extends PicturePainter {
   keepInSight() {
     const { picture: p, size, scale } = this;
     if (!p) return;
+    const box = contentOf(p);
     const beyond = this.overhang(p, scale);
-    const [left, top] = [beyond.left, beyond.top];
-    const right = size.w - beyond.right - p.width * scale;
-    const bottom = size.h - beyond.bottom - p.height * scale;
+    const left = beyond.left - box.left * scale;
+    const top = beyond.top - box.top * scale;
+    const right = size.w - beyond.right - box.right * scale;
+    const bottom = size.h - beyond.bottom - box.bottom * scale;
     this.ox = clamp(this.ox, Math.min(left, right), Math.max(left, right));
     this.oy = clamp(this.oy, Math.min(top, bottom), Math.max(top, bottom));
     // Between tiles there may be more space than the view shows.
