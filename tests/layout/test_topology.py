@@ -170,6 +170,9 @@ def test_examples_are_topologies_as_they_are_written():
         ("tpu:7x:32x32x32", "has 9,216 chips; got 32x32x32."),
         ("tpu:v5p:16x20x28*99", "At most 262,144 chips are described; got 887040."),
         ("gpu:h100:16", "A cluster of GPUs is written HOSTSxGPUS; got 1 size. Write gpu:h100:2x8."),
+        ("gpu:h100:8", "got 1 size. Write gpu:h100:1x8."),
+        ("gpu:h100:12", "got 1 size. Write gpu:h100:2x6."),
+        ("gpu:h100:2x2x8", "got 3 sizes. Write gpu:h100:4x8."),
         ("gpu:h100:2x8*2", "GPUs have no slices: one network joins all hosts. Write gpu:h100:4x8"),
         (
             "gpu:h100:1x16",

@@ -97,7 +97,7 @@ def _check_cluster(chip: Chip, shape: Shape, slices: int) -> None:
     if len(shape) != 2:
         raise TargetError(
             f"A cluster of GPUs is written HOSTSxGPUS; got {plural(len(shape), 'size')}."
-            f" Write {name}:2x{most}."
+            f" Write {name}:{_times(_over_hosts(math.prod(shape), most))}."
         )
     if slices != 1:
         raise TargetError(
@@ -110,6 +110,16 @@ def _check_cluster(chip: Chip, shape: Shape, slices: int) -> None:
             f"NVLink joins at most {most} GPUs of {chip.title} on one host; got {shape[1]:,}."
             f" Write more hosts: {name}:{hosts}x{most}."
         )
+
+
+def _over_hosts(gpus: int, most: int) -> Shape:
+    """So many GPUs on as few hosts as hold them, each with equally many: 12 are 2x6."""
+    hosts = -(-gpus // most)
+    if gpus > MAX_CHIPS:
+        return hosts, most
+    while gpus % hosts:
+        hosts += 1
+    return hosts, gpus // hosts
 
 
 def _fitted_slice(chip: Chip, shape: Shape) -> Shape:
