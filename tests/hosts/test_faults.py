@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
+from shardviz.core.backend.folders import dump_root, owner_of
 from shardviz.core.backend.hosts.cluster import ENDED, state_of
 from shardviz.core.backend.hosts.run import run_program
 from shardviz.core.errors import MissingPackage, TargetError
@@ -59,13 +60,19 @@ def gone(pids, seconds: float = 10.0) -> bool:
     return False
 
 
+def left_by(pids) -> list[str]:
+    """The folders that processes have left in shared memory, or wherever dumps are written."""
+    return [path for path in os.listdir(dump_root()) if owner_of(path) in pids]
+
+
 @pytest.mark.parametrize(
     ("rank", "number", "words"),
     [
         (1, signal.SIGKILL, "ended in the stage 'run': killed from outside"),
+        (1, signal.SIGTERM, "ended in the stage 'run': asked to end from outside (SIGTERM)"),
         (0, signal.SIGSTOP, "was stopped from outside (SIGSTOP) in the stage 'run': it has"),
     ],
-    ids=["killed", "stopped"],
+    ids=["killed", "asked to end", "stopped"],
 )
 def test_an_engine_that_is_ended_or_stopped_is_named_and_all_are_ended(hosts, rank, number, words):
     usable(hosts)
@@ -86,10 +93,16 @@ def test_an_engine_that_is_ended_or_stopped_is_named_and_all_are_ended(hosts, ra
     assert words in report.error.message
     assert "hosts.restart() starts them anew" in report.error.message
     assert gone(pids)
+    assert left_by(pids) == []
     again = sv.run(program, target=hosts)
     assert again.error.stage == "target"
     assert f"Process {rank} (pid {pids[rank]}" in again.error.message
     assert "✗" in sv.text(hosts)
+
+
+def test_a_run_leaves_no_folder_in_shared_memory(hosts):
+    usable(hosts)
+    assert left_by([p.pid for p in hosts.processes]) == []
 
 
 LATE = """

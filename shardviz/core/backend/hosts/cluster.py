@@ -297,6 +297,7 @@ class Engines:
         if self.folder is not None:
             _end_folder(self._guard, self.folder)
             _reap(self.cluster)
+            remove_abandoned()  # what an engine that compiled has left in shared memory
         if not self._closes:
             return
         with contextlib.suppress(Exception):  # the controller is gone

@@ -11,9 +11,11 @@ import os
 import pickle
 import platform as system
 import shutil
+import signal
 import socket
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -65,13 +67,30 @@ class Request:
 
     def __call__(self) -> bytes:
         """Makes the call, and packs its answer."""
-        with cluster.beating(), _printed_to(self.log):
+        with _ended_by_sigterm(), cluster.beating(), _printed_to(self.log):
             try:
                 arguments = pickle.loads(self.arguments)
                 return pickle.dumps(Answer(_CALLED[self.function](*arguments)))
             except Exception as error:  # noqa: BLE001  whatever it is, the kernel is to raise it
                 words = str(error) if isinstance(error, TargetError) else in_words(error)
                 return pickle.dumps(Answer(error=TargetError(words)))
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Has SIGTERM end this process at once.
+
+    The handler of ipyparallel is run by Python, which cannot while XLA computes or waits for the
+    other processes.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 @dataclass(frozen=True)

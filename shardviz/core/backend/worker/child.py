@@ -236,7 +236,10 @@ class ExportedExecution(Execution):
         module = self.exported.unsharded
         if not isinstance(module, LoweredModule):
             raise ProgramError(module or "It was not lowered for one.")
-        single = single.replace(fn=placeholder(module, single.name))
+        own = dict(self.exported.options)
+        # Without the dump that `_program` adds, which nobody reads of one device.
+        options = {k: v for k, v in single.options.items() if k in own}
+        single = single.replace(fn=placeholder(module, single.name), options=options)
         return self._lowered(trace(single, mesh), module, unsharded=True)
 
     def _lowered(self, traced: Traced, module: LoweredModule, unsharded: bool = False) -> Lowered:
