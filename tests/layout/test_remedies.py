@@ -246,6 +246,51 @@ def test_one_edit_is_found_wherever_there_is_one(dialect):
     assert len(seen) == 4, seen
 
 
+def random_state(rng):
+    """The leaves of a random model with two layers of some, and a moment of each in float32."""
+    rows = random_rows(rng, rng.choice((1, 2, 3)))
+    if rng.random() < 0.2:  # names that cannot be resolved
+        rows.append((f"w{len(rows)}", (8, 8), ("embed", "embed")))
+    leaves = []
+    for path, shape, names in rows:
+        for layer in range(rng.choice((1, 2))):
+            name = f"layers_{layer}/{path}"
+            leaves.append(sv.array(f"params/{name}", shape, names, dtype="bfloat16"))
+            leaves.append(sv.array(f"opt_state/0/mu/{name}", shape, names))
+    return leaves
+
+
+def held(audit) -> int:
+    """Bytes per device of all arrays; those that cannot be laid out count as not split."""
+    return sum(r.array.bytes if r.layout is None else r.bytes_per_device for r in audit.rows)
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_what_a_remedy_says_is_what_an_audit_made_anew_finds(dialect):
+    rng = random.Random(f"{dialect} anew")
+    seen = Counter()
+    for _ in range(50):
+        leaves, pairs = random_state(rng), [random_rule(rng) for _ in range(rng.randint(0, 5))]
+        if rng.random() < 0.1:  # a rule that no spec can hold
+            pairs.append((rng.choice(NAMES), ("data", ("model",))))
+        before = sv.audit(leaves, pairs, MESH, dialect=dialect)
+        row = rng.choice(before.rows)
+        want = without_ones(random_want(rng, (row.path, row.shape, row.names)), dialect)
+        for remedy in sv.remedies(row, wish(want)):
+            edited = {row.path, *remedy.alike}
+            new = {"logical": remedy.names, "shape": remedy.shape}
+            anew = [leaf.replace(**new) if leaf.name in edited else leaf for leaf in leaves]
+            after = sv.audit(anew, remedy.rules, MESH, dialect=dialect)
+            case = f"{leaves} by {pairs}: {remedy}"
+            assert held(before) - held(after) == remedy.bytes_saved, case
+            assert set(after.problems) <= set(before.problems), case
+            was = {r.path: (r.spec, r.shape) for r in before.rows}
+            changed = {r.path for r in after.rows if (r.spec, r.shape) != was[r.path]}
+            assert changed - {row.path} == set(remedy.others), case
+            seen[bool(remedy.alike)] += 1
+    assert min(seen[True], seen[False]) >= 5, seen
+
+
 MUTATIONS = ("move", "exchange", "remove", "add", "axes", "rule name", "array name", "size")
 
 
