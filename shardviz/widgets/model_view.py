@@ -35,6 +35,7 @@ class Leaves:
         arrays: one ArraySpec for each, with its path as name.
         partners: by path, the parameter that a leaf is a moment or a copy of.
         unknown: the paths of those of which nothing says how they are split.
+        by_path: the paths of those whose spec a table of paths gave, which the session has not.
         kinds: an ArraySpec of each kind of leaf.
         kind_of: the number of the kind of each leaf.
         groups: by the first part of their paths, how many leaves there are of each kind.
@@ -43,6 +44,7 @@ class Leaves:
     arrays: tuple[ArraySpec, ...]
     partners: dict[str, str] = field(default_factory=dict)
     unknown: frozenset[str] = frozenset()
+    by_path: frozenset[str] = frozenset()
     kinds: tuple[ArraySpec, ...] = field(init=False)
     kind_of: tuple[int, ...] = field(init=False)
     groups: dict[str, Counter[int]] = field(init=False)
@@ -71,11 +73,12 @@ class Leaves:
         rows = audit.rows
         partners = {r.path: p for r in rows if (p := r.partner) is not None}
         unknown = frozenset(r.path for r in rows if r.spec is None and not r.problem)
-        if audit.dialect.by_path:  # the session has no tables of paths: their answers are kept
-            arrays = tuple(replace(r.array, spec=r.spec) if r.spec else r.array for r in rows)
-        else:
-            arrays = tuple(r.array for r in rows)
-        return Leaves(arrays, partners, unknown)
+        if not audit.dialect.by_path:
+            return Leaves(tuple(r.array for r in rows), partners, unknown)
+        # The session has no tables of paths: what this one says of each leaf is kept.
+        arrays = tuple(replace(r.array, spec=r.spec) if r.spec else r.array for r in rows)
+        given = frozenset(r.path for r in rows if r.spec and not r.spec_wins)
+        return Leaves(arrays, partners, unknown, given)
 
     def edited(self, arrays: Iterable[ArraySpec]) -> Leaves:
         """The leaves with these arrays in the place of the leaves of their names."""
@@ -83,12 +86,10 @@ class Leaves:
         kept = tuple(now.get(old.name, old) for old in self.arrays)
         if kept == self.arrays:
             return self
-        described = {
-            new.name
-            for new, old in zip(kept, self.arrays, strict=True)
-            if new != old and (new.logical is not None or new.spec is not None)
-        }
-        return Leaves(kept, self.partners, self.unknown - described)
+        changed = [new for new, old in zip(kept, self.arrays, strict=True) if new != old]
+        described = {a.name for a in changed if a.logical is not None or a.spec is not None}
+        by_path = self.by_path - {array.name for array in changed}
+        return Leaves(kept, self.partners, self.unknown - described, by_path)
 
     def requests(self, program: Program) -> list[Request]:
         """How each kind is split under the rules of a program, on its mesh."""

@@ -213,11 +213,11 @@ def _dims(request: Request) -> list[dict[str, Any]]:
     return entries
 
 
-def _why(request: Request, dim: int) -> str:
+def _why(request: Request, dim: int, source: str = "the PartitionSpec") -> str:
     if request.spec_wins:
         axes = request.spec.dims[dim] if request.spec and dim < len(request.spec.dims) else ()
         said = f"is split over {listed(axes)}" if axes else "is not split"
-        return f"dimension {dim} {said}, as the PartitionSpec says."
+        return f"dimension {dim} {said}, as {source} says."
     if request.resolution is not None:
         return request.resolution.explain_dimension(dim)
     if request.problem:
@@ -452,7 +452,9 @@ def cell_sentence(session: Session, rule: int, array: int, dim: int) -> tuple[st
     where = f"{request.array.name}.{format_names(name)}" if name else request.array.name
     found = request.resolution
     if found is None:
-        return where, _why(request, dim)
+        by_path = session.model is not None and request.path in session.model.by_path
+        source = "the audit's table of paths" if by_path else "the PartitionSpec"
+        return where, _why(request, dim, source)
     if rule >= len(found.rules):
         return where, "The table has no such rule any more."
     typed = " Its own PartitionSpec wins over the rules." if request.spec_wins else ""
@@ -486,6 +488,13 @@ def cell_remedies(session: Session, text: str) -> dict[str, Any]:
     row = next(row for row in session.audit.rows if row.path == name)
     if row.layout is not None and row.layout.block_counts[dim] > 1:
         return {"found": (), "remedies": []}
+    if session.model is not None and name in session.model.by_path:
+        at = [leaf.name for leaf in session.model.arrays].index(name)
+        reason = (
+            "The Explorer cannot edit a table of paths. What to change in it is what"
+            f" sv.remedies(audit.rows[{at}], 'split {dim}') finds."
+        )
+        return {"found": (), "remedies": [], "reason": reason}
     search = row.remedies(f"split {dim}")
     found = search.items[:MOST_REMEDIES]
     shown = [remedy_view(remedy, row) for remedy in found]

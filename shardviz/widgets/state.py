@@ -59,7 +59,12 @@ def _array_state(array: ArraySpec) -> dict[str, str]:
 
 def _model_state(model: Leaves) -> dict[str, Any]:
     leaves = [_array_state(a) for a in model.arrays]
-    return {"leaves": leaves, "partners": dict(model.partners), "unknown": sorted(model.unknown)}
+    return {
+        "leaves": leaves,
+        "partners": dict(model.partners),
+        "unknown": sorted(model.unknown),
+        **({"by_path": sorted(model.by_path)} if model.by_path else {}),
+    }
 
 
 def _mesh_state(mesh: MeshSpec) -> dict[str, Any]:
@@ -104,12 +109,14 @@ def _read_model(part: Any) -> Leaves | None:
         return None
     known = part if isinstance(part, dict) else {}
     partners, unknown = known.get("partners", {}), known.get("unknown", [])
+    by_path = known.get("by_path", [])
     paths = [*partners, *partners.values()] if isinstance(partners, dict) else [None]
-    paths += unknown if isinstance(unknown, list) else [None]
+    for some in (unknown, by_path):
+        paths += some if isinstance(some, list) else [None]
     if not all(isinstance(path, str) for path in paths):
         raise ProgramError(f"The state's model holds leaves by their paths; got {shown(part)}.")
     leaves = _read_arrays(known.get("leaves"), MAX_LEAVES)
-    return Leaves(leaves, dict(partners), frozenset(unknown))
+    return Leaves(leaves, dict(partners), frozenset(unknown), frozenset(by_path))
 
 
 def _session(state: dict[str, Any], parts: dict[str, Any]) -> Session:

@@ -189,6 +189,20 @@ def test_a_model_of_many_leaves_fits(page: Page, tmp_path):
     assert not wrong, "\n".join(wrong)
 
 
+def test_a_model_that_cannot_be_laid_out_and_a_failure_fit(page: Page, tmp_path):
+    table = [("embed", "nowhere"), ("mlp", "model"), ("vocab", "model"), ("heads", "model")]
+    made = open_explorer(audit(arrays.get("7B model"), table, meshes.get()), ExecutableCache())
+    made.session.edit("target", "tpu:v5e:2x4")
+    words = "The view of the target failed, and what was shown before stays: ValueError: no"
+    made._failed["The view of the target"] = f"{words}{' such device' * 20}"
+    made._answer()
+    wrong = measured(page, made, tmp_path)
+    assert not wrong, "\n".join(wrong)
+    show_view(page, "Model")
+    assert "not counting" in page.locator(".shardviz-explorer").inner_text()
+    assert words in page.locator(".sv-failed").inner_text()
+
+
 def test_what_overlaps_or_is_cut_off_is_found(page: Page, tmp_path):
     made = small(8)
     page.set_viewport_size({"width": 848, "height": 620})

@@ -14,7 +14,7 @@ from shardviz.gallery import programs
 from shardviz.widgets.model_view import model_view
 from shardviz.widgets.session import Session
 from shardviz.widgets.session_view import LETTERS, cell_remedies, cell_view, rule_grid, saved_cells
-from shardviz.widgets.state import session_on
+from shardviz.widgets.state import open_state, session_on, session_state
 
 TABLES = {
     "the MLP's": None,
@@ -115,6 +115,21 @@ def test_a_remedy_counts_the_whole_model_and_renames_all_of_it():
     assert {kind["spec"] for kind in kinds} == {"P('data', 'model')", "P('model', 'data')"}
     session.undo()
     assert session.audit.bytes_per_device == before
+
+
+def test_a_spec_that_a_table_of_paths_gave_is_not_called_the_arrays_own():
+    leaves = [("wi", (512, 2048), None), ("wo", (2048, 512), None)]
+    table, mesh = [("wi", (None, "model")), (".*", ())], make_mesh(data=4, model=2)
+    session = open_state(session_state(session_on(audit(leaves, table, mesh, "regex"))))
+    name = session.arrays[0].name
+    found = cell_view(session, "-1:0:0")
+    assert found["text"] == "dimension 0 is not split, as the audit's table of paths says."
+    reason = cell_remedies(session, "-1:0:0")["reason"]
+    at = [leaf.name for leaf in session.model.arrays].index(name)
+    assert f"sv.remedies(audit.rows[{at}], 'split 0')" in reason
+    session.edit("spec", "data", 0)
+    assert "as the PartitionSpec says" in cell_view(session, "-1:0:1")["text"]
+    assert "PartitionSpec of its own" in cell_remedies(session, "-1:0:1")["reason"]
 
 
 def test_a_saved_page_has_the_sentences_of_the_cells():
