@@ -81,6 +81,13 @@ WRITTEN = {
         "argument params['w']",
         "Argument params['w'] is split over x along dimension 0, and dot_general (f.py:3) needs it"
         " without that split."),
+    "what each device has cut out": (
+        "  %i = s32[] parameter(2)\n"
+        "  %s = f32[2,8]{1,0} dynamic-slice(%p, %i), dynamic_slice_sizes={2,8}\n"
+        f"  ROOT %g = f32[8,8]{{1,0}} all-gather(%s), dimensions={{0}}, {DOT}",
+        "argument params['w']",
+        "Argument params['w'], of which a slice is taken before, is then split over x, and"
+        " dot_general (f.py:3) needs it without that split."),
     "a sum": (
         f"  %d = f32[8,8]{{1,0}} dot(%p, %q), {DOT}\n"
         f"  ROOT %r = f32[8,8]{{1,0}} all-reduce(%d), to_apply=%add, {DOT}",

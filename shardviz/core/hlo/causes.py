@@ -85,7 +85,7 @@ class Value(NamedTuple):
         start: the position of the line that defines it; -1 where it is unknown.
         same: whether nothing but copies and collectives is between it and the collective, so that
             its dimensions are those of the operand.
-        moved: a collective in between that splits it otherwise, `a collective-permute`; or `""`.
+        moved: what splits it otherwise in between, `moved by a collective-permute`; or `""`.
         on_one: whether one device of each group has it, and the others add zeros to bring it there.
     """
 
@@ -162,10 +162,12 @@ class Causes:
             if isinstance(inner, Value):
                 return inner._replace(same=False, moved=moved)
             if kind.startswith(_RESPLITS):
-                moved = "an all-to-all" if kind[0] == "a" else "a collective-permute"
+                moved = f"moved by {'an all-to-all' if kind[0] == 'a' else 'a collective-permute'}"
             passes = self._passes(kind, start, own) or (
                 sums and self._sums_behind(reads, start, own)
             )
+            if passes and kind == "dynamic-slice":
+                moved = moved or "of which a slice is taken"
             if inner is None and passes and reads:
                 element = here.path[0] if here.path and len(reads) > 1 else 0
                 first = reads[min(element, len(reads) - 1)]
@@ -487,16 +489,15 @@ class Causes:
             )
         along = _GATHERED.search(self.module.line_at(start)) if kind == "all-gather" else None
         where = f" along dimension {along[1]}" if along and value.same else ""
-        moved = f", moved by {value.moved} before," if value.moved else ""
-        split = f"{_sentence(value.words)}{moved} is split over {over}{where}, and {asks} it"
+        moved = f", {value.moved} before, is then" if value.moved else " is"
+        split = f"{_sentence(value.words)}{moved} split over {over}{where}"
         if along and (groups := self._groups(start, int(along[1]))):
             return (
-                f"{_sentence(value.words)}{moved} is split over {over}{where}, and XLA cannot split"
-                f" {_called(own, kind)} along it: the convolution has {groups}."
+                f"{split}, and XLA cannot split {_called(own, kind)} along it: the convolution has"
+                f" {groups}."
             )
-        if kind == "all-gather":
-            return f"{split} without that split."
-        return f"{split} split along another dimension."
+        how = "without that split" if kind == "all-gather" else "split along another dimension"
+        return f"{split}, and {asks} it {how}."
 
     def _groups(self, start: int, dimension: int) -> str:
         """The groups of the convolution that reads what is gathered, `4 groups of 8 channels`.
