@@ -157,12 +157,15 @@ def test_arguments_of_every_type(dtype):
     assert report.ok, report
 
 
-def test_narrow_types_run_or_say_why_not():
-    report = run(program(lambda x: x, X.replace(dtype="int4")))
-    if report.error is not None:
-        assert report.error.stage == "run"
-        assert f"jax {jax.__version__} cannot" in report.error.message
-        assert "or take int8" in report.error.message
+@pytest.mark.parametrize("target", ["cpu:8", "attached"])
+@pytest.mark.parametrize("dtype", ["int4", "uint4", "int2"])
+def test_types_of_less_than_8_bits_run(dtype, target):
+    values = np.arange(128).reshape(8, 16) % 2
+    made = program(lambda x: (x, x.astype(jnp.float32) @ values.T), X.replace(dtype=dtype))
+    report = run(made, jnp.asarray(values, dtype), target=target)
+    assert report.ok, report
+    assert checks(report)["output[1]: values"] is True
+    np.testing.assert_array_equal(np.asarray(report.outputs[0], np.int32), values)
 
 
 def test_a_dimension_left_to_the_compiler_is_placed_whole():

@@ -526,11 +526,11 @@ def _compared(
     if lowered.cacheable:
         expected = single.results_of(arguments)
     else:
-        expected = jax.block_until_ready(single.stage(*arguments))
+        expected = jax.block_until_ready(single.run(*arguments))
     dtypes = [i.dtype for i in arguments if not jax.numpy.issubdtype(i.dtype, jax.dtypes.prng_key)]
     platform = devices[0].platform
     moved = functools.cache(
-        lambda: moved_results(single.stage, arguments, step_of(lowered.text, platform))
+        lambda: moved_results(single.run, arguments, step_of(lowered.text, platform))
     )
     found = tuple(
         values_check(

@@ -25,6 +25,7 @@ from shardviz.core.errors import ProgramError
 from shardviz.core.format import plural, shown
 from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.hlo.module import is_user_file
+from shardviz.core.layout.array_spec import DTYPE_BITS, dtype_name
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.comparison import inherited
 from shardviz.core.program.program import Program
@@ -97,6 +98,19 @@ class Executable:
     _results: tuple[bytes, Sequence[Any]] | None = None
     _lock: Any = field(default_factory=threading.Lock)
 
+    def run(self, *arguments: jax.Array) -> Sequence[jax.Array]:
+        """Runs it, and may return before it is done."""
+        try:
+            return self.stage(*arguments)
+        except ValueError as error:
+            # Up to 0.11 jax labels arrays of less than 8 bits with a layout that no compiled
+            # program takes, and checks it in calls of such programs. jax.jit checks nothing.
+            unchecked = getattr(getattr(self.stage, "_executable", None), "unsafe_call", None)
+            narrow = any(DTYPE_BITS.get(dtype_name(a.dtype), 8) < 8 for a in arguments)
+            if unchecked is None or not narrow or "layouts that disagree" not in str(error):
+                raise
+            return unchecked(*arguments)
+
     def reference(self, make: Callable[[], Executable]) -> Executable:
         """The same function compiled for one device; made once, and kept."""
         with self._lock:
@@ -110,13 +124,13 @@ class Executable:
         Only for a pure function, without callbacks, which gives the same results again.
         """
         if sum(a.nbytes for a in arguments) > KEPT_BYTES:
-            return jax.block_until_ready(self.stage(*arguments))
+            return jax.block_until_ready(self.run(*arguments))
         key = _digest(arguments)
         with self._lock:
             known = self._results
         if known is not None and known[0] == key:
             return known[1]
-        results = jax.block_until_ready(self.stage(*arguments))
+        results = jax.block_until_ready(self.run(*arguments))
         if sum(r.nbytes for r in results) <= KEPT_BYTES:
             with self._lock:
                 self._results = (key, results)

@@ -57,7 +57,6 @@ from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trac
 from shardviz.core.errors import ProgramError
 from shardviz.core.format import joined, shown
 from shardviz.core.hardware.chips import chip_of_kind
-from shardviz.core.layout.array_spec import DTYPE_BITS
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.agreement import Account, ProgramDetails, broken_blocks
 from shardviz.core.program.cache import ExecutableCache
@@ -390,10 +389,8 @@ class Execution:
             results = self._execute(executable, inputs, placed, repeat)
             if not lowered.cacheable:
                 jax.effects_barrier()  # effects and callbacks may come after the results
-        except Exception as error:
+        except Exception:
             forget_failed_callbacks()
-            if words := self._sub_byte_refusal(error):
-                raise ProgramError(words) from error
             raise
         self.note(outputs=lowered.traced.out_tree.unflatten(results))
         self.enter("check")
@@ -451,24 +448,15 @@ class Execution:
     def _executed(self, executable: Executable, placed: Sequence[jax.Array]) -> Sequence[jax.Array]:
         """The results; where several processes run it, one that ended is not waited for."""
         if self.rendezvous is None:
-            return jax.block_until_ready(executable.stage(*placed))
+            return jax.block_until_ready(executable.run(*placed))
 
         def execute() -> Sequence[jax.Array]:
-            results = jax.block_until_ready(executable.stage(*placed))
+            results = jax.block_until_ready(executable.run(*placed))
             jax.effects_barrier()  # jax keeps the effects of each thread apart
             return results
 
         with failing_callbacks() as failed:
             return self.rendezvous.run(execute, failed)
-
-    def _sub_byte_refusal(self, error: Exception) -> str | None:
-        narrow = [a for a in self.program.arrays if DTYPE_BITS.get(a.dtype, 8) < 8]
-        if not narrow or "layouts that disagree" not in str(error):
-            return None
-        return (
-            f"{narrow[0].name} is {narrow[0].dtype}, and jax {jax.__version__} cannot pass types"
-            " of less than 8 bits to a compiled program. jax 0.12 can; or take int8."
-        )
 
     def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
         return [
