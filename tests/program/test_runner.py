@@ -168,6 +168,17 @@ def test_types_of_less_than_8_bits_run(dtype, target):
     np.testing.assert_array_equal(np.asarray(report.outputs[0], np.int32), values)
 
 
+@pytest.mark.parametrize("target", ["cpu:8", "attached"])
+@pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
+def test_our_own_copies_are_allowed_where_jax_is_told_to_refuse_them(guard, target):
+    made, values = program(lambda x: x * 2, X), jnp.ones((8, 16))
+    with jax.transfer_guard(guard):
+        reports = [run(made, target=target), run(made, values, target=target, repeat=2)]
+    for report in reports:
+        assert report.ok, report
+        assert checks(report)["output: values"] is True
+
+
 def test_a_dimension_left_to_the_compiler_is_placed_whole():
     report = run(program(lambda x: x, array("x", (8, 16), "P.UNCONSTRAINED, b")))
     assert report.ok, report
