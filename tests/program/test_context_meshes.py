@@ -299,3 +299,21 @@ def test_contexts():
 
 def test_equal_axes_do_not_differ():
     assert differing_axes(sv.mesh(data=2, model=4), axes_mesh()) == ""
+
+
+@pytest.mark.parametrize("target", ["cpu:8", "attached"])
+@pytest.mark.parametrize("kind", TYPES)
+def test_nothing_is_said_of_a_mesh_that_the_user_set(kind, target):
+    def fn(x):
+        begin = jnp.zeros((16, 8))
+        if kind == "Explicit":  # no argument brings the mesh
+            begin = jnp.zeros((16, 8), out_sharding=SPLIT)
+        return asked(axes_mesh(kind))(begin) + asked(axes_mesh(kind))(x)
+
+    with jax.set_mesh(devices_mesh(kind)):
+        made = sv.program(fn, sv.array("x", (16, 8), spec="data, model"))
+        plan, report = sv.plan(made), sv.run(made, target=target)
+    outside = sv.run(made, target=target)
+    assert plan.error is None
+    assert (report.ok, outside.ok) == (True, True), report
+    assert (plan.notes, report.notes, outside.notes) == ((), (), ())

@@ -218,10 +218,14 @@ class ExportedExecution(Execution):
         return device_mesh(exported.mesh, Target("cpu", "cpu", jax.device_count("cpu")))
 
     def traced(self) -> Traced:
-        """The program, traced on the mesh; its outputs have the names that the kernel gave them."""
+        """The program, traced on the mesh; its outputs have the names that the kernel gave them.
+
+        How it was traced is said by the kernel, which traced the user's own function.
+        """
         traced = super().traced()
         named = zip(traced.outputs, self.exported.outputs, strict=True)
-        return replace(traced, outputs=tuple(replace(o, name=name) for o, name in named))
+        outputs = tuple(replace(o, name=name) for o, name in named)
+        return replace(traced, outputs=outputs, notes=())
 
     def lowered(self, traced: Traced) -> Lowered:
         """The program, as the kernel lowered it, with its callbacks.
