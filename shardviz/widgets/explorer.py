@@ -335,7 +335,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
 
     def _request_plan(self) -> None:
         session = self.session
-        self._planner.request(session.program, session.revision, session.target)
+        with self._reporting("The plan"):
+            self._planner.request(session.program, session.revision, session.target)
 
     def _plan_changed(self) -> None:
         with self._reporting("The view of the plan"):
@@ -477,7 +478,8 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
         try:
             if self._sync.acquire(timeout=BEAT_WAIT_S):  # what is answered has been sent then
                 try:
-                    self._refresh_menus()
+                    with self._reporting("The menu of targets"):
+                        self._refresh_menus()
                     known = {name: self.answer[name] for name in ("seq", "client")}
                     now = (self.session.revision, self._handled)
                     if now != self._line_of:

@@ -6,9 +6,11 @@ The oracle of a remedy is the audit that is made anew after it was applied.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 from typing import Any
 
+import jax.numpy as jnp
 import pytest
 
 import shardviz as sv
@@ -117,6 +119,34 @@ def test_every_remedy_does_what_it_says(opened):
             tell(opened, kind="undo")
             assert specs(audit_anew(session)) == old, case
             tell(opened, kind="cell", value=f"-1:{number}:{dim}")
+
+
+def test_a_layout_or_a_resolution_opens_with_its_name_axes_and_rules():
+    made = sv.array("w", (512, 2048), "embed mlp", dtype="bfloat16")
+    mesh, rules = sv.mesh(data=4, model=2), sv.rules(("mlp", "model"), ("embed", "data"))
+    layout = sv.layout(made, mesh=mesh, rules=rules, dialect="nnx")
+    assert sv.layout((512, 2048), "data", mesh).request is None
+    session = sv.explore(layout).session
+    assert session.arrays == (made,)
+    assert (session.mesh, session.rules, session.program.dialect.value) == (mesh, rules, "nnx")
+    session.edit("rules", "embed -> model")  # the array follows: no spec was frozen
+    assert str(session.program.requests[0].spec) == "P('model', 'mlp')"
+    found = sv.resolve("embed mlp", rules, mesh=mesh, shape=(512, 2048), dialect="maxtext")
+    session = sv.explore(found).session
+    assert (session.mesh, session.rules, session.program.dialect.value) == (mesh, rules, "maxtext")
+    assert session.program.requests[0].spec == found.spec
+
+
+def test_what_cannot_be_opened_says_what_can():
+    for wrong, words in (
+        (object(), "The Explorer opens on a program, a mesh"),
+        ({"w": jnp.ones((8, 8))}, "no Explorer state"),
+        ([jnp.ones((8, 8))], "sv.explore(sv.audit(model, rules, mesh))"),
+        (sv.resolve("embed", [("embed", "data")]), "without a mesh"),
+        (sv.resolve("embed", [("embed", "data")], mesh="data=2"), "without a shape"),
+    ):
+        with pytest.raises(sv.ShardvizError, match=re.escape(words)):
+            sv.explore(wrong)
 
 
 def test_there_are_ten_ways_for_the_browser():

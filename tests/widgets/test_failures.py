@@ -153,6 +153,23 @@ def test_a_view_of_the_plan_that_fails_in_its_thread_is_said(monkeypatch, name):
     made.close()
 
 
+def test_what_fails_in_the_beat_or_before_a_plan_is_said(monkeypatch):
+    made = opened()
+    sent: list[Any] = []
+    made.send = lambda content, **_: sent.append(content)  # type: ignore[method-assign]
+    with monkeypatch.context() as patch:
+        patch.setattr(widget, "local_options", fails)
+        patch.setattr(Planner, "request", fails)
+        made._beat()
+        tell(made, kind="show", value="Layout")
+        found = {sentence.split(" failed")[0] for sentence in made.answer["failed"]}
+        assert found == {"The menu of targets", "The plan"}
+    assert sent[0]["kind"] == "alive"
+    made._beat()
+    assert "failed" not in tell(made, kind="show", value="Layout")
+    made.close()
+
+
 def test_links_that_cannot_be_drawn_say_so(monkeypatch):
     monkeypatch.setattr(pictures, "link_view", fails)
     heard: list[Any] = []
