@@ -5,8 +5,12 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import jax
+import jax.numpy as jnp
 import pytest
+from jax.sharding import PartitionSpec as P
 
+import shardviz as sv
 from tests.stages.causes import Graph, collectives_of, operands_of, wrong_members, wrong_operands
 from tests.stages.programs import CASES
 
@@ -81,3 +85,23 @@ def test_a_gradients_sum_is_that_of_its_weights_and_not_of_its_loss(dumped):
     sizes = [m.bytes_per_device for m in largest.members]
     assert sizes == sorted(sizes, reverse=True)
     assert sum(sizes) == largest.bytes_per_device
+
+
+def test_an_argument_has_the_name_that_the_plan_has():
+    def loss(state, x):
+        return jnp.tanh(x @ state["params"]["lm_head"]["kernel"]).sum()
+
+    name = "state.params.lm_head.kernel"
+    state = {"params": {"lm_head": {"kernel": jax.ShapeDtypeStruct((512, 1024), "float32")}}}
+    batch = jax.ShapeDtypeStruct((4096, 512), "float32")
+    program = sv.program(
+        jax.grad(loss), state, batch, mesh=sv.mesh(data=4, model=2),
+        in_specs=({"params": {"lm_head": {"kernel": P("data", "model")}}}, P("data", None)),
+    )  # fmt: skip
+    assert name in {op.name for op in sv.plan(program).ops}
+    report = sv.compile(program, target="cpu:8")
+    [gathered] = [c for c in report.partitioned if c.kind == "all-gather"]
+    assert gathered.operand == f"argument {name}"
+    assert name in gathered.cause
+    said = {sv.text(report), *(repr(c) for c in (*report.partitioned, *report.collectives))}
+    assert not any("state_params" in words for words in said)

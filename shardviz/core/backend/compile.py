@@ -226,14 +226,15 @@ def compile_lowered(lowered: Lowered, mesh: MeshSpec) -> Executable:
     """
     dumped = compile_with_dump(lowered.stage, compiler_options(lowered.traced.program))
     stage, text = dumped.compiled, dumped.partitioned_text
+    arguments = compiled_names(lowered.traced.program)
     traced_on = lowered.traced.mesh
     ids = tuple(d.id for d in traced_on.devices.flat) if isinstance(traced_on, Mesh) else ()
     if mesh.size == 1:
         partitioned: tuple[Collective, ...] | None = ()  # nothing to partition
     else:
-        partitioned = None if text is None else _collectives(text, mesh, ids)
+        partitioned = None if text is None else _collectives(text, mesh, ids, arguments)
     final = stage.as_text() or ""
-    collectives = _collectives(final, mesh, ids)
+    collectives = _collectives(final, mesh, ids, arguments)
     if partitioned is not None:
         collectives = inherited(partitioned, collectives)
     return Executable(
@@ -309,8 +310,16 @@ def plain(value: Any) -> Any:
     return float.__float__(value) if isinstance(value, float) else value
 
 
-def _collectives(text: str, mesh: MeshSpec, ids: Sequence[int]) -> tuple[Collective, ...]:
-    return read_collectives(text, mesh.axis_names, mesh.axis_sizes, ids)
+def _collectives(
+    text: str, mesh: MeshSpec, ids: Sequence[int], arguments: Mapping[str, str]
+) -> tuple[Collective, ...]:
+    return read_collectives(text, mesh.axis_names, mesh.axis_sizes, ids, arguments)
+
+
+def compiled_names(program: Program) -> dict[str, str]:
+    """What the compiler calls each array, to its name: `state_params_w`, `state.params.w`."""
+    names = (array.name for array in program.arrays)
+    return dict(zip(flat_names(program), names, strict=True))
 
 
 def _required(mesh: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:

@@ -9,7 +9,8 @@ for, or none. Where the way ends at anything else, the operand is unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from shardviz.core.format import joined
@@ -121,8 +122,13 @@ class Causes:
     ('argument x', 'Each device has a part of argument x: XLA combines of them over data.')
     """
 
-    def __init__(self, module: Module, sources: Sources) -> None:
-        self.module, self._sources = module, sources
+    def __init__(
+        self,
+        module: Module,
+        sources: Sources,
+        arguments: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.module, self._sources, self._arguments = module, sources, arguments
         self._known: dict[int, InstructionSource] = {}
 
     def _read(self, start: int) -> InstructionSource:
@@ -326,7 +332,8 @@ class Causes:
     def _argument(self, line: str, start: int, same: bool) -> Value:
         source = self._read(start)
         number = _PARAMETER.search(line)
-        name = source.op or (f"number {number[1]}" if number else "")
+        name = self._arguments.get(source.op, source.op)
+        name = name or (f"number {number[1]}" if number else "")
         return Value(f"argument {name}", source, start, same) if name else NOBODY
 
     def _made(self, start: int, line: str, same: bool) -> Value:

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from shardviz.core.hlo.causes import NOBODY, Causes
@@ -81,6 +82,7 @@ def read_collectives(
     axis_names: Sequence[str],
     axis_sizes: Sequence[int],
     device_ids: Sequence[int] = (),
+    arguments: Mapping[str, str] = MappingProxyType({}),
 ) -> tuple[Collective, ...]:
     """Every collective of a compiled module, each counted once, in the order of the text.
 
@@ -89,13 +91,14 @@ def read_collectives(
         axis_names, axis_sizes: the mesh the module was compiled for, in its order.
         device_ids: the devices of the mesh, in its order; needed for several slices of TPUs, whose
             text is that of one slice.
+        arguments: what the text calls an argument, to the name that the program has for it.
 
     >>> line = "  %r = f32[16,32]{1,0} all-reduce(%p), replica_groups={{0,1},{2,3}}, to_apply=%add"
     >>> found, = read_collectives(line, ("data", "model"), (2, 2))
     >>> found.kind, found.mesh_axes, found.bytes_per_device, found.group_size
     ('all-reduce', ('model',), 2048, 2)
     """
-    reader = _CollectiveReader(Module(text), axis_names, axis_sizes, device_ids)
+    reader = _CollectiveReader(Module(text), axis_names, axis_sizes, device_ids, arguments)
     found = [(f.start, reader.collective(f)) for f in reader.each_once(_find(text))]
     if crossings := find_crossings(text):
         found += [(c.start, reader.crossing(c)) for c in crossings]
@@ -121,13 +124,19 @@ class _CollectiveReader:
     """Reads the collectives of one module."""
 
     def __init__(
-        self, module: Module, names: Sequence[str], sizes: Sequence[int], ids: Sequence[int]
+        self,
+        module: Module,
+        names: Sequence[str],
+        sizes: Sequence[int],
+        ids: Sequence[int],
+        arguments: Mapping[str, str],
     ) -> None:
         self.module = module
         self.sources = Sources(module.text)
         self.loops = Loops(module)
         self.rematerialised = Rematerialization(module)
-        self.causes = Causes(module, self.sources)
+        self.causes = Causes(module, self.sources, arguments)
+        self.arguments = arguments
         self.names, self.sizes = names, sizes
         self.slices = slices_of(module.text, ids)
         self.by_slice: dict[int, Groups] = {}
@@ -211,7 +220,7 @@ class _CollectiveReader:
             kind=kind,
             mesh_axes=replicas.axes,
             bytes_per_device=size,
-            op=source.op,
+            op=self.arguments.get(source.op, source.op),
             source=source.source,
             groups=replicas.groups,
             is_async=self.is_async(found, computation),
@@ -286,7 +295,7 @@ class _CollectiveReader:
             cause = self.causes.cause(value, found.start, kind, axes, source)
             made.append(
                 Member(
-                    source.op,
+                    self.arguments.get(source.op, source.op),
                     source.source,
                     shape_bytes(part) * times,
                     part,
@@ -328,7 +337,7 @@ class _CollectiveReader:
             kind=found.kind,
             mesh_axes=replicas.axes,
             bytes_per_device=size,
-            op=source.op,
+            op=self.arguments.get(source.op, source.op),
             source=source.source,
             groups=replicas.groups,
             is_async=True,

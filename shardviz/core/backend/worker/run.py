@@ -14,7 +14,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh, NamedSharding
 
-from shardviz.core.backend.compile import Lowered
+from shardviz.core.backend.compile import Lowered, compiled_names
 from shardviz.core.backend.devices import MOST_SIMULATED, count_of
 from shardviz.core.backend.execute import Execution, Failed
 from shardviz.core.backend.failures import in_words, source_of
@@ -266,8 +266,9 @@ class _DumpReader:
         if text is None:
             return
         self.done = True
-        mesh = self.execution.program.mesh
-        found = read_collectives(text, mesh.axis_names, mesh.axis_sizes)
+        program = self.execution.program
+        mesh, names = program.mesh, compiled_names(program)
+        found = read_collectives(text, mesh.axis_names, mesh.axis_sizes, arguments=names)
         seconds = time.perf_counter() - self.begun
         self.execution.note(partitioned=found, partition_s=seconds)
         self.execution.preview(self.execution.report)
