@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -632,6 +634,26 @@ class Explorer(anywidget.AnyWidget, _ArrayTraits):
             bundle_ = {**bundle_, **image}
         return (bundle_, *metadata) if metadata else bundle_
 
+    def _ipython_display_(self) -> None:
+        """Shows the picture to keep and the live view, as two outputs, under a Jupyter server.
+
+        JupyterLab and Notebook choose one form of an output, and always choose the live view: once
+        the kernel is gone they show an error in its place and not the other forms. As an output of
+        its own the picture stays; the style sheet hides it while the live view is there.
+
+        Raises:
+            NotImplementedError: elsewhere, so that IPython shows all forms as one output.
+        """
+        # Set by Jupyter servers; Colab has such a server and another page.
+        if "JPY_SESSION_NAME" not in os.environ or "google.colab" in sys.modules:
+            raise NotImplementedError
+        from IPython.display import display
+
+        forms = dict(_as_tuple(self._repr_mimebundle_())[0])
+        live = {_VIEW: forms.pop(_VIEW), "text/plain": ""}
+        display(forms, metadata={"needs_background": "light"}, raw=True)
+        display(live, raw=True)
+
 
 #: What a message of the page asks for, by its kind, in a sentence on its failure.
 _ASKED_FOR = {
@@ -646,6 +668,7 @@ _ASKED_FOR = {
     "effects": "The effects of the program",
 }
 _ANYTHING = "What was asked for"
+_VIEW = "application/vnd.jupyter.widget-view+json"
 BEAT_WAIT_S = 0.5
 MOST_PAGES = 8  # whose open view is remembered
 _SAVED = (

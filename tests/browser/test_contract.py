@@ -80,6 +80,14 @@ async ([source, styles, state, buffers, shadow]) => {
 }
 """
 
+# What the page does when it has waited too long for an answer, to be called by a test.
+PATIENCE = """() => {
+  const later = window.setTimeout;
+  window.setTimeout = (call, ms) => {
+    if (ms !== 4000) return later(call, ms);
+    window.lost = call;
+  };
+}"""
 SENT = """() => new Promise((done) =>
   requestAnimationFrame(() => done(window.sent.splice(0))))"""
 
@@ -87,7 +95,9 @@ SENT = """() => new Promise((done) =>
 class Kernel:
     """An Explorer behind the page of a front end that only carries its messages."""
 
-    def __init__(self, page: Page, shadow: bool = False, made: Explorer | None = None):
+    def __init__(
+        self, page: Page, shadow: bool = False, made: Explorer | None = None, answers: bool = True
+    ):
         self.page = page
         page.set_content(FRAME.replace("POLICY", POLICY))
         session = Session(programs.get(), programs.DEFAULT)
@@ -97,7 +107,8 @@ class Kernel:
         state, buffers = self.packed(self.sent)
         source, styles = html_page.bundled_module(), html_page.bundled_styles()
         page.evaluate(LOAD, [source, styles, state, buffers, shadow])
-        self.answer()
+        if answers:
+            self.answer()
 
     def traits(self) -> dict[str, Any]:
         names = [n for n in self.made.traits(sync=True) if not n.startswith("_")]
@@ -167,3 +178,18 @@ def test_the_module_imports_nothing_and_evaluates_nothing():
     # The themes of front ends are read where they are; nothing depends on their variables.
     for word in ("url(", "@import", "--jp-", "--vscode-"):
         assert word not in styles
+
+
+def test_where_no_kernel_ever_answers_nothing_pretends_to_work(page: Page):
+    page.evaluate(PATIENCE)
+    kernel = Kernel(page, answers=False)
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    banner = page.locator(".sv-banner")
+    expect(banner).to_be_hidden()
+    page.evaluate("() => window.lost()")
+    expect(banner).to_contain_text("No kernel has answered yet")
+    expect(page.get_by_label("Mesh axes", exact=True)).to_be_disabled()
+    kernel.answer()  # it was only busy
+    expect(banner).to_be_hidden()
+    expect(page.get_by_label("Mesh axes", exact=True)).to_be_enabled()
+    kernel.made.close()

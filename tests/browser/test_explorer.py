@@ -319,14 +319,17 @@ def test_two_views_of_one_explorer_follow_each_other(lab):
     expect(page.locator(".sv-count").nth(1)).to_contain_text("32 devices")
 
 
-def test_the_saved_cell_keeps_text_and_a_picture(screen):
+def test_the_saved_cell_keeps_text_and_a_picture_that_the_live_view_hides(screen):
     outputs = screen.evaluate(
         "window.jupyterapp.shell.currentWidget.content.widgets[0].model.outputs.toJSON()"
     )
-    data = next(o["data"] for o in outputs if "data" in o)
-    assert "application/vnd.jupyter.widget-view+json" in data
-    assert data["image/png"].startswith("iVBOR")
-    assert "w_in" in json.dumps(data["text/plain"])
+    kept, live = (o["data"] for o in outputs if "data" in o)
+    assert kept["image/png"].startswith("iVBOR")
+    assert "w_in" in json.dumps(kept["text/plain"])
+    assert "application/vnd.jupyter.widget-view+json" in live
+    # One of an output's forms is shown, and never the picture where it is beside the live view.
+    assert "image/png" not in live
+    expect(screen.locator(".jp-Cell").first.locator(".jp-RenderedImage")).to_be_hidden()
 
 
 def test_save_page_downloads_the_page(screen):

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.browser.test_contract import FRAME, POLICY, Kernel
+from tests.browser.test_contract import Kernel
 
 KEY_MS = 30  # between two keys of somebody who types fast
 
 
 @pytest.fixture
 def kernel(page: Page) -> Iterator[Kernel]:
-    page.set_content(FRAME.replace("POLICY", POLICY))
-    kernel = Kernel(page, shadow=False)
+    kernel = Kernel(page)
     page.wait_for_selector(".shardviz-explorer[data-seq]")
     yield kernel
     kernel.made.close()

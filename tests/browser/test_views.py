@@ -18,7 +18,7 @@ from shardviz.widgets import html_page
 from shardviz.widgets.explorer import open_explorer
 from shardviz.widgets.state import open_state
 from tests.browser.kernel_end import killed, pretends
-from tests.browser.lab import OPEN_MS, reload_notebook
+from tests.browser.lab import OPEN_MS, OPEN_NOTEBOOK, READY, reload_notebook
 from tests.browser.test_explorer import OPEN, RUN_MS, ask_kernel, type_into
 from tests.browser.test_page import explorer, opened
 from tests.browser.views import show_view
@@ -263,6 +263,27 @@ def test_after_a_reload_the_explorer_is_as_it_was(lab):
     expect(page.locator(".sv-count")).to_contain_text("4 devices")
     page.get_by_role("button", name="Undo").click()
     expect(page.locator(".sv-count")).to_contain_text("16 devices")
+
+
+# Ends the kernel of the notebook in front and closes it, as one does in the evening.
+END = """async () => {
+  const widget = window.jupyterapp.shell.currentWidget;
+  await window.jupyterapp.commands.execute('docmanager:save');
+  await widget.sessionContext.shutdown();
+  widget.dispose();
+}"""
+
+
+def test_a_notebook_opened_again_shows_the_stored_picture(lab, complaints):
+    page = lab.open([OPEN], width=1400, height=1000)
+    page.wait_for_selector(SETTLED)
+    path = page.evaluate("() => window.jupyterapp.shell.currentWidget.context.path")
+    page.evaluate(END)
+    page.evaluate(OPEN_NOTEBOOK, [path, ""])
+    page.wait_for_function(READY, timeout=OPEN_MS)
+    expect(page.get_by_text("model not found")).to_be_visible(timeout=OPEN_MS)
+    expect(page.locator(".jp-RenderedImage img")).to_be_visible()
+    complaints.take()  # JupyterLab logs the missing model
 
 
 # Until the kernel has said twice that it is there, on its new connection.

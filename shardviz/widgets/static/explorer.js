@@ -57,7 +57,10 @@ class Page {
   constructor(model, el) {
     this.model = model;
     this.live = Boolean(model.send) && !model.get("offline");
-    this.intents = new IntentQueue(model, () => this.schedule());
+    this.intents = new IntentQueue(model, () => {
+      this.watch.answered(false);
+      this.schedule();
+    });
     this.scheduled = false;
     /**
      * The array that was clicked, until a view answers.
@@ -297,6 +300,7 @@ class Page {
     if (!sent) return;
     const view = this.withChosen(sent);
     answers.settled = this.intents.receive(view);
+    if (view.client === this.intents.client) this.watch.answered(true);
     /** @type {"dark" | "light"} */
     const name = isDark() ? "dark" : "light";
     const theme = { ...this.get("palette")[name], name };

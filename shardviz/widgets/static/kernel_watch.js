@@ -8,6 +8,9 @@ const LOOK_MS = 400;
 const GONE =
   "The kernel is gone or does not answer: this is the last picture, and nothing can be edited." +
   " Run the cell again to open it anew";
+const UNANSWERED =
+  "No kernel has answered yet: it is busy, or gone. This is the last picture, and nothing can be" +
+  " edited until it answers; if it is gone, run the cell again";
 const COPY = "Copy the line that opens this state";
 const OR_LINE = ", or copy the line that opens this very state into a new cell";
 
@@ -21,6 +24,8 @@ export class KernelWatch {
     this.gone = false;
     /** When it was heard last; 0 before that, since some front ends carry no such messages. */
     this.heard = 0;
+    /** Whether it ever answered. */
+    this.met = false;
     this.looked = Date.now();
     /** The code that opens the state as it was at the last beat. */
     this.line = "";
@@ -55,6 +60,17 @@ export class KernelWatch {
     this.set(false);
   }
 
+  /**
+   * Whether a message was answered. Where none ever was, nobody may be there: a notebook can keep
+   * what the page shows, and show it again without a kernel.
+   * @param {boolean} yes
+   */
+  answered(yes) {
+    if (yes) this.met = true;
+    if (yes && !this.heard) this.set(false);
+    else if (!yes && !this.met && !this.heard) this.set(true);
+  }
+
   look() {
     const now = Date.now();
     // A page that slept itself has heard nothing either.
@@ -69,7 +85,8 @@ export class KernelWatch {
     if (gone === this.gone) return;
     this.gone = gone;
     this.node.hidden = !gone;
-    setText(this.text, gone ? `${GONE}${this.line ? OR_LINE : ""}.` : "");
+    const words = this.met || this.heard ? GONE : UNANSWERED;
+    setText(this.text, gone ? `${words}${this.line ? OR_LINE : ""}.` : "");
     this.copy.hidden = !this.line;
     this.changed(gone);
   }
