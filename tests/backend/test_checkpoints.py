@@ -345,6 +345,12 @@ def _broken(name):
         "a tree that is no JSON": lambda f: _rewrite(f, "_METADATA", "{"),
         "shardings of another version": lambda f: _rewrite(f, "_sharding", '{"%%": 3}'),
         "shardings that are no JSON": lambda f: _rewrite(f, "_sharding", "\x00"),
+        "what is added to arrays": lambda f: _rewrite(
+            f, "array_metadatas/process_0", '{"array_metadatas": [{"array_metadata": 3}]}'
+        ),
+        "names of numbers": lambda f: _rewrite(
+            f, "_METADATA", '{"tree_metadata": [1, Infinity, {"a": null}]}'
+        ),
         "an array that is gone": lambda f: shutil.rmtree(f / "w"),
         "an array of a newer zarr": lambda f: _rewrite(f, "w/.zarray", '{"zarr_format": 9}'),
         "no tree": lambda f: (f / "_METADATA").unlink(),
@@ -373,7 +379,9 @@ BROKEN = {
     "leaves of another version": "describes its arrays otherwise than orbax 0.12",
     "a tree that is no JSON": "_METADATA, which has the tree of its arrays, is no JSON",
     "shardings of another version": "says how arrays were split in another way than orbax 0.12",
-    "shardings that are no JSON": "_sharding, which has how arrays were split, is no JSON",
+    "shardings that are no JSON": "_sharding, which has how arrays were split, is no text in",
+    "what is added to arrays": "is nothing that orbax 0.12 writes. The checkpoint is damaged",
+    "names of numbers": "has no tree of arrays where orbax 0.12 has it",
     "an array that is gone": "The array 'w' of .* cannot be opened as zarr: its metadata is",
     "an array of a newer zarr": "The array 'w' of .* cannot be opened as zarr: its metadata is",
     "no tree": "has no arrays: no item of it has a file _METADATA",
@@ -396,6 +404,15 @@ def test_what_cannot_be_read_is_one_sentence(folder, tmp_path, name):
     ) as info:
         sv.restore(given, P(), "data=2")
     assert "\n" not in str(info.value)
+
+
+def test_a_byte_order_mark_before_the_metadata_does_no_harm(folder, tmp_path):
+    copy = tmp_path / "zarr"
+    shutil.copytree(folder / "zarr", copy)
+    text = (copy / "_METADATA").read_text(encoding="utf-8")
+    (copy / "_METADATA").write_text(text, encoding="utf-8-sig")
+    before, after = (sv.restore(f, P(), "data=2") for f in (folder / "zarr", copy))
+    assert sv.text(after) == sv.text(before)
 
 
 WRONG = {

@@ -16,6 +16,7 @@ import shardviz as sv
 from shardviz.core.layout.audit import audit
 from shardviz.core.layout.mesh import make_mesh
 from shardviz.core.layout.partition_spec import Spec
+from shardviz.core.program import lock_files
 from shardviz.core.program.lock import (
     Lock,
     LockedArray,
@@ -259,6 +260,14 @@ def test_arrays_of_one_name_are_kept_apart():
         ('{"params": [{"path": 1, "partition_spec": 1}], "mesh": []}', "cannot be 1"),
         ('{"params": [], "mesh": [3]}', "cannot read"),
         ('{"Activation Sharding Dump": [{"x": 3}]}', "cannot read the activation"),
+        ('{"shardviz_lock": 2, "bytes_per_device": Infinity}', "'bytes_per_device' cannot be inf"),
+        ('{"shardviz_lock": Infinity}', "a lock of version inf"),
+        ('{"shardviz_lock": 2, "device_order": [1]}', "'device_order' cannot be [1]"),
+        ('{"shardviz_lock": 2, "bytes_per_device": 1' + "0" * 30 + "}", "cannot be 1000"),
+        ('{".w": {"mesh": {"shape": {}}, "partition_spec": [], "shape": [Infinity]}}',
+         "cannot read the sharding"),
+        (json.dumps({"shardviz_lock": 2, "arrays": {"{0..999998}" * 30: "f[] P()"}}),
+         "more than 1"),
         ('{"Activation Sharding Dump": [{"x: f[8]": {"PartitionSpec": "P("}}]}', "Cannot read"),
     ],
 )  # fmt: skip
@@ -269,6 +278,17 @@ def test_what_is_no_lock_is_refused_in_one_sentence(text, words):
     assert "step.json" in str(caught.value) or "braces" in words or "more than 1" in words
     assert len(str(caught.value)) < 500
     assert str(caught.value).isprintable()
+
+
+def test_a_lock_with_a_byte_order_mark_is_read_and_a_long_file_is_not(tmp_path, monkeypatch):
+    lock = rows_locked(ROWS)
+    (tmp_path / "mark.json").write_text(lock.text, encoding="utf-8-sig")
+    assert sv.lock(tmp_path / "mark.json").diff(lock).same
+    monkeypatch.setattr(lock_files, "MOST_BYTES", 100)
+    with pytest.raises(sv.ShardvizError, match="is longer than 100 B"):
+        sv.lock(tmp_path / "mark.json")
+    with pytest.raises(sv.ShardvizError, match="is no plain file"):
+        sv.lock(Path("/dev/zero"))
 
 
 def test_files_that_are_not_there_or_no_text(tmp_path):

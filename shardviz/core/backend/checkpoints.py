@@ -26,7 +26,9 @@ from shardviz.core.layout.array_spec import DTYPE_BITS
 from shardviz.core.layout.checkpoint import MOST_CHUNKS, SavedArray, SavedCheckpoint
 from shardviz.core.layout.libraries import spec_of
 from shardviz.core.layout.mesh import MeshSpec
+from shardviz.core.layout.parse import read_text_file
 
+MOST_BYTES = 1 << 28  # of a file of metadata
 TREE, SHARDINGS, STEP = "_METADATA", "_sharding", "_CHECKPOINT_METADATA"
 OLD_TREE = "checkpoint"  # msgpack, of versions before orbax 0.2 and of flax
 UNFINISHED = ".orbax-checkpoint-tmp"
@@ -45,6 +47,18 @@ def read_checkpoint(path: Any, step: int | None = None, item: str | None = None)
     Raises:
         ShardvizError: where there is no finished checkpoint of orbax that can be read.
     """
+    try:
+        return _read(path, step, item)
+    except ShardvizError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError):
+        raise ShardvizError(
+            f"The metadata of {shown(str(path))} is nothing that orbax 0.12 writes. The checkpoint"
+            " is damaged, or of a newer version: copy it again, or upgrade shardviz."
+        ) from None
+
+
+def _read(path: Any, step: int | None, item: str | None) -> SavedCheckpoint:
     folder = _folder(path)
     folder, number = _step_folder(folder, step)
     folder, name = _item_folder(folder, item)
@@ -223,12 +237,17 @@ def _item_folder(folder: Path, item: str | None) -> tuple[Path, str]:
 
 def _json(file: Path, what: str) -> Any:
     try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        why = "is no JSON" if isinstance(error, ValueError) else "cannot be read"
+        text = read_text_file(file, MOST_BYTES)
+    except ValueError as error:
         raise ShardvizError(
-            f"{file}, which has {what}, {why}. The checkpoint is damaged, or of another version:"
-            " copy it again."
+            f"{file}, which has {what}, {error}: copy the checkpoint again."
+        ) from None
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        raise ShardvizError(
+            f"{file}, which has {what}, is no JSON. The checkpoint is damaged, or of another"
+            " version: copy it again."
         ) from None
 
 

@@ -8,18 +8,52 @@ from __future__ import annotations
 import itertools
 import operator
 import re
+import stat
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from shardviz.core.errors import MeshError, ShardvizError
-from shardviz.core.format import shown
+from shardviz.core.format import bytes_text, shown
 
 MAX_NAME = 100
 MAX_PATH = 1_000  # letters of a path that patterns are matched with
+
+
+def read_text_file(path: Path, most: int) -> str:
+    """The text of a file, if it is one and not too long; without a byte order mark.
+
+    Args:
+        path: the file.
+        most: how many bytes are too many.
+
+    Raises:
+        ValueError: why there is none, in a phrase that a name can stand before.
+    """
+    data = b""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISREG(mode):  # a pipe or /dev/zero never ends
+            with path.open("rb") as file:
+                data = file.read(most + 1)
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or str(error)
+        raise ValueError(f"cannot be opened: {why}") from None
+    if not stat.S_ISREG(mode):
+        raise ValueError("is a folder" if stat.S_ISDIR(mode) else "is no plain file")
+    if len(data) > most:
+        raise ValueError(f"is longer than {bytes_text(most)}")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        text = "\0"
+    if "\0" in text:
+        raise ValueError("is no text in UTF-8")
+    return text
 
 
 def check_name(name: object, what: str, error: type[MeshError] | Any = MeshError) -> str:

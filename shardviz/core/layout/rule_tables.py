@@ -12,7 +12,6 @@ import ast
 import json
 import os
 import re
-import stat
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +21,7 @@ from typing import Any
 from shardviz.core.errors import RuleError, ShardvizError, import_optional
 from shardviz.core.format import joined, listed, nearest, plural, shown
 from shardviz.core.layout.libraries import attribute, is_partition_spec, library_of, mesh_of
+from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.layout.path_rules import compiled
 from shardviz.core.layout.rules import MAX_RULES, Dialect, PathRules, Rules
@@ -179,27 +179,13 @@ def _content(path: Path) -> str:
     Raises:
         RuleError: where it is not there, no plain file, too long, or no text.
     """
-    name, mode, data = _named(path), 0, b""
     try:
-        mode = path.stat().st_mode
-        if stat.S_ISREG(mode):  # a pipe or /dev/zero never ends
-            with path.open("rb") as file:
-                data = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        raise RuleError(f"{name} cannot be opened: {why}. Give the path to a table.") from None
-    if not stat.S_ISREG(mode):
-        what = "a folder" if stat.S_ISDIR(mode) else "no plain file"
-        raise RuleError(f"{name} is {what}. Give the file that holds the table.")
-    if len(data) > MAX_BYTES:
-        raise RuleError(f"{name} is longer than 1 MiB. Give a file that holds the table alone.")
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = "\0"
-    if "\0" in text:
-        raise RuleError(f"{name} is no text. Give YAML, JSON or Python source in UTF-8.")
-    return text
+        return read_text_file(path, MAX_BYTES)
+    except ValueError as error:
+        raise RuleError(
+            f"{_named(path)} {error}. Give the file that holds the table alone, as YAML, JSON or"
+            " Python source."
+        ) from None
 
 
 def _from_text(text: str, paths: bool | None) -> Rules | PathRules:

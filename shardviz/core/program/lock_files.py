@@ -15,6 +15,7 @@ from typing import Any
 
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, shown
+from shardviz.core.layout.parse import read_text_file
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.lock import (
     READS,
@@ -26,6 +27,9 @@ from shardviz.core.program.lock import (
 )
 
 MOST_ARRAYS = 1_000_000
+MOST_BYTES = 1 << 26  # of a file
+_MOST_LETTERS = 100_000_000  # of the names that a line stands for
+_MOST_NUMBER = 1 << 63
 _ENTRY = re.compile(r"([^\[\]]*)\[([\d, ]*)\] (.+?)(?: in (\w+))?(, donated)?", re.DOTALL)
 _BRACES = re.compile(r"\{\{|\}\}|\{([\d.,]+)\}")
 
@@ -41,10 +45,11 @@ def read_lock(path: Any) -> Lock:
     """
     try:
         file = Path(path)
-        text = file.read_text(encoding="utf-8")
-    except Exception as error:  # noqa: BLE001  a foreign path may raise anything
-        why = getattr(error, "strerror", None) or "it is no text"
-        raise ProgramError(f"Cannot read a lock from {shown(path)}: {why}.") from None
+        text = read_text_file(file, MOST_BYTES)
+    except ValueError as error:
+        raise ProgramError(f"Cannot read a lock: {shown(path)} {error}.") from None
+    except Exception:  # noqa: BLE001  a foreign path may raise anything
+        raise ProgramError(f"Cannot read a lock from {shown(path)}: it is no path.") from None
     return parse_lock(text, file.name)
 
 
@@ -113,7 +118,8 @@ def _read_own(found: dict[str, Any], name: str) -> Lock:
 
 def _part(found: Mapping[str, Any], key: str, kind: Any, default: Any, name: str) -> Any:
     value = found.get(key, default)
-    if not isinstance(value, kind):
+    large = isinstance(value, int) and not -_MOST_NUMBER < value < _MOST_NUMBER
+    if not isinstance(value, kind) or large:
         raise ProgramError(f"{name}: {key!r} cannot be {shown(value)}. Write the lock again.")
     return value
 
@@ -188,7 +194,7 @@ def _parameter(row: Any, name: str) -> LockedArray:
     spec, shape = (_part(row, key, list, [], name) for key in ("partition_spec", "shape"))
     try:
         return LockedArray("", tuple(map(int, shape)), str(Spec.of(*map(_axes, spec)).trimmed))
-    except (ShardvizError, TypeError, ValueError):
+    except (ShardvizError, TypeError, ValueError, OverflowError):
         raise ProgramError(f"{name}: cannot read the sharding {shown(row)}.") from None
 
 
@@ -227,8 +233,8 @@ def unfolded(pattern: str, most: int = MOST_ARRAYS) -> list[str]:
         numbers = _numbers(found[1], pattern, most) if found[1] else [found[0][0]]
         count *= len(numbers)
         parts.append(numbers)
-    if count > most:
-        raise ProgramError(f"The line {shown(pattern)} stands for more than {most:,} arrays.")
+        if count > most or count * len(pattern) > _MOST_LETTERS:
+            raise ProgramError(f"The line {shown(pattern)} stands for more than {most:,} arrays.")
     return ["".join(one) for one in itertools.product(*parts, [pattern[at:]])]
 
 
