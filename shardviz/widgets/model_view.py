@@ -84,9 +84,10 @@ class Leaves:
         """The leaves with these arrays in the place of the leaves of their names."""
         now = {array.name: array for array in arrays}
         kept = tuple(now.get(old.name, old) for old in self.arrays)
-        if kept == self.arrays:
+        both = zip(kept, self.arrays, strict=True)
+        changed = [new for new, old in both if new is not old and new != old]
+        if not changed:
             return self
-        changed = [new for new, old in zip(kept, self.arrays, strict=True) if new != old]
         described = {a.name for a in changed if a.logical is not None or a.spec is not None}
         by_path = self.by_path - {array.name for array in changed}
         return Leaves(kept, self.partners, self.unknown - described, by_path)
