@@ -33,6 +33,7 @@ from shardviz.core.program.movement import (
 )
 from shardviz.core.program.movement_steps import ALGORITHMS, REGULAR
 from shardviz.core.program.report import Collective, Report
+from shardviz.core.program.roofline import roofline
 from tests.program import movement_oracle as oracle
 
 CASES = oracle.cases()
@@ -159,6 +160,19 @@ def test_two_levels_send_between_hosts_what_the_roofline_counts(kind, text):
     assert ours == pytest.approx(counted)
     assert made.seconds == route(topology, [np.arange(made.size)], kind).seconds(BYTES)
     assert text in made.rate_source
+
+
+@pytest.mark.parametrize("kind", REGULAR)
+@pytest.mark.parametrize("axis", ["data", "model"])
+def test_a_movement_takes_as_long_as_the_roofline_says_in_any_device_order(kind, axis):
+    order = np.random.default_rng(20305).permutation(16)  # groups then share links
+    mesh = MeshSpec(("data", "model"), (4, 4), device_ids=order.reshape(4, 4))
+    topology, collective = Topology.parse("tpu:v5e:4x4"), Collective(kind, (axis,), BYTES)
+    report = Report("f", "tpu:v5e:4x4", collectives=(collective,))
+    [row] = roofline(report, topology, mesh).rows
+    for group in range(4):
+        made = movement_of(collective, mesh, topology=topology, group=group)
+        assert made.seconds == row.seconds
 
 
 @pytest.mark.parametrize("kind", REGULAR)

@@ -43,6 +43,7 @@ from shardviz.core.program.movement_steps import (
     sent_formula,
 )
 from shardviz.core.program.report import Collective
+from shardviz.core.program.roofline import collective_link_use
 
 RESHARD = "reshard"
 
@@ -542,6 +543,8 @@ def movement_of(
 ) -> Movement:
     """The steps of a collective of a program, in one of its groups.
 
+    The least time is that of all groups at once, as in the roofline: they may share links.
+
     Args:
         collective: of a Report or a Plan.
         mesh: the mesh of the program, with the real ids of its devices.
@@ -575,11 +578,15 @@ def movement_of(
         if len(mesh.processes) == 1:
             hosts = topology.process_indices[rows]
         rows = rows[at]
-    return collective_movement(
+    made = collective_movement(
         collective.kind, mesh.device_ids.reshape(-1)[at], collective.bytes_per_device,
         hosts=hosts[at], algorithm=algorithm, topology=topology, rows=rows, pairs=pairs,
         mesh_axes=collective.mesh_axes,
     )  # fmt: skip
+    links = None if topology is None else collective_link_use(collective, mesh, topology)
+    if links is None:
+        return made
+    return replace(made, seconds=links.seconds(collective.bytes_per_device))
 
 
 def _groups_of(collective: Collective, mesh: MeshSpec) -> Any:
