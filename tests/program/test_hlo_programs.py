@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.hlo.module import SHAPE, element_count
 from shardviz.core.program.comparison import compare, inherited
 
 TEXTS = Path(__file__).parent / "hlo"
@@ -214,6 +215,20 @@ def test_what_became_of_them(case):
     assert sum(len(c.after) for c in found.changes) == len(read(*case, "compiled"))
     if f"{name} {chip}" in BECAME:
         assert found.short == BECAME[f"{name} {chip}"]
+
+
+def numbers(collectives, one):
+    """How many numbers those of one kind over its axes communicate in all, in whatever type."""
+    alike = [c for c in collectives if (c.kind, c.mesh_axes) == (one.kind, one.mesh_axes)]
+    return sum(element_count(dims) * c.trips for c in alike for _, dims in SHAPE.findall(c.shape))
+
+
+@pytest.mark.parametrize("case", PAIRS, ids="-".join)
+def test_what_is_gone_is_communicated_less(case):
+    before, after = read(*case, "partitioned"), final(*case)
+    for change in compare(before, after).of("removed"):
+        (gone,) = change.before
+        assert numbers(after, gone) < numbers(before, gone)
 
 
 @pytest.mark.parametrize("case", TEXT_IDS, ids="-".join)

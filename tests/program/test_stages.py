@@ -114,6 +114,15 @@ CASES = {
         [loop(kind="reduce-scatter", kilobytes=2, op="op1", shape="(f32[64], f32[64])")],
         ["combined"], "into a reduce-scatter of 2 KiB over data in a loop, 10 times (f.py:3):"
         " each device keeps only its part of the sum."),
+    "each with the numbers of the other": (
+        [one("all-gather", kilobytes=4, op="a", shape="f32[1024]"),
+         one("all-gather", kilobytes=32, op="b", shape="f32[8192]")],
+        [one("all-gather", kilobytes=8, op="a", shape="bf16[4096]"),
+         one("all-gather", kilobytes=1, op="b", shape="bf16[512]")],
+        ["regrouped"], "which became which is unknown"),
+    "less of another type": (
+        [one(kilobytes=32, shape="f32[8192]")], [one(kilobytes=8, shape="bf16[4096]")],
+        ["replaced"], "of 32 KiB over data (f.py:3) became an all-reduce of 8 KiB over data."),
     "at one line, over other axes": (
         [one("all-gather")], [one("all-gather", axes=("model",))], ["removed", "added"], "Gone"),
     "less than before, elsewhere": (
@@ -193,6 +202,9 @@ collectives = st.builds(
     shape=st.sampled_from(["", "f32[256]", "bf16[256]", "(f32[256], f32[256])", "f32[512]"]),
     trips=st.sampled_from([None, 1, 2, 4]),
     rematerialises=st.booleans(),
+    name=st.sampled_from(["a", "b"]),
+    repeats=st.sampled_from(["", "", "a"]),
+    added_in=st.sampled_from(["", "", "add.1"]),
 )
 some = st.lists(collectives, max_size=9)
 
@@ -217,12 +229,12 @@ def amounts(some):
     for c in some:
         family = "sum" if c.kind in ("all-reduce", "reduce-scatter") else c.kind
         for axis in c.mesh_axes or ("",):
-            found[family, axis] += c.bytes_per_device * c.trips
+            found[family, axis] += c.bytes_per_device * (c.trips or 1)
     return found
 
 
 counted = st.lists(
-    collectives.filter(lambda c: c.trips).map(lambda c: replace(c, shape="", in_loop=c.trips > 1)),
+    collectives.filter(lambda c: c.trips).map(lambda c: replace(c, shape="", in_loop=c.trips != 1)),
     max_size=9,
 )
 
@@ -302,7 +314,7 @@ def test_a_final_program_inherits_the_place_where_the_compiler_lost_it():
 
 
 def test_a_peeled_iteration_has_the_operand_of_its_own_loop_or_none():
-    place = {"kind": "all-gather", "op": "while/body/dot_general"}
+    place: Any = {"kind": "all-gather", "op": "while/body/dot_general"}
     x = loop(4, axes=("tensor",), operand="unknown", **place)
     w = loop(4, axes=("fsdp",), operand="argument w", cause="w is split over fsdp.", **place)
     peeled = one(axes=("tensor",), operand="unknown", **place)

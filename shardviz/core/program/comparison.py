@@ -214,6 +214,8 @@ def _type_change(before: Sequence[Collective], after: Sequence[Collective]) -> s
     old, new = ({c.shape.lstrip("(").partition("[")[0] for c in s} for s in (before, after))
     if _kinds(before) != _kinds(after) or len(old) != 1 or len(new) != 1 or old == new:
         return ""
+    if sum(map(_amount, before)) != sum(map(_amount, after)):
+        return ""
     return f"it sends {new.pop()} instead of {old.pop()}" if all((*old, *new)) else ""
 
 

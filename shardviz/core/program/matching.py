@@ -359,16 +359,18 @@ def _balanced(
     out first.
     """
     ledger = _Ledger(before, after)
-    for group in ledger.groups(found, "removed"):
-        gaining = [m for m in group if m.kind != "removed"]
-        removed = [m for m in group if m.kind == "removed"]
-        if not ledger.conserves(removed, gaining):
-            removed = [m for m in removed if not _is_known(m, found, before)]
+    losing = {m for m in found if m.kind == "removed" or (not planned and ledger.is_less(m))}
+    for group in ledger.groups(found, losing, 1):
+        gaining = [m for m in group if m not in losing and m in found]
+        less = [m for m in group if m in losing and m in found]
+        if not ledger.conserves(less, gaining):
+            less = [m for m in less if not _is_known(m, found, before)]
+            gaining = [m for m in gaining if m in found]  # what is known joined one of them
             if planned:
                 continue
-        if removed and gaining:
-            _regroup(found, removed + gaining)
-    for group in ledger.groups(found, "added"):
+        if less and gaining:
+            _regroup(found, less + gaining)
+    for group in ledger.groups(found, {m for m in found if m.kind == "added"}, -1):
         if len(group) > 1 and not any(ledger.total(group).values()):
             _regroup(found, group)
     return [ledger.named(m) for m in found]
@@ -389,6 +391,8 @@ def _is_known(removed: Match, found: list[Match], before: Sequence[Collective]) 
     It repeats one that is still there; or the results of both are added up, so that one sum does
     for both: then it joins the match of the other.
     """
+    if removed.kind != "removed":
+        return False
     (position,) = removed.before
     old = before[position]
     others = [m for m in found if m.after]
@@ -447,21 +451,27 @@ class _Ledger:
                 change[key] += self.amount(self.after[j], 1 if alike else math.inf)
         return change
 
-    def groups(self, found: list[Match], kind: str) -> list[list[Match]]:
-        """Removed or added ones with those that gain or lose over one of their axes, directly or
-        through others."""
-        sign = 1 if kind == "removed" else -1
+    def is_less(self, m: Match) -> bool:
+        """Whether one replaced another of its kind, with less than that communicates."""
+        kinds = {c.kind for c in self.sides(m)}
+        return (
+            m.kind == "replaced" and len(kinds) == 1 and any(v < 0 for v in self.change(m).values())
+        )
+
+    def groups(self, found: list[Match], wanted: set[Match], sign: int) -> list[list[Match]]:
+        """Wanted ones, each with those whose numbers change with this sign over one of its axes,
+        directly or through others."""
         groups: list[tuple[set[tuple[str, str]], list[Match]]] = []
         for m in found:
             change = self.change(m)
-            keys = {k for k in change if m.kind == kind or change[k] * sign > 0}
+            keys = {k for k in change if m in wanted or change[k] * sign > 0}
             some = [m]
             for group in [g for g in groups if g[0] & keys]:
                 groups.remove(group)
                 keys, some = keys | group[0], group[1] + some
             if keys:
                 groups.append((keys, some))
-        return [some for _, some in groups if any(m.kind == kind for m in some)]
+        return [some for _, some in groups if wanted & set(some)]
 
     def conserves(self, removed: Sequence[Match], gaining: Sequence[Match]) -> bool:
         """Whether over one of the axes as much is gained as is lost."""
