@@ -187,7 +187,7 @@ def _values(plan: Plan, strings: _Table) -> dict[str, Any]:
         "origins": origins.items,
         "operands": [[index[n] for n in op.operands if n in index] for op in plan.ops],
         "trips": {i: op.trips for i, op in enumerate(plan.ops) if op.trips not in (None, 1)},
-        "valueNotes": {i: strings.add(op.note) for i, op in enumerate(plan.ops) if op.note},
+        "valueNotes": {i: strings.add(op.remarks) for i, op in enumerate(plan.ops) if op.remarks},
     }
 
 

@@ -251,10 +251,7 @@ def agree() -> int:
     same = {
         key: _counted(e.plan.collectives) == _counted(e.collectives) for key, e in entries.items()
     }
-    noted = {
-        key: any("The estimate differs here" in op.note for op in e.plan.ops)
-        for key, e in entries.items()
-    }
+    noted = {key: any(op.uncertain for op in e.plan.ops) for key, e in entries.items()}
     print(f"  the estimate equals the partitioner's answer: {_rate(same.values())}")
     print(
         f"  it is wrong and has no note: {_rate(not s and not noted[k] for k, s in same.items())}"

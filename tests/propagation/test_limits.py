@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from shardviz.core.backend.shardy import attributes
 from shardviz.core.backend.shardy.estimate_limits import Window
+from shardviz.core.program.uncertain import Uncertain
 from tests.propagation.planning import plan
 
 X = ((32, 64), "data, model")
 IMAGE = ((8, 32, 16, 8), "data, model")
-MISSES = "The estimate differs here"
 
 
 def convolved(stride, padding="SAME"):
@@ -94,17 +94,19 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_value_says_what_the_estimate_misses(name, eight_devices):
     fn, arguments, kind = CASES[name]
-    notes = [op.note for op in plan(fn, **arguments).ops if MISSES in op.note]
-    assert bool(notes) == (kind is not None)
-    assert all(f" {kind}." in note for note in notes)
+    assert bool(uncertain(plan(fn, **arguments))) == (kind is not None)
 
 
-def test_the_note_names_dimension_axes_and_both_sides(eight_devices):
-    (note,) = (op.note for op in plan(lambda x: jnp.flip(x, 1), x=X).ops if op.note)
-    assert note == (
-        "The estimate differs here: Shardy plans nothing for a reversal along dimension 1, split"
-        " over model; XLA's partitioner swaps the shards: expect a collective-permute."
-    )
+def test_what_is_uncertain_names_dimension_and_axes(eight_devices):
+    made = plan(lambda x: jnp.flip(x, 1), x=X)
+    (found,) = uncertain(made)
+    assert found == Uncertain("reverse", ("model",), 1)
+    assert str(found) in str(made.why("rev"))
+    assert any("uncertain at 1 value: rev" in note for note in made.notes)
+
+
+def uncertain(made):
+    return [found for op in made.ops for found in op.uncertain]
 
 
 few, many = st.integers(1, 6), st.integers(1, 40)
@@ -133,7 +135,7 @@ def test_the_body_of_a_shard_map_moves_nothing_by_itself(eight_devices):
 
     split = P("data", "model")
     made = plan(jax.shard_map(lambda x: jnp.flip(x, 1), in_specs=split, out_specs=split), x=X)
-    assert not any(MISSES in op.note for op in made.ops)
+    assert not uncertain(made)
 
 
 def picked(total, i):
@@ -162,13 +164,13 @@ def test_a_loop_in_a_shard_map_moves_nothing_by_itself(name, eight_devices):
 
     split = P("data", "model")
     inside = plan(jax.shard_map(LOOPS[name], in_specs=split, out_specs=split), x=X)
-    assert not any(MISSES in op.note for op in inside.ops)
+    assert not uncertain(inside)
     sliced = [op for op in inside.ops if op.opcode == "dynamic_slice"]
     assert sliced
     assert all(op.manual for op in sliced)
     assert not any(op.manual for op in inside.ops if op.kind != "op" or op.name == "shard_map")
     outside = plan(LOOPS[name], x=X)
-    assert any(MISSES in op.note for op in outside.ops)
+    assert uncertain(outside)
     assert not any(op.manual for op in outside.ops)
 
 

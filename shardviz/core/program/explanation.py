@@ -138,8 +138,7 @@ def explain_value(plan: Record, op: PlannedOp) -> Explanation:
         lines.append(f"It is not summed over {axis} yet: each device along it holds a part.")
     lines += _moved_first(plan, op)
     lines += [_cost(c) for c in plan.collectives if c.value == op.name]
-    if op.note:
-        lines.append(op.note)
+    lines += filter(None, [op.remarks])
     return Explanation(plan, op, tuple(lines), tuple(steps[n] for n in sorted(steps)), tuple(paths))
 
 

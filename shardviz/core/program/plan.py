@@ -438,7 +438,7 @@ def _name_of_value(op: PlannedOp) -> str:
 
 def _sort_of_value(op: PlannedOp) -> Hashable:
     same = (op.kind, op.opcode, op.shape, op.dtype, op.spec, op.source, op.backward, op.trips)
-    return (*same, op.region, op.note)
+    return (*same, op.region, op.note, op.uncertain)
 
 
 def call_paths(ops: Sequence[PlannedOp]) -> list[Path]:

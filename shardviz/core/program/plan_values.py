@@ -18,6 +18,7 @@ from shardviz.core.format import joined, plural, shown, suggestion
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.report import Collective, Failure
+from shardviz.core.program.uncertain import Uncertain
 
 Tensor = tuple[tuple[str, ...], ...]
 
@@ -223,6 +224,7 @@ class PlannedOp:
         backward: whether it belongs to the backward pass.
         covered: whether the propagation looked into it.
         note: why it is not covered, or what else a person should know.
+        uncertain: where the estimate of its collectives may differ from XLA's partitioner.
         memory_kind: of an argument, which memory of a device holds it, as jax names it; `""` for
             the memory that holds values by default.
         donated: of an argument, whether its memory is given to the results.
@@ -255,6 +257,7 @@ class PlannedOp:
     calls: tuple[str, ...] = ()
     manual: bool = False
     reduces: str = "reduces"
+    uncertain: tuple[Uncertain, ...] = ()
     memory_kind: str = ""
     donated: bool = False
 
@@ -276,6 +279,11 @@ class PlannedOp:
         return (
             "" if self.factors is None else rule_in_words(self.factors, self.operands, self.reduces)
         )
+
+    @property
+    def remarks(self) -> str:
+        """Its note, and what is uncertain of it, in sentences; `""` where there is neither."""
+        return " ".join([*filter(None, [self.note]), *map(str, self.uncertain)])
 
     @property
     def short(self) -> str:

@@ -1,46 +1,82 @@
 """Where the estimate of a plan may differ from what XLA's partitioner does, and how it is said.
 
-The estimate is Shardy's own. XLA's partitioner has rules of its own for many operations, and what
-it inserts is known once the program is compiled. So a value has no prediction of that here, but
-one of these codes: which kind of operation it is, what of it is split, and over which axes.
+The estimate is Shardy's own. For the operations of this table XLA's partitioner has rules of its
+own, and what it inserts is known once the program is compiled: nothing here predicts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
-_EDGES = "exchange what crosses the borders of shards, or gather"
+_EDGES = "exchange what crosses the borders of shards"
 _GATHER = "gather it"
 _OTHER = "move it in other steps"
 
-#: Code to what is split, after "its" or "what", and what the partitioner may do.
+#: Code to what a value is, and what XLA's partitioner may do with what is split.
 KINDS: Mapping[str, tuple[str, str]] = {
-    # Operations that read along a dimension what another device holds.
-    "shift": ("{op} moves elements along {dim}, which is split over {axes}", _EDGES),
-    "one element": ("{op} takes one element along {dim}, which is split over {axes}", "sum it"),
-    "window": ("{op} reads windows along {dim}, which is split over {axes}", _EDGES),
-    "cumulative": ("{op} goes along {dim}, which is split over {axes}", _GATHER),
-    "order": ("{op} orders or picks elements along {dim}, which is split over {axes}", _GATHER),
-    "transform": ("{op} is a Fourier transform of a value split over {axes}", _GATHER),
-    "position": (
-        "{op} reads or writes at positions known when it runs, split over {axes}",
-        _GATHER,
-    ),
-    "reshape": ("{op} cuts {value} anew, which is split over {axes}", _GATHER),
-    "matrix": ("{op} needs all of a matrix, which is split over {axes}", _GATHER),
-    "kernel": ("{op} calls code that XLA cannot look into, on values split over {axes}", _GATHER),
-    "host": ("{op} calls Python on the host of one device, on a value split over {axes}", _GATHER),
-    "lookup": ("{op} looks up entries by indices, both split over {axes}", _OTHER),
-    "write": ("{op} writes entries at indices, both split over {axes}", _OTHER),
-    "groups": ("{op} is a convolution in groups, split over {axes}", _GATHER),
-    "channels": ("{op} is a convolution whose channels are split over {axes}", _GATHER),
-    "product": ("the operands and the result of {op} are not split alike over {axes}", _OTHER),
-    "join": ("{op} joins values along {dim}, which is split over {axes}", _OTHER),
+    # What reads, along a split dimension, elements that another device holds.
+    "pad": ("a padding", _EDGES),
+    "slice": ("a slice", _EDGES),
+    "slice of one": ("an index", "sum what only one shard holds"),
+    "reverse": ("a reversal", "swap the shards"),
+    "concatenate": ("a concatenation", _EDGES),
+    "convolution": ("a convolution", _EDGES),
+    "reduce_window": ("a sliding window", _EDGES),
+    "select_and_scatter": ("the gradient of a pooling", _EDGES),
+    "cumulative": ("a cumulative operation", _GATHER),
+    "dynamic_slice": ("a dynamic slice", _GATHER),
+    "dynamic_update_slice": ("a dynamic update of a slice", _GATHER),
+    "top_k": ("top_k", _GATHER),
+    "rows of top_k": ("the rows of top_k", _GATHER),
+    "rows of fft": ("the rows of a Fourier transform", _GATHER),
+    "fft": ("a Fourier transform", _GATHER),
+    "reduce": ("a reduction of pairs", "gather what each device picked"),
+    "reshape": ("a reshape", _GATHER),
+    "groups": ("a convolution in groups", _GATHER),
+    "channels": ("the channels of a convolution", _GATHER),
+    # What XLA cannot split.
+    "call": ("code that XLA does not look into", _GATHER),
+    "host": ("a call of Python on the host of one device", _GATHER),
+    "ragged_all_to_all": ("an exchange of ragged parts", "send it in another way"),
+    # What wants a mesh axis in two places.
+    "gather": ("a lookup by indices", _OTHER),
+    "scatter": ("a write at indices", _OTHER),
+    "two factors": ("a product with two dimensions over one axis", "split one over another axis"),
+    "inner": ("a product over an inner dimension", "gather the operand and sum nothing"),
+    "needed part": ("a product of which a part is needed", "gather all of the operand"),
+    "summed result": ("a product whose result is split over what it sums", "sum in other steps"),
+    "other dimension": ("a product split along other dimensions than its operands", _GATHER),
+    "one operand": ("a product of which one operand is split", _GATHER),
     # What is moved, whatever reads it.
-    "again": (
-        "what {op} reads, split over {axes}, was moved in the same way before",
-        "move it once",
-    ),
-    "steps": ("what {op} reads is moved in several steps over {axes}", _OTHER),
-    "part": ("a part of an axis splits what {op} reads, of {axes}", _OTHER),
+    "again": ("what was moved in this way before", "move it once for both"),
+    "steps": ("what is moved in several steps", _OTHER),
+    "part": ("what is split over a part of an axis", _OTHER),
 }
+
+#: How each of these sentences begins.
+UNCERTAIN = "The estimate is uncertain here:"
+
+
+@dataclass(frozen=True)
+class Uncertain:
+    """Why the estimate at a value may differ from what XLA's partitioner inserts.
+
+    Attributes:
+        code: what kind of operation or move it is, a key of `KINDS`.
+        axes: the mesh axes that it is about.
+        dim: the dimension that these split; None where several do.
+
+    >>> print(Uncertain("reverse", ("model",), 1))
+    The estimate is uncertain here: a reversal along dimension 1, split over model. XLA's partitioner may swap the shards; compile to know.
+    """  # noqa: E501
+
+    code: str
+    axes: tuple[str, ...] = ()
+    dim: int | None = None
+
+    def __str__(self) -> str:
+        what, may = KINDS[self.code]
+        along = "" if self.dim is None else f" along dimension {self.dim}"
+        split = f", split over {' × '.join(self.axes)}" if self.axes else ""
+        return f"{UNCERTAIN} {what}{along}{split}. XLA's partitioner may {may}; compile to know."

@@ -27,7 +27,7 @@ from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
 from shardviz.core.backend.shardy.estimate import read_estimate
-from shardviz.core.backend.shardy.estimate_limits import DIFFERS, note_conflicts
+from shardviz.core.backend.shardy.estimate_limits import with_uncertain_moves
 from shardviz.core.backend.shardy.explicit_axes import diagnose, note_types
 from shardviz.core.backend.shardy.one_mesh import axis_parts, merged_parts
 from shardviz.core.backend.shardy.reader import PlanReader, argument_names
@@ -162,7 +162,7 @@ class _PlanRun:
         if "Explicit" in mesh.axis_types:
             ops = note_types(ops, traced.stage.jaxpr)
         collectives = read_estimate(pipeline.planned_module_on(copy), ops, mesh, attributes)
-        ops = note_conflicts(ops, collectives, mesh)
+        ops = with_uncertain_moves(ops, collectives, mesh)
         notes = self._notes(ops, lowered.note)
         self.plan = replace(self.plan, ops=ops, collectives=tuple(collectives), notes=notes)
 
@@ -204,12 +204,12 @@ class _PlanRun:
             notes.append(
                 f"{plural(len(without), 'value')} not covered: {without[0].name}, for one."
             )
-        if other := [op for op in ops if DIFFERS in op.note]:
+        if other := [op for op in ops if op.uncertain]:
             named = joined([op.name for op in other], "and", 3)
             notes.append(
-                "XLA's partitioner is known to do otherwise than is estimated at"
-                f" {plural(len(other), 'value')}: {named}. plan.why({shown(other[0].name)}) says"
-                " why, and what to expect."
+                f"The estimate is uncertain at {plural(len(other), 'value')}: {named}."
+                f" plan.why({shown(other[0].name)}) says why; a compile says what XLA's"
+                " partitioner does."
             )
         return tuple(notes)
 

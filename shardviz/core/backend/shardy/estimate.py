@@ -54,8 +54,9 @@ _AXES = {
 }
 _WHOLE = Spec()
 _DIM = re.compile(r"\{([^{}]*)\}")
-_SUMS = ("dot_general", "reduce")
+_SUMS = ("dot_general", "reduce", "gather", "scatter")
 _CONSTRAINTS = ("reshard", "sharding_constraint")
+_CUSTOM_CALL = "stablehlo.custom_call"
 _PAIRS = 4096  # of a permutation, that are looked at
 _XLA = {"bool": "pred", "bfloat16": "bf16", "complex64": "c64", "complex128": "c128"}
 
@@ -122,6 +123,8 @@ class _EstimateReader:
                 found = [self._written(placed)]
             elif placed.name in SHARDY:
                 found = list(self._inserted(placed))
+            elif placed.name == _CUSTOM_CALL and self._is_print(placed):
+                found = list(self._printed(placed))
             # XLA takes out what has no elements, and whatever would move it.
             yield from (c for c in found if c.bytes_per_device)
 
@@ -145,6 +148,33 @@ class _EstimateReader:
             kind = _KINDS[placed.name]
             yield self._collective(placed, kind, axes, [after], value, location, cause)
 
+    def _is_print(self, placed: PlacedOperation) -> bool:
+        """Whether an operation only calls Python, as `jax.debug.print` does."""
+        target = self.attributes.text(placed.op, "call_target_name")
+        around = placed.caller
+        while around is not None and around.name != "sdy.manual_computation":
+            around = around.caller
+        results = (self.attributes.tensor(result) for result in placed.op.results)
+        return "callback" in target and around is None and not any(results)
+
+    def _printed(self, placed: PlacedOperation) -> Iterator[Collective]:
+        """The gathers of what is printed: Python is called on the host of one device."""
+        name = placed.location.last_part or placed.opcode
+        for value in placed.op.operands:
+            spec, made = self.module.spec(value), self.module.value(value, placed.caller)
+            for dim in reversed(spec.dims):
+                spec = _without(spec, dim)
+                cause = (
+                    f"{self.module.name(value, placed.caller)} is split over"
+                    f" {joined(parents(dim, self.mesh))}, and {name} calls Python on the host of"
+                    " one device: XLA gathers all of it, each time."
+                )
+                if dim:
+                    yield self._collective(
+                        placed, "all-gather", dim, [spec], made.name if made else "",
+                        placed.location, cause, [value],
+                    )  # fmt: skip
+
     def _is_one_number(self, value: Any) -> bool:
         """Whether a value has one number everywhere, as zeros have.
 
@@ -159,7 +189,7 @@ class _EstimateReader:
 
     def _is_again(self, placed: PlacedOperation, start: Any) -> bool:
         """Whether a value was moved in the same way before."""
-        if placed.name not in ("sdy.all_gather", "sdy.all_to_all"):
+        if placed.name not in ("sdy.all_gather", "sdy.all_to_all", "sdy.collective_permute"):
             return False
         before, after = (self.module.spec(v) for v in (placed.op.operands[0], placed.op.results[0]))
         return self._is_known((start, before, after, placed.caller))
@@ -237,7 +267,8 @@ class _EstimateReader:
             by_dim = [tuple(a for a in dim if a in axes) for dim in reversed(kept.dims)]
             rest = tuple(a for a in axes if not any(a in dim for dim in by_dim))
             return [(dim, after) for dim in by_dim if dim] + [(rest, kept)] * bool(rest)
-        summed = self.module.spec(made.op.operands[0])
+        # What a scatter writes is split, and what the others read.
+        summed = self.module.spec(made.op.operands[2 if made.opcode == "scatter" else 0])
         dims = [tuple(a for a in dim if a in axes) for dim in reversed(summed.dims)]
         rest = tuple(a for a in axes if not any(a in dim for dim in dims))
         return [(dim, after) for dim in (*dims, rest) if dim]

@@ -1,9 +1,10 @@
-"""Where the estimate is known to differ from XLA's partitioner, as notes on values of a plan.
+"""Where the estimate may differ from XLA's partitioner: codes on values of a plan.
 
 Shardy lets an axis cross a shift, a window or a cumulative sum, and plans no collective for what
 must be exchanged there; XLA's partitioner inserts one. And where the operands or the result of a
 matrix product want one axis along several dimensions, as under fsdp, both resolve it otherwise.
-`python -m tests.bench.stages agree` counts how often the estimate is wrong with and without a note.
+Which codes there are, and their words, is in `core/program/uncertain.py`.
+`python -m tests.bench.stages agree` counts how often the estimate is wrong with and without one.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +24,7 @@ from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.program.plan_values import PlannedOp, ShardingRule, group_size
 from shardviz.core.program.report import Collective
+from shardviz.core.program.uncertain import KINDS, Uncertain
 
 
 @dataclass(frozen=True)
@@ -63,115 +65,110 @@ class Window:
         return bool(np.any(outside & (first <= last) & (start <= stop)))
 
 
-#: How the note on a value begins where XLA does otherwise.
-DIFFERS = "The estimate differs here:"
-
-
-@dataclass(frozen=True)
-class Limit:
-    """One known difference.
-
-    Attributes:
-        what: the operation in words: `a reversal`.
-        shardy: what Shardy plans.
-        kind: the collective that XLA's partitioner puts in.
-        partitioner: what it does, in words.
-
-    >>> LIMITS["reverse"].kind
-    'collective-permute'
-    """
-
-    what: str
-    shardy: str
-    kind: str
-    partitioner: str
-
-    def sentence(self, dim: int, axes: Sequence[str]) -> str:
-        """The note on a value whose operand is split over `axes` along `dim`."""
-        return (
-            f"{DIFFERS} Shardy plans {self.shardy} for {self.what} along dimension"
-            f" {dim}, split over {' × '.join(axes)}; XLA's partitioner {self.partitioner}: expect"
-            f" {'an' if self.kind.startswith('a') else 'a'} {self.kind}."
-        )
-
-
-_EDGES = "exchanges what crosses the borders of shards"
-_GATHERS = "gathers the dimension"
-_NOTHING, _KEYED = "nothing", "two all-reduces"
-LIMITS: Mapping[str, Limit] = {
-    "pad": Limit("a padding", _NOTHING, "collective-permute", _EDGES),
-    "slice": Limit("a slice", _NOTHING, "collective-permute", _EDGES),
-    "slice of one": Limit("an index", _NOTHING, "all-reduce", "sums what only one shard holds"),
-    "reverse": Limit("a reversal", _NOTHING, "collective-permute", "swaps the shards"),
-    "concatenate": Limit("a shift", _NOTHING, "collective-permute", _EDGES),
-    "convolution": Limit("a convolution", _NOTHING, "collective-permute", _EDGES),
-    "reduce_window": Limit("a sliding window", _NOTHING, "collective-permute", _EDGES),
-    "cumulative": Limit("a cumulative operation", _NOTHING, "all-gather", _GATHERS),
-    "dynamic_slice": Limit("a dynamic slice", "an all-to-all", "all-gather", _GATHERS),
-    "top_k": Limit("top_k", "an all-to-all", "all-gather", _GATHERS),
-    "rows of top_k": Limit("the rows of top_k", _NOTHING, "all-gather", _GATHERS),
-    "rows of fft": Limit("the rows of a Fourier transform", _NOTHING, "all-gather", _GATHERS),
-    "fft": Limit("a Fourier transform", "all-to-alls", "all-gather", _GATHERS),
-    "reduce": Limit("a reduction of pairs", _KEYED, "all-gather", "gathers each device's pick"),
-}
 #: How the cause of a move ends that equals one before.
 AGAIN = "It was moved so before."
 # Until then XLA makes the Fourier transform of a matrix on every device.
 _FFT_OF_ROWS = jax.__version_info__ < (0, 11)
 _NONE: Mapping[int, Window] = {}
+_OF_MATRICES = ("cholesky", "triangular_solve")
+_MOVING = ("pad", "slice", "reverse", "concatenate", "convolution", "reduce_window")
+# Of what these read, XLA's partitioner gathers rather than permutes.
+_SUMMING = ("dot_general", "convolution", "sort")
 
 
-def limit_note(
+def uncertain_operation(
     op: PlannedOp,
-    operand: PlannedOp | None,
+    operands: Sequence[PlannedOp],
     mesh: MeshSpec,
     windows: Mapping[int, Window] = _NONE,
-    indexed: bool = True,
-) -> str:
-    """The note on a value where XLA is known to do otherwise; else `""`.
+    groups: int = 1,
+) -> tuple[Uncertain, ...]:
+    """Why the estimate at a value is uncertain, as far as the operation alone shows it.
 
     Args:
         op: the value.
-        operand: the first that it reads.
+        operands: what it reads.
         mesh: the mesh.
-        windows: dimension of that operand to window, where the operation has any.
-        indexed: whether the dimension of a slice of one is dropped afterwards, as an index does.
+        windows: dimension of the first operand to window, where the operation has any.
+        groups: of a convolution, into how many groups it splits features or the batch.
 
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> split, tensor = Spec.parse("data"), (("i",),)
     >>> rule = ShardingRule((tensor,), (tensor,), {"i": 8}, permutation=("i",))
     >>> x = PlannedOp("x", "argument", shape=(8,), spec=split)
     >>> y = PlannedOp("y", "op", "reverse", shape=(8,), spec=split, operands=("x",), factors=rule)
-    >>> print(limit_note(y, x, MeshSpec(("data",), (4,))))
-    The estimate differs here: Shardy plans nothing for a reversal along dimension 0, split ...
+    >>> uncertain_operation(y, [x], MeshSpec(("data",), (4,)))
+    (Uncertain(code='reverse', axes=('data',), dim=0),)
     """
-    found = limits_of(op, operand, mesh, windows, indexed)
-    return " ".join(limit.sentence(dim, axes) for limit, dim, axes in found)
+    if op.manual:
+        return (Uncertain(op.opcode),) if op.opcode == "ragged_all_to_all" else ()
+    if not operands:
+        return ()
+    if op.opcode in _OF_MATRICES or op.opcode == "custom_call":
+        return _needing_all(op, operands)
+    if op.opcode == "dynamic_update_slice":
+        return _updated(op, operands[0], operands[1])
+    if op.opcode == "convolution" and (found := _grouped(op, operands, groups)):
+        return found
+    if op.opcode == "select_and_scatter":
+        split = enumerate(operands[0].spec.dims)
+        return tuple(Uncertain(op.opcode, a, dim) for dim, a in split if a and dim in windows)
+    return tuple(_along_dimensions(op, operands[0], mesh, windows))
 
 
-def limits_of(
-    op: PlannedOp,
-    operand: PlannedOp | None,
-    mesh: MeshSpec,
-    windows: Mapping[int, Window] = _NONE,
-    indexed: bool = True,
-) -> list[tuple[Limit, int, tuple[str, ...]]]:
-    """The known differences at a value: each with the dimension of its operand, and its axes."""
-    if op.opcode not in LIMITS or operand is None or op.manual:
-        return []
-    rule = op.factors
-    if rule is None or not rule.operands or not rule.results:
-        return []
+def _needing_all(op: PlannedOp, operands: Sequence[PlannedOp]) -> tuple[Uncertain, ...]:
+    """Where code reads all of a value, or all of a matrix, of which a part is on each device."""
+    code, first = "call", 0
+    if "host of one device" in op.note:
+        code = "host"
+    elif op.opcode in _OF_MATRICES or (op.factors is not None and op.factors.propagates):
+        code, first = "matrix", len(operands[0].shape) - 2
+    dims = [axes for value in (*operands, op) for axes in value.spec.dims[first:]]
+    axes = dict.fromkeys(axis for own in dims for axis in own)
+    return (Uncertain(code, tuple(axes)),) if axes else ()
+
+
+def _updated(op: PlannedOp, whole: PlannedOp, part: PlannedOp) -> tuple[Uncertain, ...]:
+    """Where a slice is written, along a dimension that is split, into a value that is longer."""
     found = []
+    sizes = enumerate(zip(whole.shape, part.shape, strict=True))
+    for dim in (dim for dim, (size, own) in sizes if own < size):
+        axes = dict.fromkeys(a for value in (whole, part, op) for a in value.spec.dims[dim])
+        if axes:
+            found.append(Uncertain(op.opcode, tuple(axes), dim))
+    return tuple(found)
+
+
+def _grouped(op: PlannedOp, operands: Sequence[PlannedOp], groups: int) -> tuple[Uncertain, ...]:
+    """Where a convolution has groups, or where one operand alone has its channels split."""
+    values = (*operands, op)
+    axes = tuple(dict.fromkeys(axis for value in values for axis in value.spec.axes))
+    if groups > 1:
+        return (Uncertain("groups", axes),) if axes else ()
+    summed = op.factors.reduction if op.factors is not None else ()
+    over = []
+    for value, tensor in zip(operands, op.factors.operands if op.factors else (), strict=False):
+        dims = zip(value.spec.dims, tensor, strict=False)
+        over.append({a for own, names in dims if {*names} & {*summed} for a in own})
+    # An axis that splits another dimension of the result is given up where it splits channels.
+    odd = (over[0] ^ over[1]) - {*op.spec.axes} if len(over) == 2 else set()
+    return (Uncertain("channels", tuple(a for a in axes if a in odd)),) if odd else ()
+
+
+def _along_dimensions(
+    op: PlannedOp, operand: PlannedOp, mesh: MeshSpec, windows: Mapping[int, Window]
+) -> Iterator[Uncertain]:
+    """Where an operation reads along a split dimension what another device holds."""
+    rule = op.factors
+    if op.opcode not in KINDS or rule is None or not rule.operands or not rule.results:
+        return
     for dim, (names, axes) in enumerate(zip(rule.operands[0], operand.spec.dims, strict=False)):
         parts = group_size(axes, mesh)
         # Parts of an axis are the compiler's own choice, which it makes again.
         if names and parts > 1 and all(axis in mesh.shape for axis in axes):
-            window = windows.get(dim)
-            split = _Split(op, operand, rule, dim, names[0], parts, window, indexed)
-            if kind := split.kind():
-                found.append((LIMITS[kind], dim, axes))
-    return found
+            split = _Split(op, operand, rule, dim, names[0], parts, windows.get(dim))
+            if code := split.code():
+                yield Uncertain(code, axes, dim)
 
 
 @dataclass(frozen=True)
@@ -185,10 +182,9 @@ class _Split:
     factor: str
     parts: int
     window: Window | None
-    indexed: bool
 
-    def kind(self) -> str:
-        """Which of the limits this is; `""` where it is none."""
+    def code(self) -> str:
+        """Which kind of uncertainty this is; `""` where it is none."""
         opcode, blocked = self.op.opcode, self.factor in self.rule.blocked_propagation
         if opcode == "top_k" and not blocked:
             return "rows of top_k"
@@ -196,7 +192,7 @@ class _Split:
         if opcode in ("top_k", "dynamic_slice"):
             return opcode if blocked and self.operand.spec.rank > 1 else ""
         if opcode == "fft" and _FFT_OF_ROWS and self.factor not in self.rule.need_replication:
-            return "rows of fft" if self.operand.spec.rank < 3 else ""
+            return "rows of fft"
         if opcode == "fft":
             free = {f for names in self.rule.operands[0] for f in names} - {
                 *self.rule.need_replication
@@ -205,10 +201,10 @@ class _Split:
         if opcode == "reduce":  # of values with their indices: argmax
             pairs = len(self.rule.results) > 1
             return opcode if pairs and self.factor in self.rule.reduction else ""
-        return self._moved()
+        return self._moved() if opcode in _MOVING else ""
 
     def _moved(self) -> str:
-        """The limit of an operation that moves elements along the dimension."""
+        """The kind of an operation that moves elements along the dimension."""
         results, spec = self.rule.results[0], self.op.spec
         own = next((n for n, names in enumerate(results) if self.factor in names), None)
         if self.factor not in self.rule.permutation or own is None or own >= spec.rank:
@@ -217,7 +213,7 @@ class _Split:
         if not set(spec.dims[own]) & set(self.operand.spec.dims[self.dim]):
             return ""
         read, made, opcode = self.operand.shape[self.dim], self.op.shape[own], self.op.opcode
-        if opcode == "slice" and made == 1 and self.indexed:
+        if opcode == "slice" and made == 1:
             return "slice of one"
         if self.window is not None and not self.window.crosses(read, made, self.parts):
             return ""
@@ -228,10 +224,10 @@ class _Split:
         return "cumulative" if opcode == "reduce_window" and full else opcode
 
 
-def note_conflicts(
+def with_uncertain_moves(
     ops: Sequence[PlannedOp], collectives: Sequence[Collective], mesh: MeshSpec
 ) -> tuple[PlannedOp, ...]:
-    """The same values, with a note on each product and concatenation that XLA splits otherwise.
+    """The same values, each with what is uncertain of the collectives that Shardy plans for it.
 
     Args:
         ops: the values of a plan.
@@ -246,104 +242,113 @@ def note_conflicts(
     >>> y = PlannedOp("y", "op", "dot_general", operands=("x", "w"), factors=rule)
     >>> kinds = ("all-to-all", "all-reduce")
     >>> moves = [Collective(kind, ("data",), 64, value="y") for kind in kinds]
-    >>> print(note_conflicts((x, w, y), moves, MeshSpec(("data",), (4,)))[2].note)
-    The estimate differs here: Shardy plans an all-to-all and an all-reduce for y, since ... w ...
+    >>> with_uncertain_moves((x, w, y), moves, MeshSpec(("data",), (4,)))[2].uncertain
+    (Uncertain(code='inner', axes=('data',), dim=None),)
     """
     own: dict[str, list[Collective]] = defaultdict(list)
     for c in collectives:
         own[c.value].append(c)
     values = {op.name: op for op in ops}
-    noted = (_conflict(op, values, own[op.name], mesh) for op in ops)
-    return tuple(
-        replace(op, note=" ".join(filter(None, (op.note, words)))) if words else op
-        for op, words in zip(ops, noted, strict=True)
-    )
+    found = []
+    for op in ops:
+        reads = [values[name] for name in op.operands if name in values]
+        more = () if op.manual else tuple(_uncertain_moves(op, reads, own[op.name], mesh))
+        found.append(replace(op, uncertain=(*op.uncertain, *more)) if more else op)
+    return tuple(found)
 
 
-def _conflict(
-    op: PlannedOp, values: Mapping[str, PlannedOp], own: Sequence[Collective], mesh: MeshSpec
-) -> str:
+def _uncertain_moves(
+    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+) -> Iterator[Uncertain]:
+    """What is uncertain of the collectives for one value; the first kind that there is."""
+    moves = [c for c in own if c.kind != "all-reduce"]
+    over = tuple(dict.fromkeys(axis for c in moves for axis in c.mesh_axes))
     again = next((c for c in own if c.cause.endswith(AGAIN)), None)
-    if op.opcode == "concatenate" and not op.manual:
-        return _concatenated(own)
-    if op.opcode == "scatter" and not op.manual and (words := _scattered(op, values, own, mesh)):
-        return words
-    if op.opcode != "dot_general" or op.factors is None or op.manual:
-        return _reordered(op, values, own) or (_moved_again(op, again) if again else "")
-    again = again if again and again.kind == "all-gather" else None
-    product = _Product(op, [values.get(name) for name in op.operands], own, mesh)
-    return (
-        product.of_equal_axes()
-        or (_moved_again(op, again) if again else "")
-        or product.gathered()
-        or product.sliced()
-        or product.scattered()
-        or product.moved()
-        or product.taken()
-        or _reordered(op, values, own)
-    )
+    if again is not None:
+        yield Uncertain("again", again.mesh_axes)
+    elif op.opcode in ("gather", "scatter"):
+        if _looked_up(op, reads, moves, mesh) or _scattered(op, reads, own, mesh):
+            yield Uncertain(op.opcode, over or op.spec.axes)
+    elif op.opcode == "concatenate" and moves and any(_is_uneven(v, mesh) for v in reads):
+        yield Uncertain(op.opcode, over)
+    elif op.opcode in ("reshape", "slice") and (lost := _lost(op, reads, moves)):
+        yield Uncertain("reshape" if op.opcode == "reshape" else "slice", lost)
+    elif op.opcode == "dot_general" and op.factors is not None:
+        yield from _Product(op, reads, own, mesh).uncertain()
+    looked_up = op.opcode in ("gather", "scatter")
+    if again is None and not looked_up and (steps := _steps(op, reads, own, mesh)):
+        yield Uncertain("steps", steps)
+    if any(":" in axis for value in (op, *reads) for axis in value.spec.axes) and own:
+        yield Uncertain("part", tuple(dict.fromkeys(axis for c in own for axis in c.mesh_axes)))
 
 
-def _moved_again(op: PlannedOp, again: Collective) -> str:
-    """The note where Shardy moves a value a second time."""
-    return (
-        f"{DIFFERS} Shardy plans an {again.kind} for {op.name} that it has planned before, of a"
-        f" value split over {' × '.join(again.mesh_axes)}; XLA's partitioner"
-        f" {'gathers' if again.kind == 'all-gather' else 'moves'} it once for both: expect an"
-        f" {again.kind}."
-    )
+def _lost(
+    op: PlannedOp, reads: Sequence[PlannedOp], moves: Sequence[Collective]
+) -> tuple[str, ...]:
+    """The axes that split what is read and not the result, though Shardy gathers nothing."""
+    kept = {*op.spec.axes} | {axis for c in moves for axis in c.mesh_axes}
+    return tuple(axis for value in reads[:1] for axis in value.spec.axes if axis not in kept)
 
 
-def _concatenated(own: Sequence[Collective]) -> str:
-    """The note on a concatenation of values that are split along each other's axes."""
-    for c in own:
-        if c.kind == "collective-permute":
-            return (
-                f"{DIFFERS} Shardy plans to move the values of a concatenation that"
-                f" are not split alike, split over {' × '.join(c.mesh_axes)}; XLA's partitioner"
-                " moves them in another order of steps: expect a collective-permute."
-            )
-    return ""
+def _looked_up(
+    op: PlannedOp, reads: Sequence[PlannedOp], moves: Sequence[Collective], mesh: MeshSpec
+) -> bool:
+    """Whether XLA may move indices, or what is at them, in another way than Shardy plans.
+
+    It matches the splits of both by the number of their shards. So nothing else is possible where
+    nothing is left split, or where every axis of the mesh is in use and what is gathered does not
+    also split the result.
+    """
+    dims = [axes for axes in reads[0].spec.dims if axes] if reads else []
+    moved = {axis for c in moves for axis in c.mesh_axes}
+    gathers = all(c.kind == "all-gather" for c in moves)
+    if not dims and not op.spec.axes:
+        return not gathers
+    used = ({*op.spec.axes} - moved) | {axis for axes in dims for axis in axes}
+    apart = len(dims) == 1 or moved.isdisjoint(op.spec.axes)
+    return bool(moves) and not (gathers and apart and used == {*mesh.shape})
+
+
+def _is_uneven(value: PlannedOp, mesh: MeshSpec) -> bool:
+    """Whether the shards of a value are not all of one size."""
+    dims = zip(value.shape, value.spec.dims, strict=False)
+    return any(size % group_size(axes, mesh) for size, axes in dims if axes)
 
 
 def _scattered(
-    op: PlannedOp, values: Mapping[str, PlannedOp], own: Sequence[Collective], mesh: MeshSpec
-) -> str:
-    """The note where what is written, and the result, are split over one axis."""
-    sizes, used = mesh.shape, {*op.spec.axes}
-    used |= {a for n in op.operands if (v := values.get(n)) is not None for a in v.spec.axes}
+    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+) -> bool:
+    """Whether what is written, and the result, are split over one axis, and another is free."""
+    if op.opcode != "scatter":
+        return False
+    sizes = mesh.shape
+    used = {a for value in (op, *reads) for a in value.spec.axes}
     moved = {a for c in own for a in c.mesh_axes} & {*op.spec.axes}
-    for axis in (a for a in sizes if a in moved):
-        free = [a for a, n in sizes.items() if a not in used and math.gcd(n, sizes[axis]) > 1]
-        if free:
-            return (
-                f"{DIFFERS} Shardy plans to sum or to gather for {op.name}, whose result is split"
-                f" over {axis}; XLA's partitioner splits it over {free[0]} meanwhile: expect a"
-                " collective-permute."
-            )
-    return ""
+    free = [n for a, n in sizes.items() if a not in used]
+    return any(math.gcd(n, sizes[a]) > 1 for a in moved if a in sizes for n in free)
 
 
-def _reordered(op: PlannedOp, values: Mapping[str, PlannedOp], own: Sequence[Collective]) -> str:
-    """The note where a value is moved in several steps, or along an axis that splits it not yet."""
-    kinds = {c.kind for c in own}
-    further = {"all-gather", "all-to-all"} if op.opcode == "dot_general" else {"all-gather"}
-    read = [{*v.spec.axes} for name in op.operands if (v := values.get(name)) is not None]
+def _steps(
+    op: PlannedOp, reads: Sequence[PlannedOp], own: Sequence[Collective], mesh: MeshSpec
+) -> tuple[str, ...]:
+    """The axes over which values are moved in several steps, or that split them not yet."""
+    kinds = {c.kind for c in own} & {"all-gather", "all-to-all", "collective-permute"}
+    axes = tuple(dict.fromkeys(axis for c in own for axis in c.mesh_axes))
+    several = sum(bool(value.spec.axes) for value in reads) > 1
+    permuted = [c for c in own if c.kind == "collective-permute"]
+    # Of axes of one size a shard goes to one other device, whatever reads it.
+    uneven = any(len({mesh.shape[a] for a in c.mesh_axes}) > 1 for c in permuted)
+    if permuted and (len(kinds) > 2 or (several and len(kinds) > 1)):
+        return axes
+    if several and uneven and op.opcode in _SUMMING:
+        return axes
+    if several and len({c.mesh_axes for c in own if c.kind == "all-to-all"}) > 1:
+        return axes
     for c in own:
-        over, axes = {*c.mesh_axes}, " × ".join(c.mesh_axes)
-        if c.kind == "collective-permute" and kinds & further:
-            return (
-                f"{DIFFERS} Shardy plans several steps for what {op.name} reads, a"
-                f" collective-permute first, split over {axes}; XLA's partitioner takes others:"
-                " expect an all-gather."
-            )
-        if c.kind == "all-to-all" and any(over & own and over - own for own in read):
-            return (
-                f"{DIFFERS} Shardy plans one all-to-all for what {op.name} reads, after it is"
-                f" split over {axes}; XLA's partitioner moves it as it is and then orders its"
-                " shards: expect a collective-permute."
-            )
-    return ""
+        over, splits = {*c.mesh_axes}, [{*value.spec.axes} for value in reads]
+        if c.kind == "all-to-all" and any(over & s and over - s for s in splits):
+            return c.mesh_axes
+    return ()
 
 
 @dataclass(frozen=True)
@@ -351,7 +356,7 @@ class _Product:
     """A matrix product, what it reads, and the collectives that Shardy plans for it."""
 
     op: PlannedOp
-    operands: Sequence[PlannedOp | None]
+    operands: Sequence[PlannedOp]
     own: Sequence[Collective]
     mesh: MeshSpec
 
@@ -361,11 +366,11 @@ class _Product:
         found: dict[str, dict[str, list[str]]] = {}
         rule = self.op.factors
         for value, tensor in zip(self.operands, rule.operands if rule else (), strict=False):
-            dims = value.spec.dims if value is not None else ()
+            dims = value.spec.dims
             for names, axes in zip(tensor, dims, strict=False):
                 for axis in axes if names else ():
                     by_factor = found.setdefault(axis, {})
-                    by_factor.setdefault(names[0], []).append(value.name if value else "")
+                    by_factor.setdefault(names[0], []).append(value.name)
         return found
 
     @cached_property
@@ -383,35 +388,37 @@ class _Product:
         sizes, size = self.mesh.shape, self.mesh.shape.get(axis, 1)
         return [a for a, n in sizes.items() if a != axis and size > 1 and n % size == 0]
 
-    def of_equal_axes(self) -> str:
-        """The note where an axis splits two factors and another axis, which splits none, can
-        stand in for it: XLA's partitioner matches tilings by the number of their tiles.
+    def uncertain(self) -> Iterator[Uncertain]:
+        """The first kind that this is, if any."""
+        rows = {
+            "two factors": self._of_two_factors,
+            "inner": self._inner_moved,
+            "needed part": self._part_of_operand,
+            "summed result": self._split_as_summed,
+            "other dimension": self._along_others,
+            "one operand": self._one_alone,
+        }
+        for code, test in rows.items():
+            if axes := test():
+                yield Uncertain(code, axes)
+                return
+
+    def _of_two_factors(self) -> tuple[str, ...]:
+        """An axis that splits two factors, where another, which splits none, can stand in for it:
+        XLA's partitioner matches tilings by the number of their tiles.
         """
         for axis, factors in self.split.items():
-            alike = [a for a in self._can_replace(axis) if a not in self.split]
-            if len(factors) > 1 and alike:
-                return (
-                    f"{DIFFERS} Shardy plans to move an operand of {self.op.name},"
-                    f" which has two dimensions that are split over {axis}; XLA's partitioner"
-                    f" splits one of them over {alike[0]} instead, as many ways: expect a"
-                    " collective-permute."
-                )
-        return ""
+            if len(factors) > 1 and any(a not in self.split for a in self._can_replace(axis)):
+                return (axis,)
+        return ()
 
-    def gathered(self) -> str:
-        """The note where an operand is moved to the split of the other, as weights under fsdp."""
-        sums, moved = self._over("all-reduce"), self._over("all-to-all")
-        for axis, (name, *_) in self.inner.items():
-            if axis in sums & moved:
-                return (
-                    f"{DIFFERS} Shardy plans an all-to-all and an all-reduce for"
-                    f" {self.op.name}, since the inner dimension of {name} is split over {axis};"
-                    f" XLA's partitioner gathers {name} instead: expect an all-gather."
-                )
-        return ""
+    def _inner_moved(self) -> tuple[str, ...]:
+        """An axis over which an operand is moved to the split of the other, and then summed."""
+        both = self._over("all-reduce") & self._over("all-to-all")
+        return tuple(axis for axis in self.inner if axis in both)[:1]
 
-    def sliced(self) -> str:
-        """The note where a part of an operand is gathered, since the rest is not needed."""
+    def _part_of_operand(self) -> tuple[str, ...]:
+        """An axis over which a part of an operand is gathered, since the rest is not needed."""
         rule, gathered = self.op.factors, self._over("all-gather")
         by_factor: dict[str, set[str]] = defaultdict(set)
         for axis, factors in self.split.items():
@@ -420,33 +427,24 @@ class _Product:
         for names, axes in zip(rule.results[0] if rule else (), self.op.spec.dims, strict=False):
             by_factor[names[0] if names else ""].update(axes)
         for value, tensor in zip(self.operands, rule.operands if rule else (), strict=False):
-            own = value.spec.axes if value is not None else ()
-            over = [axis for axis in own if axis in gathered]
+            over = [axis for axis in value.spec.axes if axis in gathered]
             needed = {axis for names in tensor if names for axis in by_factor[names[0]]}
-            if value is not None and over and needed - {*own}:
-                return (
-                    f"{DIFFERS} Shardy plans to take a part of {value.name} and to"
-                    f" gather that for {self.op.name}, split over {over[0]}; XLA's partitioner"
-                    f" gathers all of {value.name}: expect an all-gather."
-                )
-        return ""
+            if over and needed - {*value.spec.axes}:
+                return (over[0],)
+        return ()
 
-    def scattered(self) -> str:
-        """The note where the result is split over an axis that it is summed over."""
+    def _split_as_summed(self) -> tuple[str, ...]:
+        """An axis that is summed over and splits the result, where another can stand in for it."""
         rule, result, sums = self.op.factors, self.op.spec, self._over("all-reduce")
         for axis, factors in self.split.items():
             free = [a for a in self._can_replace(axis) if a not in result.axes]
             summed = rule is not None and set(factors) <= set(rule.reduction)
             if summed and free and axis in sums and sums <= {*result.axes}:
-                return (
-                    f"{DIFFERS} Shardy plans an all-reduce of {self.op.name},"
-                    f" whose result is split over {axis}; XLA's partitioner splits it over"
-                    f" {free[0]} while it is summed: expect a collective-permute."
-                )
-        return ""
+                return (axis,)
+        return ()
 
-    def moved(self) -> str:
-        """The note where the result is split along another dimension than the operands."""
+    def _along_others(self) -> tuple[str, ...]:
+        """An axis that splits another dimension of the result than of the operands."""
         rule, result = self.op.factors, self.op.spec
         places = {} if rule is None else {n[0]: d for d, n in enumerate(rule.results[0]) if n}
         for axis, factors in self.split.items():
@@ -456,24 +454,18 @@ class _Product:
                     a for c in self.own if c.cause.startswith(f"{names[0]} ") for a in c.mesh_axes
                 }
                 if axis in result.axes and axis not in own and axis not in moves:
-                    return (
-                        f"{DIFFERS} Shardy plans an all-to-all of {self.op.name}, since other"
-                        f" dimensions of it than of {names[0]} are split over {axis}; XLA's"
-                        f" partitioner gathers {names[0]} before: expect an all-gather."
-                    )
-        return ""
+                    return (axis,)
+        return ()
 
-    def taken(self) -> str:
-        """The note where each device takes its part of one operand and keeps a part of the sum."""
+    def _one_alone(self) -> tuple[str, ...]:
+        """An axis that splits the inner dimension of one operand alone, where the result of the
+        sum is split as well.
+        """
         sums = self._over("all-reduce")
-        for axis, (name, *others) in self.inner.items():
-            if axis in sums and not others and sums & {*self.op.spec.axes}:
-                return (
-                    f"{DIFFERS} Shardy plans an all-reduce of {self.op.name}, of"
-                    f" whose operands only {name} is split over {axis}; XLA's partitioner"
-                    f" gathers {name}: expect an all-gather."
-                )
-        return ""
+        for axis, names in self.inner.items():
+            if axis in sums and len(names) == 1 and sums & {*self.op.spec.axes}:
+                return (axis,)
+        return ()
 
 
 _NUMBER = re.compile(r"-?\d+")
@@ -503,9 +495,31 @@ def windows_of(op: Any, attributes: AttributeCache) -> dict[int, Window]:
     if name == "stablehlo.reduce_window":
         sizes = _numbers(op, "window_dimensions", attributes)
         return _sliding(op, range(len(sizes)), sizes, "base", attributes)
+    if name == "stablehlo.select_and_scatter":
+        sizes = _numbers(op, "window_dimensions", attributes)
+        return {dim: Window(size) for dim, size in enumerate(sizes) if size > 1}
     if name == "stablehlo.convolution":
         return _of_convolution(op, attributes)
     return {}
+
+
+def groups_of(op: Any, attributes: AttributeCache) -> int:
+    """Into how many groups a convolution splits its features or its batch; 1 for one a feature.
+
+    XLA's partitioner splits groups of one feature each as it does batches.
+    """
+    if op.name != "stablehlo.convolution":
+        return 1
+    features, batch = (
+        int(_NUMBER.search(attributes.text(op, f"{name}_group_count"))[0])
+        for name in ("feature", "batch")
+    )
+    kernel = attributes.tensor(op.operands[1])
+    numbers = _DIMENSIONS.search(attributes.text(op, "dimension_numbers"))
+    if kernel is None or numbers is None:
+        return max(features, batch)
+    inputs = kernel[0][[d.strip() for d in numbers[2].split(",")].index("i")]
+    return max(1 if inputs == 1 else features, batch)
 
 
 def _of_convolution(op: Any, attributes: AttributeCache) -> dict[int, Window]:

@@ -31,7 +31,11 @@ from shardviz.core.backend.shardy.builder import (
     names_of_ends,
     not_split,
 )
-from shardviz.core.backend.shardy.estimate_limits import LIMITS, limit_note, windows_of
+from shardviz.core.backend.shardy.estimate_limits import (
+    groups_of,
+    uncertain_operation,
+    windows_of,
+)
 from shardviz.core.layout.mesh import MeshSpec
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule, parent_axis
@@ -141,19 +145,20 @@ class PlanReader(PlanBuilder):
         elif not rule and len(op.operands) and any(self.attributes.tensor(v) for v in op.results):
             fields |= {"covered": False, "note": _NO_RULE}
         values = self.add(op, context, self.attributes.specs(op), operands=operands, **fields)
-        if opcode in LIMITS and operands:
-            self._note_limits(op, values, self.value(operands[0]))
+        self._mark_uncertain(op, values, operands)
         if text := self.attributes.text(op, "sdy.propagation_edges"):
             ends = names_of_ends(operands, [v.op.name for v in values])
             for value in values:
                 self.cross(value, parse_edges(text), ends)
 
-    def _note_limits(self, op: Any, values: list[ValueBuilder], operand: PlannedOp | None) -> None:
+    def _mark_uncertain(self, op: Any, values: list[ValueBuilder], operands: Sequence[str]) -> None:
         if op.name == "stablehlo.slice" and _is_used_by(op, "stablehlo.concatenate"):
-            return  # a rotation, say: the concatenation has the note
-        windows, indexed = windows_of(op, self.attributes), _is_used_by(op, "stablehlo.reshape")
+            return  # a rotation, say: the concatenation is marked
+        reads = [value for value in map(self.value, operands) if value is not None]
+        windows, groups = windows_of(op, self.attributes), groups_of(op, self.attributes)
         for value in values:
-            value.add_note(limit_note(value.op, operand, self._mesh, windows, indexed))
+            if found := uncertain_operation(value.op, reads, self._mesh, windows, groups):
+                value.op = PlannedOp.trusted({**value.op.__dict__, "uncertain": found})
 
     def _note_alike(self) -> dict[str, list[str]]:
         """Notes what `shard_alike` splits alike; the name of a value to the others of its group."""
