@@ -130,3 +130,25 @@ def test_what_ends_xla_ends_no_kernel(target, mesh):
     report = sv.compile(program, target)
     assert report.error.stage == "compile"
     assert "SIGABRT" in report.error.message
+
+
+def test_what_ends_a_plan_ends_no_kernel(mesh):
+    def from_the_host(x):
+        y = jax.pure_callback(np.sin, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+        return jax.sharding.reshard(y, P(None, None, unreduced=UNREDUCED))
+
+    program, _ = program_of((from_the_host, [((8, 16), P("X"))]), mesh)
+    plan = sv.plan(program)
+    assert plan.error.stage == "propagate"
+    assert "SIGABRT" in plan.error.message
+    assert sv.compile(program, "cpu:4").error is not None
+
+
+def test_a_constraint_over_another_mesh_is_an_error_of_the_plan(mesh):
+    other = jax.sharding.Mesh(mesh.devices.reshape(4), ("Z",))
+
+    def constrained(x):
+        return jax.lax.with_sharding_constraint(x, NamedSharding(other, P("Z")))
+
+    program, _ = program_of((constrained, [((8, 16), P("X"))]), mesh)
+    assert sv.plan(program).error.stage == "trace"

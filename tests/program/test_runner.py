@@ -170,7 +170,7 @@ def test_types_of_less_than_8_bits_run(dtype, target):
 
 @pytest.mark.parametrize("target", ["cpu:8", "attached"])
 @pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
-def test_our_own_copies_are_allowed_where_jax_is_told_to_refuse_them(guard, target):
+def test_our_own_copies_are_allowed_where_jax_is_set_to_refuse_them(guard, target):
     made, values = program(lambda x: x * 2, X), jnp.ones((8, 16))
     with jax.transfer_guard(guard):
         reports = [run(made, target=target), run(made, values, target=target, repeat=2)]

@@ -31,7 +31,7 @@ from shardviz.core.backend.devices import (
     run_bytes,
 )
 from shardviz.core.backend.failures import said_by
-from shardviz.core.backend.inputs import Inputs, our_transfers, partial_axes
+from shardviz.core.backend.inputs import Inputs, copies_allowed, partial_axes
 from shardviz.core.backend.tracing import Output
 from shardviz.core.errors import LayoutError
 from shardviz.core.format import bytes_text, listed, plural
@@ -438,7 +438,7 @@ def _index_text(bounds: Sequence[tuple[int, int]]) -> str:
     return "[" + ", ".join(f"{a}:{b}" for a, b in bounds) + "]"
 
 
-@our_transfers()
+@copies_allowed()
 def unsharded_checks(
     program: Program,
     lowered: Lowered,

@@ -41,7 +41,7 @@ from shardviz.core.backend.failures import (
     in_words,
     raised_by_signal,
 )
-from shardviz.core.backend.inputs import Inputs, our_transfers, value_digests
+from shardviz.core.backend.inputs import Inputs, copies_allowed, value_digests
 from shardviz.core.backend.jaxprs import (
     constant_rows,
     failing_callbacks,
@@ -458,7 +458,7 @@ class Execution:
         with failing_callbacks() as failed:
             return self.rendezvous.run(execute, failed)
 
-    @our_transfers()
+    @copies_allowed()
     def _input_checks(self, placed: Sequence[jax.Array]) -> list[Check]:
         return [
             shards_check(r.array.name, r.layout, array, self.ids)
@@ -466,7 +466,7 @@ class Execution:
             if r.layout is not None
         ]
 
-    @our_transfers()
+    @copies_allowed()
     def _output_checks(self, lowered: Lowered, results: Sequence[jax.Array]) -> list[Check]:
         layouts = self.report.out_layouts
         return [

@@ -27,7 +27,7 @@ _MOST_GATHERED = 64 << 20  # bytes
 _PARTS, _PART_BYTES = 64, 1 << 20  # of a large array, for its digest
 
 
-def our_transfers() -> Any:
+def copies_allowed() -> Any:
     """Allows our own copies to and from devices where the user has set `jax_transfer_guard`.
 
     The user's function keeps that setting. It is a decorator, too.
@@ -250,7 +250,7 @@ def summed(leaf: Any) -> Any:
     return jax.sharding.reshard(leaf, NamedSharding(leaf.sharding.mesh, full))
 
 
-@our_transfers()
+@copies_allowed()
 def value_digests(program: Program, leaves: list[Any] | None) -> dict[str, Any]:
     """Digests of what several processes must give alike, by the names of the arguments.
 
@@ -348,7 +348,7 @@ class Inputs:
         sizes = [self.program.arrays[i].bytes for i in self._spread_positions()]
         return 0 < sum(sizes) <= _MOST_GATHERED
 
-    @our_transfers()
+    @copies_allowed()
     def gather(self, placed: Sequence[jax.Array]) -> None:
         """Takes all of those values into this process; every process must do it together.
 
@@ -390,18 +390,18 @@ class Inputs:
             f" {bytes_text(largest.bytes)}. Nothing was made. {_REMEDY}"
         )
 
-    @our_transfers()
+    @copies_allowed()
     def place_all(self) -> list[jax.Array]:
         """Every argument on its devices."""
         return jax.block_until_ready([self._place(i) for i in range(len(self.program.arrays))])
 
-    @our_transfers()
+    @copies_allowed()
     def replace_donated(self, placed: list[jax.Array]) -> None:
         """Puts new arrays in place of those that the last run used up."""
         for position in self.donated:
             placed[position] = jax.block_until_ready(self._place(position))
 
-    @our_transfers()
+    @copies_allowed()
     def place_unsharded(self, mesh: Mesh) -> list[jax.Array]:
         """Every argument unsharded, on the one device of a mesh of size 1."""
         placed = []

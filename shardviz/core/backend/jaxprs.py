@@ -175,6 +175,15 @@ def _without_mesh(settings: Any) -> Any:
         return type(settings)()  # it takes what is set now
 
 
+def has_partial_sums(jaxpr: Any) -> bool:
+    """Whether an argument or a value of a program is a partial sum, by its type."""
+    values = [*plain_jaxpr(jaxpr).invars]
+    for operation in operations(jaxpr):
+        values += operation.equation.outvars
+    specs = (getattr(getattr(v.aval, "sharding", None), "spec", None) for v in values)
+    return any(getattr(spec, "unreduced", None) for spec in specs)
+
+
 def users_line(equation: Any) -> str:
     """The innermost line of the user's code that made an operation, or `""`."""
     traceback = getattr(getattr(equation, "source_info", None), "traceback", None)

@@ -6,6 +6,7 @@ ones are made; a Pallas kernel cannot be lowered for CPUs, so the program is low
 
 from __future__ import annotations
 
+import io
 import math
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from shardviz.core.backend.constraint_calls import ConstraintCalls, recorded_cal
 from shardviz.core.backend.failures import failure, in_words, raised_by_signal
 from shardviz.core.backend.jaxprs import (
     device_meshes_in,
+    has_partial_sums,
     meshes_in,
     random_note,
     refusal_on,
@@ -41,6 +43,7 @@ from shardviz.core.backend.tracing import (
     two_meshes,
     with_partial_sums,
 )
+from shardviz.core.backend.worker.process import Settings, WorkerError, workers
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import joined, plural, shown
 from shardviz.core.layout.layout import Misfit
@@ -151,6 +154,8 @@ class _PlanRun:
     def _propagate(self, lowered: LoweredProgram) -> None:
         traced, mesh = lowered.traced, self.program.mesh
         own = list(mesh.shape.items()) if self.several else ()
+        if has_partial_sums(traced.stage.jaxpr):
+            try_in_worker(lowered.module, own)
         copy = pipeline.propagate(lowered.module, own)
         requested = {r.array.name: placed_spec(r.spec) for r in self.program.requests if r.spec}
         results = [o.name for o in traced.outputs]
@@ -261,6 +266,28 @@ def other_meshes(jaxpr: Any, mesh: MeshSpec) -> list[str]:
         sizes = ", ".join(f"{name}={size}" for name, size in axes)
         notes.append(f"{start}, {sizes}, of the same devices: {joined(words)} here.")
     return list(dict.fromkeys(notes))
+
+
+def try_in_worker(module: Any, axes: Sequence[tuple[str, int]]) -> None:
+    """Runs the passes of a plan in the worker first: Shardy aborts at some partial sums.
+
+    Args:
+        module, axes: as for `pipeline.propagate`.
+
+    Raises:
+        ShardvizError: where they ended the worker, as they would have ended this process.
+    """
+    file = io.BytesIO()
+    module.operation.write_bytecode(file)
+    try:
+        workers.call(Settings.of("cpu", 1, 1), pipeline.run_all, file.getvalue(), tuple(axes))
+    except WorkerError as error:
+        if not error.crashed:
+            raise
+        raise ProgramError(
+            "Shardy ends the process that propagates the shardings of this program, so it was"
+            f" tried in the worker and has no plan. {error}"
+        ) from error
 
 
 def _unused(request: Request) -> PlannedOp:

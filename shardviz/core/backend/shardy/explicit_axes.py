@@ -222,8 +222,10 @@ def _of_assertion(
         has, wanted = Spec.parse(found[1]), Spec.parse(found[2])
     except SpecError:
         return None
-    answers = [_answer(o, wanted, mesh, "in place of the constraint") for o in
-               (refused.operands[:1] if refused else ())]  # fmt: skip
+    operands = refused.operands[:1] if refused else ()
+    if not set(wanted.axes) <= set(mesh.axis_names):
+        operands = ()  # it asks for a sharding over another mesh
+    answers = [_answer(o, wanted, mesh, "in place of the constraint") for o in operands]
     return Diagnosis(
         "with_sharding_constraint",
         source_of(error),

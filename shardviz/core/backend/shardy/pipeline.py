@@ -403,6 +403,22 @@ def planned_module_on(propagated: Any) -> Any:
     return copy
 
 
+def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> None:
+    """Propagates a module and plans its collectives, in a worker, which may end there.
+
+    Args:
+        bytecode: a lowered module.
+        axes: as for `propagate`.
+        folder: the worker's, for what a call leaves: nothing.
+    """
+    jax = importlib.import_module("jax")
+    any_module = jax.jit(lambda: 0).lower().compiler_ir("stablehlo")  # its context has all dialects
+    module = importlib.import_module("jaxlib.mlir.ir").Module.parse(
+        bytecode, any_module.operation.context
+    )
+    planned_module_on(propagate(module, axes))
+
+
 def _planning() -> tuple[str, ...]:
     # The pipeline's own last step merges reshards that follow each other.
     merge = [p for p in _pipeline() if _name(p) == "canonicalize"]

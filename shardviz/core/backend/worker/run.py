@@ -18,7 +18,7 @@ from shardviz.core.backend.compile import Lowered, compiled_names
 from shardviz.core.backend.devices import MOST_SIMULATED, count_of
 from shardviz.core.backend.execute import Execution, Failed
 from shardviz.core.backend.failures import in_words, source_of
-from shardviz.core.backend.inputs import our_transfers, summed, value_leaves
+from shardviz.core.backend.inputs import copies_allowed, summed, value_leaves
 from shardviz.core.backend.partitioner import partitioned_text
 from shardviz.core.backend.rendezvous import store
 from shardviz.core.backend.targets import choose, decide, device_mesh
@@ -116,7 +116,7 @@ class WorkerClient:
         if self.taken.program:
             cache = ExecutableCache(size=1)
         new = cache.find(exported.key) is None
-        with our_transfers():
+        with copies_allowed():
             values = None if leaves is None else [child.value_of(summed(leaf)) for leaf in leaves]
         answer = self._call(child.run_exported, exported, values, repeat, new)
         if new:
@@ -203,7 +203,7 @@ class WorkerClient:
         in_layouts = {**self.execution.report.in_layouts, **report.in_layouts}
         self.execution.note(in_layouts=in_layouts)
 
-    @our_transfers()
+    @copies_allowed()
     def _arrays(self, values: Sequence[child.Value]) -> list[Any]:
         """The results as jax arrays, placed as in the worker where this kernel has the devices."""
         mesh, arrays = self._mesh_here(), []
