@@ -581,7 +581,7 @@ def in_our_words(error: BaseException) -> str:
 
 
 def random_note(jaxpr: Any) -> list[str]:
-    """A note where a program makes random numbers that jax was told not to partition."""
+    """A note where a program makes random numbers that jax is set not to partition."""
     if jax.config.jax_threefry_partitionable:
         return []
     if all(operation.name != "random_bits" for operation in operations(jaxpr)):

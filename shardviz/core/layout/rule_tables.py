@@ -320,8 +320,9 @@ def _is_table(node: ast.expr) -> bool:
 
 
 def _is_pair(node: ast.expr) -> bool:
-    pair = isinstance(node, (ast.Tuple, ast.List)) and len(node.elts) == 2
-    return pair and _is_text(node.elts[0])
+    if not isinstance(node, (ast.Tuple, ast.List)):
+        return False
+    return len(node.elts) == 2 and _is_text(node.elts[0])
 
 
 #: Calls that give what they are given, and methods that make more of it or change it.
@@ -384,8 +385,9 @@ def _targets(node: ast.AST) -> list[ast.expr]:
     """What an assignment gives its value to; nothing for one without a value."""
     if isinstance(node, ast.Assign):
         return node.targets
-    single = isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None
-    return [node.target] if single else []
+    if isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+        return [node.target]
+    return []
 
 
 def _is_copy(node: ast.AST, parent: ast.AST) -> bool:
@@ -403,7 +405,8 @@ def _changes(node: ast.AST, parent: ast.AST) -> bool:
     if isinstance(parent, ast.Attribute):
         return parent.attr in _CHANGES
     if isinstance(parent, ast.Dict):  # {**table, "mlp": "model"}
-        return (None, node) in zip(parent.keys, parent.values, strict=True)
+        pairs = zip(parent.keys, parent.values, strict=True)
+        return any(key is None and value is node for key, value in pairs)
     if isinstance(parent, ast.Call) and node in parent.args:
         name = _last_name(parent.func)
         return name in _CHANGES or (name in _COPIES and not _is_copy(node, parent))

@@ -457,7 +457,8 @@ def _environment(platform: str) -> dict[str, str]:
     """The variables of engines that differ from the kernel's own."""
     found: dict[str, str] = {}
     if platform == "cpu":
-        found = Settings("cpu").environment()
+        own = Settings("cpu").environment()
+        found = {name: value for name, value in own.items() if os.environ.get(name) != value}
     root = str(Path(__file__).parents[4])
     if root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
         known = os.environ.get("PYTHONPATH", "")
