@@ -107,14 +107,13 @@ def calls() -> int:
     import shardviz as sv
     from shardviz.core.backend.bridge import abstract_mesh
     from shardviz.core.backend.constraint_calls import recorded_calls
-    from shardviz.core.backend.mesh_context import separate_caches
     from shardviz.core.backend.tracing import trace
     from tests.propagation import constraint_models as models
     from tests.real_programs.flax_linen import RULES, Language
 
     def run(program: Any, recorded: bool) -> float:
         begun = time.thread_time()
-        with separate_caches(), recorded_calls() if recorded else contextlib.nullcontext():
+        with recorded_calls() if recorded else contextlib.nullcontext():
             trace(program, abstract_mesh(program.mesh))
         return time.thread_time() - begun
 

@@ -133,6 +133,17 @@ def test_where_jax_is_set_to_ignore_the_cpu_it_is_said():
     assert "JAX_PLATFORMS" in printed
 
 
+def test_a_plan_names_the_variable_that_keeps_jax_from_starting():
+    code = (
+        "import jax, numpy as np, shardviz as sv\n"
+        "plan = sv.plan(sv.program(lambda x: x * 2, np.ones(8, np.float32), mesh='data=4'))\n"
+        "print(plan.error or 'planned')"
+    )
+    # Where the plugin is not installed jax says itself what it misses.
+    assert "JAX_PLATFORMS" in in_new_python(code, JAX_PLATFORMS="cuda")
+    assert in_new_python(code, JAX_PLATFORMS="cuda,cpu") == "planned"
+
+
 def test_asking_whether_jax_started_changes_nothing(fresh):
     assert jax.devices("cpu")
     before = jax.config.jax_num_cpu_devices

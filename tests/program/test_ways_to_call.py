@@ -122,12 +122,6 @@ def test_a_shard_map_bound_to_the_mesh_in_sight_can_be_called_before_and_after()
             program = sv.program(step, value)
             assert sv.plan(program).error is None
             assert sv.compile(program, "attached").error is None
-        if not calls_first:  # jax itself binds it in a call
-            over_eight = sv.program(lambda x, inner=inner: inner(x), x(), mesh="data=8")
-            assert sv.plan(over_eight).error is None
-            with pytest.raises(ValueError, match="context mesh cannot be empty"):
-                inner(x())
-        with jax.set_mesh(mesh):
             assert np.array_equal(step(value), x()[:4] + x()[4:] + 1)
             assert first is None or same(first, step(value))
         assert sv.plan(program).error is None

@@ -1,28 +1,26 @@
 """Records the constraint calls of a program while jax traces it, as `Constraint` values.
 
-Functions are watched by their code objects (`listening.py`), so a call is seen under whatever
-name it was imported, and neither flax nor the user's module is changed.
+Python tells of the calls (`watching.py`), under whatever name a function was imported; neither
+flax nor jax nor the user's module is changed.
 
 What became of a call is read off what happened: an array that comes back as the very object that
 went in is not constrained. Only why it is not is concluded, in the order of
 `flax.linen.spmd.with_logical_constraint`, from the rules, the mesh and the fallback.
 
-Once jax has traced a nested function, it does not call it again. So recorded traces have a key of
-jax's caches of their own, and a trace that used an earlier one's function is made once more.
+Once jax has traced a nested function it does not call it again: it takes what it kept. So do we,
+with the calls that the function made then. What jax kept before the first plan is unknown.
 """
 
 from __future__ import annotations
 
 import contextlib
-import inspect
 import sys
-import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FrameType
 from typing import Any
 
 import jax
@@ -35,8 +33,8 @@ from shardviz.core.backend.jaxprs import (
     plain_jaxpr,
     users_line,
 )
-from shardviz.core.backend.listening import CallListener, watched_calls
-from shardviz.core.backend.mesh_context import key_of_caches, logical_rules, mesh_context
+from shardviz.core.backend.mesh_context import logical_rules, mesh_context
+from shardviz.core.backend.watching import CallListener, function_of, watched
 from shardviz.core.errors import ShardvizError
 from shardviz.core.hlo.module import is_user_file, line_in_words
 from shardviz.core.layout.mesh import MeshSpec
@@ -58,10 +56,14 @@ from shardviz.core.program.constraints import (
 )
 
 _RULES_CONTEXT = "logical_axis_rules"
-# What is called, by module and name. flax's are looked for where flax is imported already.
+# jax makes one for every function that it traces, and says which function it is.
+_TRACE = "DynamicJaxprTrace"
+# What is called, by the module that defines it and its name. flax's are looked for where flax is
+# imported already.
 _WATCHED = (
-    ("jax.lax", "with_sharding_constraint"),
-    ("jax.sharding", "reshard"),
+    ("jax._src.pjit", "with_sharding_constraint"),
+    ("jax._src.pjit", "reshard"),
+    ("jax._src.interpreters.partial_eval", _TRACE),
     ("flax.linen.spmd", LOGICAL),
     ("flax.core.spmd", "shard_value"),
     ("flax.core.spmd", _RULES_CONTEXT),
@@ -76,7 +78,7 @@ class _Call:
 
     frame: FrameType
     name: str
-    arguments: list[Any]
+    arguments: Sequence[Any]
     source: str
     boxed: bool
     context_rules: Any
@@ -89,7 +91,7 @@ class ConstraintCalls(CallListener):
 
     Attributes:
         found: one Constraint per call and array.
-        unknown: why the calls of this program are not known, in a sentence; `""` where they are.
+        unknown: why some calls of this program are not known, in a sentence; `""` where all are.
         raised: the call that an exception left last, while nothing was called after it; or None.
     """
 
@@ -98,27 +100,46 @@ class ConstraintCalls(CallListener):
         self.unknown = ""
         self.raised: Constraint | None = None
         self._open: list[_Call] = []
-        self._names: dict[int, str] = {}
         self._tables: dict[int, tuple[Any, Rules | None, str]] = {}
         self._contexts: dict[int, tuple[Any, str]] = {}
-        self._around: dict[int, CodeType] = {}  # the functions around any call, by id
+        self._codes: dict[int, CodeType] = {}  # of the functions around any call, by id
+        self._around: frozenset[int] = frozenset()  # the ids of those around the present call
+        self._made: list[
+            tuple[Constraint, frozenset[int]]
+        ] = []  # each call, and what was around it
+        self._called: set[str] = set()  # of the functions that are kept, the lines of those called
+        self._traced: set[str] = set()  # the lines of what jax traced: functions, gradients of them
         self._bottom: FrameType | None = None
         self._for_shapes = False
         self._preliminary: list[Constraint] = []
 
-    def begin(self, names: dict[int, str]) -> None:
+    def begin(self) -> None:
         """Forgets what an earlier attempt to trace the program had found."""
         self.__init__()
-        self._names = names
         self._bottom = sys._getframe(1)
 
-    def started(self, frame: FrameType, fn: FunctionType, arguments: list[Any]) -> None:
+    def watched(self) -> dict[str, CodeType]:
+        """The functions that are there now, by what they are called."""
+        found = {line: kept.code for line, kept in list(_kept_functions.items())}
+        for module, name in _present():
+            fn = function_of(module, name)
+            if fn is None:
+                self.unseen(f"Something else is in the place of {module}.{name}.")
+            else:
+                found[name] = fn.__code__
+        return found
+
+    def started(self, frame: FrameType, name: str, arguments: Sequence[Any]) -> None:
         """One of the watched functions begins."""
-        name = self._names.get(id(fn))
-        if name is None:  # another thread watches it
+        if name == _TRACE:
+            self._traced.add(_line(arguments[1]))
+            return
+        if name in _kept_functions:
+            self._called.add(name)
             return
         if name == _RULES_CONTEXT:
-            self._contexts[id(arguments[0])] = arguments[0], _users_line(frame)
+            # Python 3.11 tells of it once more where the `with` block ends.
+            self._contexts.setdefault(id(arguments[0]), (arguments[0], _users_line(frame)))
             return
         self._leave_until(frame)
         caller = frame.f_back
@@ -155,8 +176,12 @@ class ConstraintCalls(CallListener):
 
     def broken(self, error: Exception) -> None:
         """Recording failed; the program is traced on."""
-        self.unknown = f"They could not be recorded: {type(error).__name__}: {error}"
+        self.unseen(f"They could not be recorded: {type(error).__name__}: {error}")
         self._open.clear()
+
+    def unseen(self, words: str) -> None:
+        """The calls cannot be seen, for this reason."""
+        self.unknown = self.unknown or words
 
     def _leave_until(self, frame: FrameType) -> None:
         """Drops the calls that are not around this frame: an exception has left them."""
@@ -179,14 +204,17 @@ class ConstraintCalls(CallListener):
     def _note_stack(self, frame: FrameType) -> None:
         """Notes which functions hold the call, and whether it is made for shapes alone."""
         inside, around = frame, frame.f_back
-        self._for_shapes = False
+        self._for_shapes, codes = False, []
         while around is not None and around is not self._bottom:
-            self._around[id(around.f_code)] = around.f_code
+            self._codes[id(around.f_code)] = around.f_code
+            codes.append(id(around.f_code))
             self._for_shapes |= _is_for_shapes(inside, around)
             inside, around = around, around.f_back
+        self._around = frozenset(codes)
 
     def _add(self, calls: list[Constraint]) -> None:
         (self._preliminary if self._for_shapes else self.found).extend(calls)
+        self._made += [(call, self._around) for call in calls]
 
     def _described(self, one: _Call, value: Any) -> list[Constraint]:
         if one.name == LOGICAL:
@@ -281,24 +309,78 @@ class ConstraintCalls(CallListener):
         lines = _constrained_lines(found or ()) if missing else ()
         self.found += [o for o in missing if found is None or not o.acts or o.source in lines]
 
-    def hidden(self, found: Sequence[JaxprOperation]) -> bool:
-        """Whether jax used what an earlier trace had made of a function that constrains.
+    def add_kept(self, found: Sequence[JaxprOperation]) -> None:
+        """Adds the calls of nested functions that jax did not call, since it had traced them.
 
-        Then it did not call that function, and its calls are not among those found.
+        Args:
+            found: the operations of the program.
         """
-        if _watched_functions().keys() - set(self._names.values()):
-            return True  # flax was imported while the function was traced
-        around = {f"{c.co_filename}:{c.co_firstlineno}" for c in self._around.values()}
-        inner = {id(j): j for o in found for j in map(plain_jaxpr, o.inner)}
-        hidden = False
-        with _lock:
-            for one in inner.values():
-                at = _function_line(one)
-                before = one in _traced_before and (at in _constraining or ":" not in at)
-                hidden |= before or (at in _constraining and at not in around)
-            _constraining.update(around)
-            _traced_before.update(inner.values())
-        return hidden
+        here = self._made_in()
+        added = {id(one) for one in self.found}
+        inner = {id(jaxpr): jaxpr for one in found for jaxpr in map(plain_jaxpr, one.inner)}
+        for jaxpr in inner.values():
+            line = _line(getattr(jaxpr, "debug_info", None))
+            calls = _kept_calls.get(jaxpr)
+            was_called = calls is None and (line in here or line in self._called)
+            if was_called:
+                calls = ()
+                if line in here:
+                    _kept_functions[line] = here[line]
+                    calls = here[line].calls
+            elif calls is None and line in _kept_functions:
+                # A gradient, say, of what jax had kept: of its calls those that are still in it.
+                constrained = _constrained_lines(operations(jaxpr))
+                before = _kept_functions[line].calls
+                calls = tuple(c for c in before if not c.acts or c.source in constrained)
+            elif calls is None:
+                if self._note_unseen(line, jaxpr):
+                    continue
+                calls = ()
+            _kept_calls[jaxpr] = calls
+            if not was_called:
+                self.found += [call for call in calls if id(call) not in added]
+                added.update(map(id, calls))
+
+    def _made_in(self) -> dict[str, _KeptFunction]:
+        """The calls of this trace by the line of each function that was around them."""
+        found: dict[str, _KeptFunction] = {}
+        for call, around in self._made:
+            for code in map(self._codes.__getitem__, around):
+                line = f"{code.co_filename}:{code.co_firstlineno}"
+                before = found[line].calls if line in found else ()
+                found[line] = _KeptFunction(code, (*before, call))
+        return found
+
+    def _note_unseen(self, line: str, jaxpr: Any) -> bool:
+        """Notes a function that jax had traced before any plan; whether it may hide a call."""
+        if line in self._traced:
+            return False
+        file, _, number = line.rpartition(":")
+        # A call that does nothing is not in the jaxpr; there are such calls in flax alone.
+        written = is_user_file(file) or "/flax/" in file
+        may_hide = written and "flax.linen.spmd" in sys.modules
+        if not may_hide and not _constrained_lines(operations(jaxpr)):
+            return False
+        at = f" at {line_in_words(file, int(number))}" if number.isdigit() else ""
+        self.unseen(
+            f"jax had traced a function{at} before any plan and does not call it again, so the"
+            " constraints in it are not seen. jax.clear_caches() makes jax forget it."
+        )
+        return True
+
+
+@dataclass(frozen=True)
+class _KeptFunction:
+    """A nested function that jax traced, and the calls that it made when that was last done."""
+
+    code: CodeType
+    calls: tuple[Constraint, ...]
+
+
+# What nested functions did when a plan traced them: of each, by file and line; and of what jax made
+# of it, as long as jax keeps that.
+_kept_functions: dict[str, _KeptFunction] = {}
+_kept_calls: weakref.WeakKeyDictionary[Any, tuple[Constraint, ...]] = weakref.WeakKeyDictionary()
 
 
 def _constrained_lines(found: Iterable[JaxprOperation]) -> set[str]:
@@ -307,15 +389,17 @@ def _constrained_lines(found: Iterable[JaxprOperation]) -> set[str]:
     return {users_line(one.equation) for one in found if one.name in kinds}
 
 
+def _present() -> list[tuple[str, str]]:
+    """Those functions of libraries that are imported now, by module and name."""
+    return [(m, name) for m, name in _WATCHED if hasattr(sys.modules.get(m), name)]
+
+
 _RAISED = object()  # in place of what a function returned, where an exception left it
-_lock = threading.RLock()
-_constraining: set[str] = set()  # the lines of functions around a recorded call, of all programs
-_traced_before: weakref.WeakSet[Any] = weakref.WeakSet()  # the nested jaxprs of recorded traces
 
 
-def _function_line(jaxpr: Any) -> str:
-    """File and line of the function that a jaxpr was traced from, as jax writes them."""
-    words = getattr(getattr(jaxpr, "debug_info", None), "func_src_info", None) or ""
+def _line(debug_info: Any) -> str:
+    """File and line of the function that jax traced, as it writes them."""
+    words = getattr(debug_info, "func_src_info", None) or ""
     return words.rpartition(" at ")[2]
 
 
@@ -515,55 +599,36 @@ def recorded_calls() -> Iterator[ConstraintCalls]:
         _active.reset(token)
 
 
-def traced_with_calls(trace: Callable[[], Any], jaxpr_of: Callable[[Any], Any]) -> Any:
+def traced_with_calls(
+    trace: Callable[[], Any],
+    jaxpr_of: Callable[[Any], Any],
+    others: Sequence[CallListener] = (),
+) -> Any:
     """What `trace` returns; its constraint calls are recorded where somebody wants them.
 
     Args:
-        trace: traces a program; called again where jax had kept a part of it from before.
+        trace: traces a program; called again where it imports flax, whose functions were not
+            watched before that.
         jaxpr_of: gives the jaxpr of what `trace` returned.
+        others: what else is to hear of calls meanwhile.
     """
     calls = _active.get()
     if calls is None:
-        return trace()
+        return watched(trace, others)
     try:
-        return _traced_with_calls(trace, jaxpr_of, calls)
+        while True:
+            present = _present()
+            calls.begin()
+            try:
+                traced = watched(trace, (calls, *others))
+            finally:
+                calls.end()
+            if _present() == present:
+                break
+        found = list(operations(jaxpr_of(traced)))
     except BaseException:
         calls.settle(None)
         raise
-
-
-def _traced_with_calls(
-    trace: Callable[[], Any], jaxpr_of: Callable[[Any], Any], calls: ConstraintCalls
-) -> Any:
-    with key_of_caches("recorded"):
-        traced = _watched(trace, calls)
-        found = list(operations(jaxpr_of(traced)))
-        again = not calls.unknown and calls.hidden(found)
-    if again:
-        with key_of_caches("recorded", object()):
-            traced = _watched(trace, calls)
-            found = list(operations(jaxpr_of(traced)))
-            calls.hidden(found)
+    calls.add_kept(found)
     calls.settle(found)
     return traced
-
-
-def _watched(trace: Callable[[], Any], calls: ConstraintCalls) -> Any:
-    functions = _watched_functions()
-    calls.begin({id(fn): name for name, fn in functions.items()})
-    try:
-        with watched_calls(list(functions.values()), calls) as calls.unknown:
-            return trace()
-    finally:
-        calls.end()
-
-
-def _watched_functions() -> dict[str, FunctionType]:
-    """The functions to watch, by what they are called."""
-    found = {}
-    for module, name in _WATCHED:
-        fn = getattr(sys.modules.get(module), name, None)
-        fn = inspect.unwrap(fn) if callable(fn) else None
-        if isinstance(fn, FunctionType):
-            found[name] = fn
-    return found

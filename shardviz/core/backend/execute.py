@@ -51,7 +51,6 @@ from shardviz.core.backend.jaxprs import (
     refusal_on,
     single_device_effects,
 )
-from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.rendezvous import NO_STORE, Disagreement, Rendezvous, store
 from shardviz.core.backend.tracing import Output, Traced, left_to_compiler, trace, trace_unsharded
 from shardviz.core.errors import ProgramError
@@ -109,8 +108,7 @@ class Execution:
         """Runs the steps; whatever they raise becomes the error of the report."""
         known = False  # whether the other processes know the error
         try:
-            with separate_caches():  # also of what makes, places and compares values
-                steps()
+            steps()
         except Cancelled as when:
             self.note(error=Failure("cancelled", f"Cancelled {when}."))
         except Failed as failed:

@@ -12,6 +12,8 @@ import signal
 import traceback
 from typing import BinaryIO
 
+import jax
+
 from shardviz.core.backend.rendezvous import store
 from shardviz.core.errors import ShardvizError, TargetError
 from shardviz.core.format import bytes_text
@@ -92,6 +94,8 @@ def failure(stage: str, error: BaseException) -> Failure:
         return Failure(stage, str(error), source_of(error))
     if words := explain(str(error)) if _is_of_several(error) else "":
         return Failure(stage, f"{words} jax says: {in_words(error)}", source_of(error))
+    if words := _no_platform(error):
+        return Failure(stage, words, source_of(error))
     opening = _OPENINGS.get(stage, "It failed.")
     if isinstance(error, MemoryError):
         opening = "The memory of the machine, or of this process, ran out."
@@ -121,6 +125,23 @@ def raised_by_signal(error: BaseException) -> bool:
         called = vars(type(handler)).get("__call__")  # of an object that can be called
         codes.update(getattr(one, "__code__", None) for one in (handler, called))
     return any(frame.f_code in codes for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _no_platform(error: BaseException) -> str:
+    """What to do where jax finds none of the platforms that it is to use, or `""`.
+
+    jax then fails at an assertion, without a word. Even to trace and lower it must start.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    platforms = getattr(jax.config, "jax_platforms", None)
+    if not (isinstance(error, AssertionError) and not str(error) and frames and platforms):
+        return ""
+    if frames[-1].f_globals.get("__name__") != "jax._src.xla_bridge":
+        return ""
+    return (
+        f"jax cannot start: JAX_PLATFORMS is {platforms!r}, and it finds no such device here. Set"
+        f" JAX_PLATFORMS={platforms},cpu before jax starts, or leave it out."
+    )
 
 
 def _is_of_several(error: BaseException) -> bool:

@@ -7,7 +7,6 @@ meshes of one shape, and only compiled again.
 from __future__ import annotations
 
 import contextlib
-import functools
 import re
 import sys
 import threading
@@ -161,6 +160,20 @@ def is_set(context: MeshContext) -> bool:
     return context.in_force in ("set_mesh", "abstract mesh")
 
 
+def users_mesh(context: MeshContext) -> AbstractMesh | None:
+    """The mesh that the user's calls have in context, as jax compares it: with its kind of device.
+
+    Args:
+        context: the user's context, of this call or of where the program was made.
+    """
+    here = jax.sharding.get_abstract_mesh()
+    if not here.empty:
+        return here
+    # The context of where the program was made, which may be left by now.
+    made = context.current or context.abstract
+    return None if made is None else to_jax(made).abstract_mesh
+
+
 @contextlib.contextmanager
 def as_in(context: MeshContext, mesh: Mesh | AbstractMesh, own: MeshSpec) -> Iterator[None]:
     """Traces and lowers as in the user's context, on the mesh of a program.
@@ -229,145 +242,6 @@ def wants_mesh(error: BaseException) -> bool:
     True
     """
     return not isinstance(error, ShardvizError) and bool(_WANTS_MESH.search(str(error)))
-
-
-@contextlib.contextmanager
-def apart() -> Iterator[None]:
-    """Within, jax traces, lowers and compiles so that no later call of the user's finds it.
-
-    >>> body = jax.shard_map(lambda x: x, in_specs=jax.P("x"), out_specs=jax.P("x"))
-    >>> auto = (jax.sharding.AxisType.Auto,)
-    >>> with apart(), in_context(AbstractMesh((2,), ("x",), axis_types=auto)):
-    ...     traced = jax.jit(body).trace(jax.ShapeDtypeStruct((8,), "float32"))
-    >>> # jax itself would have bound it to the first mesh
-    >>> with in_context(AbstractMesh((4,), ("x",), axis_types=auto)):
-    ...     jax.eval_shape(body, jax.ShapeDtypeStruct((8,), "float32")).shape
-    (8,)
-    """
-    with separate_caches(), _unbound_shard_maps():
-        yield
-
-
-_SHARD_MAP, _CHECKS = "jax._src.shard_map", "_shmap_checks"
-_binding = threading.Lock()  # held while the hook comes and goes, never while jax traces
-_bound: dict[int, list[tuple[Any, Any]]] = {}  # by thread: variables and their first values
-
-
-@contextlib.contextmanager
-def _unbound_shard_maps() -> Iterator[None]:
-    """Takes back that jax binds a `shard_map` without a mesh to the first mesh that it meets.
-
-    It does so in a variable of the function itself, which outlives every cache: calls in another
-    context are then refused. The private `_shmap_checks` is called with None before that happens.
-    """
-    module, thread = sys.modules.get(_SHARD_MAP), threading.get_ident()
-    if not hasattr(module, _CHECKS) or thread in _bound:
-        yield
-        return
-    with _binding:
-        if not _bound:
-            setattr(module, _CHECKS, _noting(getattr(module, _CHECKS)))
-        _bound[thread] = []
-    try:
-        yield
-    finally:
-        with _binding:
-            found = _bound.pop(thread)
-            if not _bound:
-                setattr(module, _CHECKS, getattr(module, _CHECKS).__wrapped__)
-        for cell, value in found:
-            cell.cell_contents = value
-
-
-def _noting(checks: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(checks)
-    def noting(mesh: Any, *args: Any, **kwargs: Any) -> Any:
-        if mesh is None and (found := _bound.get(threading.get_ident())) is not None:
-            found.extend(_cells(sys._getframe(1)))
-        return checks(mesh, *args, **kwargs)
-
-    return noting
-
-
-def _cells(frame: Any) -> list[tuple[Any, Any]]:
-    """The variables that a frame of `shard_map` shares with its function, and their values."""
-    around = frame.f_back
-    while around is not None and around.f_code.co_filename.endswith("traceback_util.py"):
-        fn = around.f_locals.get("fun")  # jax's wrapper that filters tracebacks
-        if getattr(fn, "__code__", None) is frame.f_code:
-            names = zip(fn.__code__.co_freevars, fn.__closure__, strict=True)
-            return [(c, c.cell_contents) for name, c in names if name in ("mesh", "axis_names")]
-        around = around.f_back
-    return []
-
-
-_OWN_CACHES = "shardviz"
-
-
-@contextlib.contextmanager
-def separate_caches() -> Iterator[None]:
-    """Within, jax's caches are apart from those that the user's calls find.
-
-    jax keeps the trace of every jitted function that it meets, by the function, its arguments and
-    the settings in force. A `shard_map` in it may be bound to the mesh that was in sight. One of
-    these settings is nothing but such a key: the meshes that `with mesh:` has entered.
-
-    >>> twice = jax.jit(lambda x: 2 * x)
-    >>> with separate_caches():
-    ...     traced = twice.trace(1.0)
-    >>> with jax_cache_events() as events:
-    ...     result = twice(1.0)
-    >>> events.traces
-    1
-    """
-    with key_of_caches(_OWN_CACHES):
-        yield
-
-
-@contextlib.contextmanager
-def key_of_caches(*parts: Any) -> Iterator[None]:
-    """Within, jax finds what it traced under the same parts of the key of its caches, and no more.
-
-    Args:
-        parts: what to add to the key that is in force; a part that it has already is not added.
-
-    >>> twice = jax.jit(lambda x: 2 * x)
-    >>> with key_of_caches("mine"):
-    ...     traced = twice.trace(1.0)
-    ...     with key_of_caches(object()), jax_cache_events() as events:
-    ...         traced = twice.trace(1.0)
-    >>> events.traces
-    1
-    """
-    key: Any = getattr(_jax_config_module(), "mesh_context_manager", None)
-    if not (hasattr(key, "swap_local") and isinstance(getattr(key, "value", None), tuple)):
-        with _public_key()(parts[-1]):
-            yield
-        return
-    added = tuple(part for part in parts if part not in key.value)
-    if not added:
-        yield
-        return
-    before = key.swap_local((*key.value, *added))
-    try:
-        yield
-    finally:
-        key.set_local(before)
-
-
-@functools.cache
-def _public_key() -> Any:
-    # Public, but making one makes jax compile everything again once.
-    return jax.make_user_context(None)
-
-
-def _jax_config_module() -> Any:
-    """The private module of JAX whose keys of caches are read here."""
-    try:
-        from jax._src import config
-    except ImportError:
-        return None
-    return config
 
 
 _STAGES = ("trace", "lower", "compile")

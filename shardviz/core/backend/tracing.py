@@ -50,16 +50,18 @@ from shardviz.core.backend.jaxprs import (
 )
 from shardviz.core.backend.mesh_context import (
     NO_MESH,
-    apart,
     as_in,
     context_of,
     in_context,
     in_rules,
     is_set,
     other_mesh_note,
+    users_mesh,
     wants_mesh,
 )
 from shardviz.core.backend.pmapped import check_devices
+from shardviz.core.backend.shard_maps import UnboundShardMaps, unbound
+from shardviz.core.backend.watching import CallListener
 from shardviz.core.errors import ProgramError, ShardvizError
 from shardviz.core.format import listed, plural
 from shardviz.core.layout.mesh import MeshSpec
@@ -269,14 +271,14 @@ class Traced:
 
     @contextlib.contextmanager
     def context(self) -> Iterator[None]:
-        """The context to lower it in; nothing of it is left in jax's caches.
+        """The context to lower it in.
 
         It is the one that it was traced in. Without devices jax asks for a mesh in context, too.
         """
         around = self.around
         if isinstance(self.mesh, AbstractMesh):
             around = functools.partial(in_context, self.mesh)
-        with apart(), around():
+        with around():
             yield
 
 
@@ -349,7 +351,10 @@ def _in_users_context(program: Program, mesh: Mesh | AbstractMesh) -> Traced:
     context = context_of(program.context)
     note = other_mesh_note(context, program.mesh)
     if is_set(context):
-        return _with_mesh(program, mesh, note)
+        own = users_mesh(context)
+        if isinstance(mesh, AbstractMesh) and own is not None and not note:
+            mesh = own  # it knows the kind of device, too, which jax compares
+        return _with_mesh(program, mesh, note, own)
     if not program.arrays:
         return _with_mesh(program, mesh, _NO_ARGUMENTS)
     around = functools.partial(as_in, context, mesh, program.mesh)
@@ -386,26 +391,44 @@ def _asks_when_lowered(traced: Traced) -> bool:
     return not any(id(v) in used for v in jaxpr.invars)
 
 
-def _with_mesh(program: Program, mesh: Mesh | AbstractMesh, note: str) -> Traced:
-    """A program traced with its mesh in context."""
+def _with_mesh(
+    program: Program,
+    mesh: Mesh | AbstractMesh,
+    note: str,
+    own: AbstractMesh | None = None,
+) -> Traced:
+    """A program traced with a mesh in context.
+
+    Args:
+        program: the program.
+        mesh: the jax mesh that its arrays are on.
+        note: what the user should know about the context.
+        own: the mesh that the user's own calls have in context, where it is known.
+    """
+
+    def attempt(on: Mesh | AbstractMesh, context: Mesh | AbstractMesh) -> Traced:
+        around = functools.partial(in_context, context)
+        others = () if context.abstract_mesh == own else (UnboundShardMaps(),)
+        return _traced(program, on, around, conflict, note, others)
+
     conflict = MeshConflict(mesh.abstract_mesh)
     try:
-        return _traced(program, mesh, functools.partial(in_context, mesh), conflict, note)
+        return attempt(mesh, mesh)
     except ValueError:
         refuse_other_axes(conflict, program.mesh)
         if conflict.named is None:
             raise
     # The function names the same axes for another kind of device: its own mesh is as good.
-    own = conflict.named
-    again = own if isinstance(mesh, AbstractMesh) else mesh
-    conflict = MeshConflict(own)
+    named = conflict.named
+    again = named if isinstance(mesh, AbstractMesh) else mesh
+    conflict = MeshConflict(named)
     try:
-        return _traced(program, again, functools.partial(in_context, own), conflict, note)
+        return attempt(again, named)
     except ValueError:
         if conflict.named is None:
             raise
     # It names several, as jax allows without one.
-    return _traced(program, again, functools.partial(in_context, NO_MESH), conflict, note)
+    return attempt(again, NO_MESH)
 
 
 def _traced(
@@ -414,15 +437,16 @@ def _traced(
     around: Callable[[], AbstractContextManager[None]],
     conflict: MeshConflict,
     note: str,
+    others: Sequence[CallListener] = (),
 ) -> Traced:
-    """A program traced on a mesh, in a context."""
+    """A program traced on a mesh, in a context; `others` hear of calls meanwhile."""
     begun = time.perf_counter()
     arguments = argument_structs(program, mesh)
     results = Results(program)
-    flat = noting_conflict(_flat(program, results), conflict)
     donated = donated_leaves(program)
 
     def staged() -> tuple[Any, tuple[Spec | None, ...]]:
+        flat = noting_conflict(_flat(program, results), conflict)
         stage = jax.jit(flat, donate_argnums=donated).trace(*arguments)
         specs = results.specs()
         if any(spec is not None for spec in specs):
@@ -432,8 +456,8 @@ def _traced(
             stage = jitted.trace(*arguments)
         return stage, specs
 
-    with apart(), around(), _noting_mesh(program.mesh):
-        stage, specs = traced_with_calls(staged, lambda found: found[0].jaxpr)
+    with around(), _noting_mesh(program.mesh):
+        stage, specs = traced_with_calls(staged, lambda found: found[0].jaxpr, others)
     refuse_other_device_order(stage.jaxpr, program.mesh)
     outputs = tuple(
         Output(name, tuple(info.shape), info.dtype)
@@ -581,7 +605,7 @@ def _traced_again(traced: Traced, jaxpr: Any, out_specs: Sequence[Spec | None]) 
         options["out_shardings"] = outs
     flat = _named_as(program, jaxpr_as_fun(jaxpr))
     jitted = jax.jit(flat, donate_argnums=donated_leaves(program), **options)
-    with apart(), traced.around():
+    with traced.around():
         stage = jitted.trace(*arguments)
         return replace(traced, stage=stage, effects=effect_names(stage))
 
@@ -657,7 +681,7 @@ def _flat(program: Program, results: Results) -> Callable[..., Any]:
         arguments = leaves if tree is None else tree.unflatten(leaves)
         if isinstance(fn, BoundCall):
             return results.take(*fn.call(arguments))
-        return results.take(fn(*arguments), {})
+        return results.take(unbound(fn)(*arguments), {})
 
     return _named_as(program, flat)
 

@@ -24,7 +24,6 @@ from shardviz.core.backend.jaxprs import (
     refusal_on,
     single_device_effects,
 )
-from shardviz.core.backend.mesh_context import separate_caches
 from shardviz.core.backend.shardy import pipeline
 from shardviz.core.backend.shardy.attributes import AttributeCache
 from shardviz.core.backend.shardy.builder import not_split
@@ -83,8 +82,7 @@ def plan_program(program: Program) -> Plan:
         )
     run = _PlanRun(program)
     try:
-        with separate_caches():
-            run.run()
+        run.run()
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         if raised_by_signal(error):
             raise

@@ -50,7 +50,6 @@ from shardviz.core.backend.jaxprs import (
     with_inner,
     without_sets,
 )
-from shardviz.core.backend.mesh_context import apart
 from shardviz.core.backend.targets import decide, device_mesh, mesh_to_lower_on
 from shardviz.core.backend.tracing import TRACED_ON, Traced, trace
 from shardviz.core.backend.worker.run import run_program
@@ -202,8 +201,7 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
     structs = [jax.ShapeDtypeStruct(a.shape, jax_dtype(a.dtype)) for a in arrays]
     args = structs if tree is None else tree.unflatten(structs)
     try:
-        with apart():
-            stage = jax.jit(fresh).trace(*args)
+        stage = jax.jit(fresh).trace(*args)
     except (Exception, SystemExit) as error:  # a user's function may raise anything
         if raised_by_signal(error):
             raise
@@ -212,8 +210,7 @@ def _of_function(fn: Callable[..., Any], arrays: Sequence[ArraySpec], tree: Any)
     count = known.fixed or 1
     if refusal_on(single_device_effects(stage.jaxpr.effects), count):
         return known
-    with apart():
-        return _with_tokens(known, stage.lower, count)
+    return _with_tokens(known, stage.lower, count)
 
 
 def _read(known: Effects, jaxpr: Any) -> Effects:
