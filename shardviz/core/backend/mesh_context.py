@@ -171,7 +171,10 @@ def users_mesh(context: MeshContext) -> AbstractMesh | None:
         return here
     # The context of where the program was made, which may be left by now.
     made = context.current or context.abstract
-    return None if made is None else to_jax(made).abstract_mesh
+    try:
+        return None if made is None else to_jax(made).abstract_mesh
+    except ShardvizError:  # another process has its devices
+        return None
 
 
 @contextlib.contextmanager
