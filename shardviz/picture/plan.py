@@ -299,9 +299,12 @@ def choice_words(choice: Choice) -> tuple[str, str]:
 
     >>> from shardviz.core.layout.partition_spec import Spec
     >>> choice_words(Choice(Spec.parse("x"), (), "P('x'): nothing moves."))
-    ('nothing moves', 'nothing moves.')
+    ('nothing moves, estimated', 'nothing moves.')
     """
-    cost = bytes_text(choice.bytes_per_device) if choice.collectives else "nothing moves"
+    size = choice.bytes_per_device
+    cost = f"{bytes_text(size)}, estimated" if size else "nothing moves, estimated"
+    if size is None:
+        cost = "known once compiled"
     return cost, choice.words.removeprefix(f"{choice.out_sharding}: ")
 
 

@@ -272,8 +272,8 @@ def test_without_a_plan_it_says_so_and_a_refused_program_shows_its_choices(page)
     page.evaluate(f"panel.show({as_script(values_view(REFUSED))})")
     cells = page.get_by_label("Legal choices of out_sharding").locator("tbody tr").all_inner_texts()
     assert [c.split("\t") for c in cells] == [
-        ["P('data', None)", "4 KiB", "Adds up the parts."],
-        ["P(None, None)", "nothing moves", "Nothing to do."],
+        ["P('data', None)", "4 KiB, estimated", "Adds up the parts."],
+        ["P(None, None)", "nothing moves, estimated", "Nothing to do."],
     ]
     page.evaluate(f"panel.show({as_script(values_view(layers(1)))})")
     expect(page.get_by_role("treegrid", name="Values")).to_be_visible()

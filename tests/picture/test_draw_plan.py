@@ -111,8 +111,8 @@ def test_of_a_long_plan_the_largest_come_first_as_in_its_text():
 def test_a_refused_program_shows_its_choices():
     for text in ("\n".join(words(draw(REFUSED))), to_text(REFUSED, 200)):
         assert "✗ trace: Both sides contract over model. (block.py:31)" in text
-        assert "out_sharding=P('data', None)  (4 KiB)  Adds up the parts." in text
-        assert "out_sharding=P(None, None)  (nothing moves)" in text
+        assert "out_sharding=P('data', None)  (4 KiB, estimated)  Adds up the parts." in text
+        assert "out_sharding=P(None, None)  (nothing moves, estimated)" in text
 
 
 def test_the_path_of_an_axis_goes_from_the_argument_to_the_value():

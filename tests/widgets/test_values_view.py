@@ -164,8 +164,8 @@ def test_a_diagnosis_has_its_choices_and_their_price():
     found = values_view(REFUSED)["diagnosis"]
     assert found["problem"] == "Both sides contract over model."
     assert [(c["spec"], c["cost"]) for c in found["choices"]] == [
-        ("P('data', None)", "4 KiB"),
-        ("P(None, None)", "nothing moves"),
+        ("P('data', None)", "4 KiB, estimated"),
+        ("P(None, None)", "nothing moves, estimated"),
     ]
 
 

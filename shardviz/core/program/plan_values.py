@@ -304,7 +304,8 @@ class Choice:
 
     Attributes:
         out_sharding: what to write, as the spec of the result.
-        collectives: what it costs, as an estimate.
+        collectives: what it costs, as an estimate; None where the compiler decides inside of the
+            operation, so that only a compile can say.
         words: the same in one sentence.
 
     >>> Choice(Spec.parse("x, None"), (), "Nothing moves.").bytes_per_device
@@ -312,12 +313,14 @@ class Choice:
     """
 
     out_sharding: Spec
-    collectives: tuple[Collective, ...]
+    collectives: tuple[Collective, ...] | None
     words: str
 
     @property
-    def bytes_per_device(self) -> int:
-        """The bytes of its collectives on each device."""
+    def bytes_per_device(self) -> int | None:
+        """The bytes of its collectives on each device; None where these are unknown."""
+        if self.collectives is None:
+            return None
         return sum(c.bytes_per_device for c in self.collectives)
 
 
@@ -330,7 +333,7 @@ class Diagnosis:
         source: the user's file and line.
         problem: what is ambiguous, in one sentence.
         operands: type and sharding of each operand, as jax writes them.
-        choices: the legal shardings of the result, the cheapest first.
+        choices: the legal shardings of the result, the cheapest by the estimate first.
 
     >>> Diagnosis("dot_general", "f.py:3", "Both sides contract over model.").choices
     ()

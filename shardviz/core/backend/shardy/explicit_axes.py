@@ -265,20 +265,22 @@ class _Tried:
     """One answer that jax accepted."""
 
     out: Spec
-    collectives: tuple[Collective, ...]
+    collectives: tuple[Collective, ...] | None
     resharded: Operands | None = None
     wrapped: bool = False
 
     @property
     def rank(self) -> tuple[Any, ...]:
         """What answers are sorted by: a sum that is only deferred is no saving."""
+        if self.collectives is None:
+            return False, 0, 0, 0, 0  # the likely ones stay first
         sent = sum(c.sent_bytes or 0 for c in self.collectives)
         changed = 0 if self.resharded is None else len(self.resharded)
         return bool(self.out.unreduced), sent, len(self.collectives), changed, -len(self.out.axes)
 
 
 def choices(refused: Refused) -> tuple[Choice, ...]:
-    """What jax would accept in place of a refused operation, the cheapest first.
+    """What jax would accept in place of a refused operation, the cheapest by the estimate first.
 
     Where the operation takes an `out_sharding`, shardings of its result; where it takes none, or
     none is accepted, shardings that its operands can be brought to first; and where that does not
@@ -296,7 +298,11 @@ def choices(refused: Refused) -> tuple[Choice, ...]:
     names = _names(refused)
     specs = [spec_of(o) for o in refused.operands]
     return tuple(
-        Choice(one.out, _named(one.collectives, names), _words(one, names, specs))
+        Choice(
+            one.out,
+            None if one.collectives is None else _named(one.collectives, names),
+            _words(one, names, specs),
+        )
         for one in list(best.values())[:MOST_SHOWN]
     )
 
@@ -354,11 +360,15 @@ def _accepted_outputs(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
 def _accepted_inside(
     refused: Refused, mesh: AbstractMesh, wrapped: bool = True
 ) -> Iterator[_Tried]:
-    """The compiler decides inside the operation, and only the result's sharding is given."""
+    """The compiler decides inside the operation, and only the result's sharding is given.
+
+    Shardy's estimate was wrong for seven of eight such shardings of `w[i]`, so none is given.
+    """
     for spec in _placements(refused, mesh):
         out = NamedSharding(mesh, spec.to_jax())
         answer = jax.sharding.auto_axes(refused.apply, out_sharding=out)
-        yield from _try(answer, refused, mesh, wrapped=wrapped)
+        for found in _try(answer, refused, mesh, wrapped=wrapped):
+            yield replace(found, collectives=None)
 
 
 def _accepted_operands(refused: Refused, mesh: AbstractMesh) -> Iterator[_Tried]:
@@ -507,7 +517,9 @@ def _names(refused: Refused) -> tuple[str, ...]:
 
 
 def _words(tried: _Tried, names: Sequence[str], before: Sequence[Spec]) -> str:
-    cost_words = price(tried.collectives)
+    cost_words = "what it costs is known once it is compiled"
+    if tried.collectives is not None:
+        cost_words = price(tried.collectives)
     later = ""
     if tried.out.unreduced:
         over = " and ".join(sorted(tried.out.unreduced))
