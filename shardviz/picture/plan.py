@@ -266,10 +266,7 @@ def _text_cells(row: ValueRow) -> tuple[str, str, str]:
     origins = [f"{axis} from {o.name or o.kind}" for axis, o in op.origins.items()]
     if all(o.name == op.name for o in op.origins.values()):
         origins = []
-    collectives = [
-        f"{c.kind} {c.amount}" + (f" over {' × '.join(c.mesh_axes)}" if c.mesh_axes else "")
-        for c in row.collectives
-    ]
+    collectives = [f"{c.kind} {c.amount}{c.over}" for c in row.collectives]
     rest = [str(op.spec), *origins, row.marks, *collectives, op.source]
     return name, short_type(op.dtype, op.shape), " · ".join(filter(None, rest))
 

@@ -334,8 +334,7 @@ def _bytes(side: Sequence[Collective]) -> int:
 
 
 def _named(one: Collective) -> str:
-    over = f" over {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
-    return f"{one.kind}{over}, {one.amount}"
+    return f"{one.kind}{one.over}, {one.amount}"
 
 
 def _side(
@@ -418,7 +417,7 @@ def _collectives(stage: Stage, x: float, largest: int) -> tuple[list[Rectangle],
         bars.append(Rectangle(x + 8, y - THICK / 2, length, THICK, group, hint))
         size = one.amount
         labels.append(Label(x + 58, y, size, "start", "axis", "text"))
-        over = f" {' × '.join(one.mesh_axes)}" if one.mesh_axes else ""
+        over = one.over.removeprefix(" over")
         start = 58 + max(52.0, text_width(size, 9.0) + 8)
         words = shortened(f"{one.kind}{over}", COLUMN - start - 6, 8.0)
         labels.append(Label(x + start, y, words, "start", "tick"))

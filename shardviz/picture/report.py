@@ -237,7 +237,7 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
         total = sum(c.bytes_in_all for c in rest)
         rows.append(Bar(total, bytes_text(total), (f"{len(rest)} smaller",)))
     shown = "; ".join(
-        f"{one.count}{c.kind} over {', '.join(c.mesh_axes) or 'unnamed axes'}, {c.amount}"
+        f"{one.count}{c.kind}{(c.over or ' over unnamed axes').replace(' × ', ', ')}, {c.amount}"
         for one in folds[:MOST_ROWS]
         for c in one.items[:1]
     )
@@ -250,7 +250,7 @@ def draw_collectives(collectives: tuple[Collective, ...]) -> Picture:
 
 def _fold_bar(one: Fold[Collective]) -> Bar:
     first, total = one.items[0], sum(c.bytes_in_all for c in one.items)
-    words = (first.kind, " × ".join(first.mesh_axes) or "–", first.source, name_of_fold(one))
+    words = (first.kind, first.over.removeprefix(" over ") or "–", first.source, name_of_fold(one))
     return Bar(total, f"{one.count}{first.amount}", words)
 
 

@@ -147,7 +147,8 @@ def crosses_hosts(one: Collective, mesh: MeshSpec | None) -> bool | None:
         return None
     if len(mesh.processes) < 2:
         return False
-    plain = bool(one.mesh_axes) and set(one.mesh_axes) <= set(mesh.axis_names)
+    named = bool(one.mesh_axes) and set(one.mesh_axes) <= set(mesh.axis_names)
+    plain = named and not one.is_partial
     if plain and one.kind != PERMUTE:
         return _axes_cross(mesh, one.mesh_axes)
     hosts = mesh.process_indices.reshape(-1)
@@ -419,7 +420,7 @@ def _is_same(planned: Collective, one: Collective) -> bool:
 
 
 def _tags(one: Collective, how: str, mesh: MeshSpec | None) -> list[str]:
-    tags = []
+    tags = [f"groups of {one.group_size}, a part of the axis"] if one.is_partial else []
     if crosses_hosts(one, mesh):
         tags.append("between hosts")
     if one.in_loop:
@@ -438,7 +439,8 @@ _HOW = {"made asynchronous": "now async", "added": "new"}
 
 def _groups(one: Collective) -> list[list[int]]:
     """The groups of devices, where mesh axes do not say them and they are not too many."""
-    if one.mesh_axes and all(":(" not in axis for axis in one.mesh_axes):
+    said = one.mesh_axes and all(":(" not in axis for axis in one.mesh_axes)
+    if said and not one.is_partial:
         return []
     groups = [list(group) for group in one.groups]
     return groups if sum(map(len, groups)) <= MOST_MEMBERS else []

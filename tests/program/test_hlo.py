@@ -288,3 +288,21 @@ def test_the_axes_of_a_sum_are_those_that_were_asked_for(sizes, data):
     assert found.kind == "all-reduce"
     assert set(found.mesh_axes) == set(axes)
     assert found.source.startswith("test_hlo.py:")
+
+
+@pytest.mark.parametrize(
+    ("groups", "mesh", "partial"),
+    [
+        ("{{0,1},{2,3}}", {"data": 4}, True),
+        ("{{0,2},{1,3}}", {"data": 4}, True),
+        ("{{0,1,2,3}}", {"data": 4}, False),
+        ("{{0,1},{2,3}}", {"data": 2, "model": 2}, False),
+        ("{{0,1,2,3},{4,5,6,7}}", {"data": 4, "model": 2}, True),
+        ("{}", {"data": 4, "model": 2}, False),
+    ],
+)
+def test_groups_smaller_than_their_axes_are_over_a_part_of_them(groups, mesh, partial):
+    line = f"  %r = f32[16,32]{{1,0}} all-reduce(%p), replica_groups={groups}, to_apply=%add"
+    [found] = read_collectives(line, tuple(mesh), tuple(mesh.values()))
+    assert found.is_partial is partial
+    assert ("a part of" in found.words) is partial

@@ -252,3 +252,10 @@ def test_a_run_is_summed_up_in_a_few_words():
     assert verdict(REPORT.replace(run_s=0.002, checks=checks[:1])) == (
         "ran in 2 ms · its check holds"
     )
+
+
+def test_groups_that_are_a_part_of_an_axis_cross_hosts_only_where_they_do():
+    mesh = make_mesh(data=4, processes=2)
+    within = Collective("all-reduce", ("data",), 8, groups=((0, 1), (2, 3)), is_partial=True)
+    between = dataclasses.replace(within, groups=((0, 2), (1, 3)))
+    assert [crosses_hosts(c, mesh) for c in (within, between)] == [False, True]

@@ -232,6 +232,7 @@ class _CollectiveReader:
             group_size=replicas.size,
             cause=f"{remade} The array is {operand}." if remade else cause,
             rematerialises=bool(remade),
+            is_partial=self.is_partial(kind, replicas),
             operand=operand,
             members=members,
             repeats=self.repeats(found, computation, replicas),
@@ -317,6 +318,13 @@ class _CollectiveReader:
             slices = self.slices
             self.replicas[key] = read(slices.size, slices.spread) if slices else read()
         return self.replicas[key]
+
+    def is_partial(self, kind: str, replicas: Replicas) -> bool:
+        """Whether the groups are smaller than the axes they run over; within a slice, they are."""
+        if kind == "collective-permute" or self.slices or not replicas.size:
+            return False
+        sizes = dict(zip(self.names, self.sizes, strict=True))
+        return replicas.size < math.prod(sizes[axis] for axis in replicas.axes)
 
     def crossing(self, found: Crossing) -> Collective:
         """A collective between slices, which the hosts execute."""

@@ -387,7 +387,7 @@ def fold_collectives(collectives: Iterable[Collective]) -> list[Fold[Collective]
 
 
 def _sort_of(c: Collective) -> Hashable:
-    same = (c.kind, c.mesh_axes, c.bytes_per_device, c.shape, c.trips, c.source, c.phase)
+    same = (c.kind, c.over, c.bytes_per_device, c.shape, c.trips, c.source, c.phase)
     return (*same, c.is_async, c.rematerialises, len(c.members))
 
 
@@ -399,7 +399,7 @@ def fold_line(one: Fold[Collective]) -> str:
     '2 × 64 B all-gather over x · h_{0..1}'
     """
     first = one.items[0]
-    over = f" over {' × '.join(first.mesh_axes)}" if first.mesh_axes else ""
+    over = first.over
     where = "".join(f" · {v}" for v in (first.source, name_of_fold(one)) if v)
     return f"{one.count}{first.amount} {first.kind}{over}{where}"
 

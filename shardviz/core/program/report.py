@@ -140,6 +140,7 @@ class Collective:
         repeats: the name of an earlier one of the same text that does exactly the same, or `""`.
         added_in: where its result, a sum, is used for nothing but to be added to others, the name
             of the last of these additions in the text; else `""`.
+        is_partial: whether its groups are smaller than its mesh axes: 2 of data=4.
 
     >>> found = Collective("all-reduce", ("model",), 4096, source="block.py:31", group_size=2)
     >>> found
@@ -169,6 +170,17 @@ class Collective:
     members: tuple[Member, ...] = ()
     repeats: str = ""
     added_in: str = ""
+    is_partial: bool = False
+
+    @property
+    def over(self) -> str:
+        """The mesh axes in words, ` over data × model`; or `""`.
+
+        >>> Collective("all-reduce", ("data",), 4, group_size=2, is_partial=True).over
+        ' over a part of data'
+        """
+        part = "a part of " if self.is_partial else ""
+        return f" over {part}{' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
 
     @property
     def phase(self) -> str:
@@ -212,11 +224,10 @@ class Collective:
         >>> Collective("all-gather", ("data",), 512, source="f.py:3", value="dot", trips=4).words
         'all-gather of 512 B × 4 over data for dot (f.py:3)'
         """
-        over = f" over {' × '.join(self.mesh_axes)}" if self.mesh_axes else ""
         where = f" for {self.value}" if self.value else ""
         more = f" and {len(self.members) - 1:,} more" if self.members else ""
         line = f" ({self.source}{more})" if self.source else ""
-        return f"{self.kind} of {self.amount}{over}{where}{line}"
+        return f"{self.kind} of {self.amount}{self.over}{where}{line}"
 
     @property
     def amount(self) -> str:
@@ -241,8 +252,7 @@ class Collective:
         )
 
     def __repr__(self) -> str:
-        over = f" over {', '.join(self.mesh_axes)}" if self.mesh_axes else ""
-        parts = [f"{self.kind}{over}", self.amount]
+        parts = [f"{self.kind}{self.over.replace(' × ', ', ')}", self.amount]
         if self.is_async:
             parts.append("async")
         return f"Collective({', '.join([*parts, *filter(None, [self.source])])})"

@@ -449,8 +449,7 @@ def _link_use(
 
 def collective_name(collective: Collective) -> str:
     """What a collective is called in a table: `all-gather over data × model`."""
-    over = " × ".join(collective.mesh_axes)
-    return f"{collective.kind} over {over}" if over else collective.kind
+    return f"{collective.kind}{collective.over}"
 
 
 def _collective_bound(
