@@ -510,10 +510,9 @@ def groups_of(op: Any, attributes: AttributeCache) -> int:
     """
     if op.name != "stablehlo.convolution":
         return 1
-    features, batch = (
-        int(_NUMBER.search(attributes.text(op, f"{name}_group_count"))[0])
-        for name in ("feature", "batch")
-    )
+    names = ("feature_group_count", "batch_group_count")
+    counts = [_NUMBER.findall(attributes.text(op, name)) for name in names]
+    features, batch = (int(found[0]) for found in counts)
     kernel = attributes.tensor(op.operands[1])
     numbers = _DIMENSIONS.search(attributes.text(op, "dimension_numbers"))
     if kernel is None or numbers is None:
