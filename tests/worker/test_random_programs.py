@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from tests.worker.random_programs import compare
+import jax
+import pytest
+
+import shardviz as sv
+from tests.worker.random_programs import compare, random_program
 
 COUNT, FIRST = 8, 14  # among them one at which XLA and a plan's passes abort
 
@@ -13,3 +17,11 @@ def test_no_kernel_ends_and_what_jax_compiles_is_compiled():
     assert found["jax compiles"] > 2
     assert found["kernels ended"] == []
     assert found["refused"] == {}
+
+
+@pytest.mark.parametrize("number", [144, 179, 225])
+def test_a_plan_takes_what_python_returned_to_one_device(number, eight_devices):
+    made = random_program(number)
+    with jax.set_mesh(made.mesh):
+        plan = sv.plan(sv.program(made.fn, *made.arrays))
+    assert plan.error is None, plan.error

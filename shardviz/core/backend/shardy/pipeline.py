@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import importlib
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -320,6 +321,7 @@ _ORIGINS, _STEPS = "debug-sharding-origins", "debug-propagation-edge-sharding"
 _NO_ORIGINS = "sdy-apply-sharding-constraints"
 _GROUP = "sdy.sharding_group"
 _PROPAGATE = "sdy-user-priority-propagate"
+_MESH = re.compile(r"<(@\w+)")
 _PLANNED = (
     "func.func(sdy-insert-explicit-reshards{enable-full-version=true})",
     "func.func(sdy-reshard-to-collectives)",
@@ -398,9 +400,30 @@ def planned_module_on(propagated: Any) -> Any:
     The result is an operation, not a module; it lives no longer than the context of the module.
     """
     copy = propagated.operation.clone()
+    inserting, (collectives,) = _planning()[:-1], _planning()[-1:]
     with propagated.context:
-        _manager((_UNGROUP, *_planning())).run(copy)
+        _manager((_UNGROUP, *inserting)).run(copy)
+        _without_reshards_between_meshes(copy)
+        _manager((collectives,)).run(copy)
     return copy
+
+
+def _without_reshards_between_meshes(module: Any) -> None:
+    """Removes reshards of what one device has, as the result of a call of Python, to a mesh.
+
+    Shardy has no collective for them and refuses the module.
+    """
+    for op in list(operations_in(module)):
+        if op.name != "sdy.reshard":
+            continue
+        made = defining_op(op.operands[0])
+        if made is None or "sdy.sharding" not in made.attributes:
+            continue
+        meshes = [_MESH.search(str(one)) for one in (made.attributes["sdy.sharding"],
+                                                     op.attributes["sharding"])]  # fmt: skip
+        if all(meshes) and meshes[0][1] != meshes[1][1]:  # type: ignore[index]
+            op.results[0].replace_all_uses_with(op.operands[0])
+            op.erase()
 
 
 def run_all(bytecode: bytes, axes: Sequence[tuple[str, int]], folder: str) -> None:
