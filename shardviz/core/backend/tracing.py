@@ -532,8 +532,10 @@ def spec_of_type(aval: Any) -> Spec | None:
         aval: jax's type of the value.
     """
     sharding = getattr(aval, "sharding", None)
-    types = () if sharding is None else sharding.mesh.axis_types or ()
-    return adopt_spec(sharding.spec) if any(t.name == "Explicit" for t in types) else None
+    if sharding is None:
+        return None
+    explicit = any(t.name == "Explicit" for t in sharding.mesh.axis_types or ())
+    return adopt_spec(sharding.spec) if explicit else None
 
 
 def specs_of_types(traced: Traced) -> tuple[Spec | None, ...]:

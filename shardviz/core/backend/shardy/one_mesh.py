@@ -148,7 +148,8 @@ class _Renamed:
             for name in ("in_shardings", "out_shardings")
             for sharding in sdy.TensorShardingPerValueAttr(op.attributes[name]).shardings
         ]
-        meshes = {sdy.TensorShardingAttr(sharding).mesh_or_ref.value for sharding in shardings}
+        named: list[Any] = [sdy.TensorShardingAttr(sharding).mesh_or_ref for sharding in shardings]
+        meshes = {mesh.value for mesh in named}
         for mesh in meshes & {*self.parts}:
             parts = merged_parts(parse_axes(str(op.attributes["manual_axes"])), self.parts[mesh])
             axes = [ir.StringAttr.get(name) for name, _, _ in parts]
@@ -196,8 +197,9 @@ class _Renamed:
         for dim in map(sdy.DimensionShardingAttr, sharding.dimension_shardings):
             axes = self._axes(dim.axes, parts)
             dims.append(sdy.DimensionShardingAttr.get(axes, dim.is_closed, dim.priority))
-        marked = [self._axes(a, parts) for a in (sharding.replicated_axes, sharding.unreduced_axes)]
-        return sdy.TensorShardingAttr.get(self.main, dims, *marked)
+        replicated = self._axes(sharding.replicated_axes, parts)
+        unreduced = self._axes(sharding.unreduced_axes, parts)
+        return sdy.TensorShardingAttr.get(self.main, dims, replicated, unreduced)
 
     def _axes(self, axes: Any, parts: dict[str, list[AxisPart]]) -> list[Any]:
         found = []
