@@ -582,7 +582,7 @@ def in_our_words(error: BaseException) -> str:
 
 def random_note(jaxpr: Any) -> list[str]:
     """A note where a program makes random numbers that jax is set not to partition."""
-    if jax.config.jax_threefry_partitionable:
+    if jax.config.jax_threefry_partitionable:  # type: ignore[attr-defined]
         return []
     if all(operation.name != "random_bits" for operation in operations(jaxpr)):
         return []

@@ -206,7 +206,7 @@ def _of_carry(error: BaseException, mesh: AbstractMesh) -> Diagnosis | None:
                 _answer(second, one, mesh, "at the end of the other branch"),
                 _answer(first, two, mesh, "at the end of the one branch"),
             ]
-        answers.sort(key=lambda choice: sum(c.sent_bytes or 0 for c in choice.collectives))
+        answers.sort(key=lambda choice: sum(c.sent_bytes or 0 for c in choice.collectives or ()))
         return Diagnosis(op, source_of(error), text, types, tuple(answers))
     return None
 
