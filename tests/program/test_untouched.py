@@ -6,6 +6,7 @@ import _thread
 import cProfile
 import inspect
 import random
+import signal
 import sys
 import threading
 import time
@@ -135,9 +136,17 @@ def test_a_closure_around_a_function_of_jax_hides_no_call(monkeypatch, eight_dev
     assert count
 
 
+@pytest.fixture
+def interrupts():
+    """A process that was started in the background ignores interrupts otherwise."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 # Python drops an interrupt that comes while it frees something, and says so.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_interrupts_leave_jax_as_it_was(eight_devices):
+def test_interrupts_leave_jax_as_it_was(eight_devices, interrupts):
     program = sv.program(constrained, jnp.ones((8, 8)), mesh="data=4")
     assert sv.plan(program).error is None
     begun = time.perf_counter()

@@ -8,13 +8,13 @@ import pytest
 import shardviz as sv
 from tests.worker.random_programs import compare, random_program
 
-COUNT, FIRST = 8, 14  # among them one at which XLA and a plan's passes abort
+COUNT, FIRST = 14, 8  # among them two at which XLA and the passes of a plan abort
 
 
 def test_no_kernel_ends_and_what_jax_compiles_is_compiled():
     found = compare(COUNT, FIRST)
     assert found["programs"] == COUNT
-    assert found["jax compiles"] > 2
+    assert found["jax compiles"] > 3
     assert found["kernels ended"] == []
     assert found["refused"] == {}
 
