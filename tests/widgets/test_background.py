@@ -1,7 +1,6 @@
 import threading
 import time
 
-import pytest
 from comm import DummyComm
 
 from shardviz.core.program.cache import ExecutableCache
