@@ -14,10 +14,12 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from shardviz.core.backend.bridge import adopt_mesh
+from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.shardy.estimate import estimate
 from shardviz.core.hlo.collectives import read_collectives
 from shardviz.core.layout.partition_spec import Spec
 from shardviz.core.program.plan_values import PlannedOp
+from tests.propagation.planning import plan, program
 
 P = PartitionSpec
 NAMES = ("data", "model")
@@ -383,6 +385,48 @@ def test_a_constraint_of_the_plan_is_the_cause():
     assert found.cause == (
         "A constraint at f.py:3 asks for P(None, None), and hidden is split over data."
     )
+
+
+def constrained(value: Any, *axes: Any) -> Any:
+    return jax.lax.with_sharding_constraint(value, NamedSharding(ABSTRACT, P(*axes)))
+
+
+def test_what_a_constraint_splits_again_is_moved_for_the_constraint():
+    def sorted_in_a_branch(x):
+        whole = constrained(x * 2)
+        return jnp.sort(constrained(whole, "data"), axis=0)
+
+    def branches(x, y):
+        return jax.lax.cond(y[0] > 0, sorted_in_a_branch, lambda x: x, x)
+
+    made = plan(branches, x=((16, 32), ""), y=((8,), ""))
+    asked = made.op("sharding_constraint_1")
+    (moved,) = (c for c in made.collectives if "mul" in c.cause)
+    assert not made.op("mul").spec.axes
+    assert moved.value == "sort"
+    assert moved.cause.startswith(f"mul, under a constraint at {asked.source}, is split over data")
+
+
+def test_a_constraint_behind_another_is_the_one_that_asks():
+    def split_and_gathered(x):
+        first = constrained(x * 2, "data")
+        return constrained(first)
+
+    made = plan(split_and_gathered, x=((16, 32), ""))
+    (found,) = made.collectives
+    asked = made.op("sharding_constraint_1")
+    assert (found.value, found.source) == (asked.name, asked.source)
+
+
+def test_a_result_is_gathered_that_a_constraint_splits():
+    def gathered_and_split(x):
+        whole = constrained(x * 2)
+        return constrained(whole, "data")
+
+    made = program(gathered_and_split, x=((16, 32), ""))
+    made = plan_program(made.replace(out_specs=P()))
+    (found,) = made.collectives
+    assert (found.value, found.source) == ("output", made.op("sharding_constraint_1").source)
 
 
 def test_arguments_are_named_as_the_plan_names_them():

@@ -335,9 +335,18 @@ class _EstimateReader:
         last, user = self.module.end(placed.op, placed.caller)
         after = self.module.spec(last.results[0])
         planned = self.module.value(start, placed.caller)
-        constraint = self._constraint(planned, after)
-        kind, name, value = self._use(user, planned)
-        before, made_name = self.module.spec(start), self.module.name(start, placed.caller)
+        before, holder = self.module.spec(start), None
+        if placed.op.operands[0] != start:
+            # Where a constraint changes the sharding, what follows moves what it asked for.
+            between = self.module.spec(placed.op.operands[0])
+            holder = self._constraint(planned, between)
+            before = between if holder is not None else before
+        constraint = self._constraint(holder or planned, after)
+        kind, name, value = self._use(user, holder or planned)
+        made_name = self.module.name(start, placed.caller)
+        if holder is not None:
+            asks = _asks(holder)
+            made_name = f"{made_name}, under {asks[0].lower()}{asks[1:]},"
         move = Move(made_name, before, after, name, kind, constraint)
         cause = why_moved(_KINDS[placed.name], axes, move)
         if constraint is not None:
@@ -345,6 +354,8 @@ class _EstimateReader:
             return constraint.name, location, cause
         made = self.module.definition(start, placed.caller)
         own = made.location if made else placed.location
+        if holder is not None:
+            own = SourceLocation.from_lines(holder.op, holder.stack)
         location = user.location if user is not None and kind == "op" else own
         return value or (planned.name if planned else ""), location, cause
 
@@ -369,10 +380,19 @@ class _EstimateReader:
         return "op", name, value
 
     def _constraint(self, made: PlannedOp | None, after: Spec) -> PlannedOp | None:
-        """The constraint or reshard that asks for a value to be split so, or None."""
-        readers = self.values.readers(made) if made else ()
-        constraints = [r for r in readers if r.opcode.rpartition(".")[2] in _CONSTRAINTS]
-        return next((c for c in constraints if c.spec.equivalent(after)), None)
+        """The constraint or reshard that asks for a value to be split so, or None.
+
+        It may stand behind others: Shardy makes one chain of collectives of all of them.
+        """
+        todo = [made] if made else []
+        for value in todo:
+            readers = self.values.readers(value)
+            constraints = [r for r in readers if r.opcode.rpartition(".")[2] in _CONSTRAINTS]
+            found = next((c for c in constraints if c.spec.equivalent(after)), None)
+            if found is not None:
+                return found
+            todo += constraints
+        return None
 
     def _written(self, placed: PlacedOperation) -> Collective:
         """A collective that the user wrote."""
@@ -550,7 +570,7 @@ def why_moved(kind: str, axes: Sequence[str], move: Move) -> str:
     if move.kind == "call":
         return f"{user} is called with it as {move.after}, and {_has(move, axes)}."
     from_dims, to_dims = _dims_over(move.before, axes), _dims_over(move.after, axes)
-    if kind == "all-gather":
+    if kind == "all-gather" and from_dims:
         which = "that dimension" if len(from_dims) == 1 else "those dimensions"
         return f"{made} is split over {over} and {user} needs {which} not split."
     if kind == "all-to-all" and from_dims and to_dims and from_dims != to_dims:
