@@ -29,3 +29,13 @@ def test_what_a_cpu_lacks_is_refused_with_a_target_that_has_it():
     report = sv.compile(program, "tpu:v5e:2x2")
     assert report.error is None, report.error
     assert "ragged-all-to-all" in [c.kind for c in report.partitioned or ()]
+
+
+def test_a_plan_shows_a_ragged_exchange():
+    plan = sv.plan(sv.program(exchange, ROWS, ROWS, SIZES, SIZES, SIZES, SIZES, mesh=MESH))
+    (found,) = plan.collectives
+    assert (found.kind, found.mesh_axes, found.group_size) == ("ragged-all-to-all", ("x",), 4)
+    assert found.bytes_per_device == 16 // 4 * 8 * 4
+    assert found.value == "ragged_all_to_all"
+    assert plan.op(found.value).covered
+    assert plan.notes == ()

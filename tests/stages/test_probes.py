@@ -19,6 +19,7 @@ from shardviz.core.backend.partitioner import compile_with_dump, dump_root
 from shardviz.core.backend.shardy.build_plan import plan_program
 from shardviz.core.backend.targets import choose, device_mesh
 from shardviz.core.hlo.collectives import read_collectives
+from shardviz.core.program.uncertain import KINDS
 from tests.propagation.planning import program
 from tests.quick_compiles import quick_options
 
@@ -159,3 +160,8 @@ def test_an_estimate_is_what_xla_does_or_uncertain(name, spec, eight_devices):
     assert marked == (not same) or (name, spec) in FALSE_ALARMS
     if marked:
         assert "uncertain at" in " ".join(plan.notes)
+    gathers = (c for c in collectives if c.kind == "all-gather")
+    gathered = {axis for c in gathers for axis in c.mesh_axes}
+    for found in (one for op in plan.ops for one in op.uncertain):
+        assert found.code in KINDS
+        assert found.code != "matrix" or gathered.issuperset(found.axes)

@@ -301,7 +301,7 @@ def _why_not_split(plan: Record, op: PlannedOp, number: int) -> str:
     if op.kind == "argument":
         return f"{opening}, as requested."
     if not op.covered:
-        return f"{opening}: no sharding crosses {op.name}."
+        return f"{opening}: Shardy has no rule for {op.name}."
     if op.opcode == "sharding_constraint":
         return f"{opening}: the constraint{_at(op)} asks for that."
     if op.opcode == "reshard" and op.op.endswith("/shard_map"):

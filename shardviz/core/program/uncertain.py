@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-_EDGES = "exchange what crosses the borders of shards"
-_GATHER = "gather it"
-_OTHER = "move it in other steps"
+_EDGES = "may exchange what crosses the borders of shards"
+_GATHER = "may gather it"
+_OTHER = "may move it in other steps"
 
-#: Code to what a value is, and what XLA's partitioner may do with what is split.
+#: Code to what a value is, and what XLA's partitioner does with what is split.
 KINDS: Mapping[str, tuple[str, str]] = {
     # What reads, along a split dimension, elements that another device holds.
     "pad": ("a padding", _EDGES),
     "slice": ("a slice", _EDGES),
-    "slice of one": ("an index", "sum what only one shard holds"),
-    "reverse": ("a reversal", "swap the shards"),
+    "slice of one": ("an index", "may sum what only one shard holds"),
+    "reverse": ("a reversal", "may swap the shards"),
     "concatenate": ("a concatenation", _EDGES),
     "convolution": ("a convolution", _EDGES),
     "reduce_window": ("a sliding window", _EDGES),
@@ -31,25 +31,31 @@ KINDS: Mapping[str, tuple[str, str]] = {
     "rows of top_k": ("the rows of top_k", _GATHER),
     "rows of fft": ("the rows of a Fourier transform", _GATHER),
     "fft": ("a Fourier transform", _GATHER),
-    "reduce": ("a reduction of pairs", "gather what each device picked"),
+    "reduce": ("a reduction of pairs", "may gather what each device picked"),
     "reshape": ("a reshape", _GATHER),
     "groups": ("a convolution in groups", _GATHER),
     "channels": ("the channels of a convolution", _GATHER),
     # What XLA cannot split.
     "call": ("code that XLA does not look into", _GATHER),
-    "host": ("a call of Python on the host of one device", _GATHER),
-    "ragged_all_to_all": ("an exchange of ragged parts", "send it in another way"),
+    "matrix": ("an operation on whole matrices", "gathers each matrix"),
+    "host": ("a call of Python on the host of one device", "gathers all of it"),
     # What wants a mesh axis in two places.
     "gather": ("a lookup by indices", _OTHER),
     "scatter": ("a write at indices", _OTHER),
-    "two factors": ("a product with two dimensions over one axis", "split one over another axis"),
-    "inner": ("a product over an inner dimension", "gather the operand and sum nothing"),
-    "needed part": ("a product of which a part is needed", "gather all of the operand"),
-    "summed result": ("a product whose result is split over what it sums", "sum in other steps"),
+    "two factors": (
+        "a product with two dimensions over one axis",
+        "may split one over another axis",
+    ),
+    "inner": ("a product over an inner dimension", "may gather the operand and sum nothing"),
+    "needed part": ("a product of which a part is needed", "may gather all of the operand"),
+    "summed result": (
+        "a product whose result is split over what it sums",
+        "may sum in other steps",
+    ),
     "other dimension": ("a product split along other dimensions than its operands", _GATHER),
     "one operand": ("a product of which one operand is split", _GATHER),
     # What is moved, whatever reads it.
-    "again": ("what was moved in this way before", "move it once for both"),
+    "again": ("what was moved in this way before", "may move it once for both"),
     "steps": ("what is moved in several steps", _OTHER),
     "part": ("what is split over a part of an axis", _OTHER),
 }
@@ -76,7 +82,7 @@ class Uncertain:
     dim: int | None = None
 
     def __str__(self) -> str:
-        what, may = KINDS[self.code]
+        what, does = KINDS[self.code]
         along = "" if self.dim is None else f" along dimension {self.dim}"
         split = f", split over {' × '.join(self.axes)}" if self.axes else ""
-        return f"{UNCERTAIN} {what}{along}{split}. XLA's partitioner may {may}; compile to know."
+        return f"{UNCERTAIN} {what}{along}{split}. XLA's partitioner {does}; compile to know."

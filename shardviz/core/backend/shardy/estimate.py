@@ -23,6 +23,7 @@ from shardviz.core.backend.shardy.attributes import (
 )
 from shardviz.core.backend.shardy.estimate_limits import AGAIN
 from shardviz.core.backend.shardy.planned_module import SHARDY, PlacedOperation, PlannedModule
+from shardviz.core.backend.shardy.reader import RAGGED
 from shardviz.core.format import joined
 from shardviz.core.hlo.causes import REDUCES
 from shardviz.core.hlo.replica_groups import axes_of_pairs
@@ -45,7 +46,6 @@ _WRITTEN = {
     "stablehlo.all_to_all": "all-to-all",
     "stablehlo.collective_permute": "collective-permute",
 }
-_KINDS = SHARDY | _WRITTEN
 _AXES = {
     "sdy.all_gather": "gathering_axes",
     "sdy.all_reduce": "reduction_axes",
@@ -119,8 +119,8 @@ class _EstimateReader:
     def collectives(self) -> Iterator[Collective]:
         for placed in self.module.operations:
             found = []
-            if placed.name in _WRITTEN:
-                found = [self._written(placed)]
+            if kind := self._kind_of_written(placed):
+                found = [self._written(placed, kind)]
             elif placed.name in SHARDY:
                 found = list(self._inserted(placed))
             elif placed.name == _CUSTOM_CALL and self._is_print(placed):
@@ -145,7 +145,7 @@ class _EstimateReader:
             else:
                 value, location, cause = self._cause_of_move(placed, start, mesh_axes)
                 cause += again
-            kind = _KINDS[placed.name]
+            kind = SHARDY[placed.name]
             yield self._collective(placed, kind, axes, [after], value, location, cause)
 
     def _is_print(self, placed: PlacedOperation) -> bool:
@@ -348,7 +348,7 @@ class _EstimateReader:
             asks = _asks(holder)
             made_name = f"{made_name}, under {asks[0].lower()}{asks[1:]},"
         move = Move(made_name, before, after, name, kind, constraint)
-        cause = why_moved(_KINDS[placed.name], axes, move)
+        cause = why_moved(SHARDY[placed.name], axes, move)
         if constraint is not None:
             location = SourceLocation.from_lines(constraint.op, constraint.stack)
             return constraint.name, location, cause
@@ -394,7 +394,13 @@ class _EstimateReader:
             todo += constraints
         return None
 
-    def _written(self, placed: PlacedOperation) -> Collective:
+    def _kind_of_written(self, placed: PlacedOperation) -> str:
+        """The kind of a collective that the user wrote; `""` for any other operation."""
+        if placed.name == _CUSTOM_CALL and placed.op.attributes["call_target_name"].value == RAGGED:
+            return "ragged-all-to-all"
+        return _WRITTEN.get(placed.name, "")
+
+    def _written(self, placed: PlacedOperation, kind: str) -> Collective:
         """A collective that the user wrote."""
         planned = self.values.of(placed)
         axes = axes_of_written(placed.op, self.mesh)
@@ -404,7 +410,6 @@ class _EstimateReader:
             outer = outer.caller
         cause = why_written(placed, outer.location.last_part if outer else "the program", axes)
         value = planned.name if planned else ""
-        kind = _KINDS[placed.name]
         return self._collective(placed, kind, axes, specs, value, placed.location, cause)
 
 
@@ -461,9 +466,11 @@ def moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
 def axes_of_written(op: Any, mesh: MeshSpec) -> tuple[str, ...]:
     """The mesh axes of a collective that the user wrote inside of `shard_map`."""
     name = "source_target_pairs" if "source_target_pairs" in op.attributes else "replica_groups"
-    if name not in op.attributes:
+    # A ragged exchange is a call, which keeps its groups among its options.
+    holder = op.attributes["backend_config"] if op.name == _CUSTOM_CALL else op.attributes
+    if name not in holder:
         return ()
-    groups = op.attributes[name]
+    groups = holder[name]
     text = str(groups) if "replica_group_mesh_axes" in str(groups)[:80] else ""
     if text:
         found = re.findall(r'axis_ref<name = "((?:[^"\\]|\\.)*)"', text)

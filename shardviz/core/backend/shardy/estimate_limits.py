@@ -70,7 +70,11 @@ AGAIN = "It was moved so before."
 # Until then XLA makes the Fourier transform of a matrix on every device.
 _FFT_OF_ROWS = jax.__version_info__ < (0, 11)
 _NONE: Mapping[int, Window] = {}
-_OF_MATRICES = ("cholesky", "triangular_solve")
+# Primitives of `jax.lax.linalg`.
+_OF_MATRICES = (
+    "cholesky", "eig", "eigh", "geqp3", "geqrf", "hessenberg", "householder_product", "lu", "schur",
+    "svd", "triangular_solve", "tridiagonal", "tridiagonal_solve",
+)  # fmt: skip
 _MOVING = ("pad", "slice", "reverse", "concatenate", "convolution", "reduce_window")
 # Of what these read, XLA's partitioner gathers rather than permutes.
 _SUMMING = ("dot_general", "convolution", "sort")
@@ -100,11 +104,9 @@ def uncertain_operation(
     >>> uncertain_operation(y, [x], MeshSpec(("data",), (4,)))
     (Uncertain(code='reverse', axes=('data',), dim=0),)
     """
-    if op.manual:
-        return (Uncertain(op.opcode),) if op.opcode == "ragged_all_to_all" else ()
-    if not operands:
+    if op.manual or not operands:
         return ()
-    if op.opcode in _OF_MATRICES or op.opcode == "custom_call":
+    if op.opcode == "custom_call" or op.opcode in _OF_MATRICES:
         return _needing_all(op, operands)
     if op.opcode == "dynamic_update_slice":
         return _updated(op, operands[0], operands[1])
@@ -118,14 +120,20 @@ def uncertain_operation(
 
 def _needing_all(op: PlannedOp, operands: Sequence[PlannedOp]) -> tuple[Uncertain, ...]:
     """Where code reads all of a value, or all of a matrix, of which a part is on each device."""
-    code, first = "call", 0
+    code = "matrix" if _name(op) in _OF_MATRICES else "call"
     if "host of one device" in op.note:
         code = "host"
-    elif op.opcode in _OF_MATRICES or (op.factors is not None and op.factors.propagates):
-        code, first = "matrix", len(operands[0].shape) - 2
+    # Where Shardy has a rule, all before the matrix is a batch, which stays split.
+    batched = op.factors is not None and op.factors.propagates
+    first = len(operands[0].shape) - 2 if batched else 0
     dims = [axes for value in (*operands, op) for axes in value.spec.dims[first:]]
     axes = dict.fromkeys(axis for own in dims for axis in own)
     return (Uncertain(code, tuple(axes)),) if axes else ()
+
+
+def _name(op: PlannedOp) -> str:
+    """What jax calls an operation: `cholesky`."""
+    return op.op.rpartition("/")[2]
 
 
 def _updated(op: PlannedOp, whole: PlannedOp, part: PlannedOp) -> tuple[Uncertain, ...]:

@@ -42,9 +42,11 @@ from shardviz.core.program.plan_values import TIED, PlannedOp, ShardingRule, par
 
 _REDUCES = {"add": "sums", "maximum": "takes the maximum", "minimum": "takes the minimum"}
 _SUMS = {"dot_general", "convolution", "dot"}
+#: What jax calls for `jax.lax.ragged_all_to_all`.
+RAGGED = "ragged_all_to_all"
 _RETURNS = {"func.return", "stablehlo.return", "sdy.return"}
 _KERNELS = {"tpu_custom_call", "mosaic_gpu", "mosaic_gpu_v2", "__gpu$xla.gpu.triton"}
-_NO_RULE = "Shardy has no rule for it: no sharding crosses it."
+_NO_RULE = "Shardy has no rule for it, so its result gets no sharding from what it reads."
 
 
 class PlanReader(PlanBuilder):
@@ -242,6 +244,8 @@ def _reduces(op: Any, opcode: str) -> str:
 
 def _custom_call(target: str, rule: ShardingRule | None) -> dict[str, Any]:
     """The fields of a value made by code that neither Shardy nor XLA looks into."""
+    if target == RAGGED:
+        return {}  # a collective
     note = f"It calls {target}."
     if "callback" in target:
         note = "It calls Python on the host of one device, so its operands are gathered there."
