@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 
 from shardviz.core.backend.compile import lower
 from shardviz.core.backend.partitioner import compile_with_dump, dump_root
@@ -50,6 +51,11 @@ def written(x, i, v):
     return x.at[i].set(v)
 
 
+def asked(x, *axes):
+    mesh = AbstractMesh((4, 2), ("data", "model"), axis_types=(AxisType.Auto,) * 2)
+    return lax.with_sharding_constraint(x, NamedSharding(mesh, PartitionSpec(*axes)))
+
+
 # Name: function, shape and dtype of each argument, and how these are split; "|" between arguments.
 ROWS, EVERY = "data, None", "data, model"
 PROBES = {
@@ -76,6 +82,16 @@ PROBES = {
     ),
     "shift": (
         lambda x: jnp.concatenate([jnp.zeros_like(x[:1]), x[:-1]]), [(32, 16)], [ROWS, EVERY],
+    ),
+    "slice, not split": (lambda x: asked(x[:48]), [(96, 8)], [ROWS, "None, data", EVERY]),
+    "slice, split by rows": (
+        lambda x: asked(x[:48], "data"), [(96, 8)], ["model", "None, data", "None, model", ROWS],
+    ),
+    "slice, split by columns": (
+        lambda x: asked(x[:48], None, "data"), [(96, 8)], ["None, model", "None, data", ROWS],
+    ),
+    "slice of uneven shards": (
+        lambda x: asked(jnp.pad(jnp.sum(x, 0), (8, 7))[:96], "data"), [(16, 82)], ["None, model"],
     ),
     "outer of row and column": (
         lambda a: a[:, 0][:, None] * a[0][None], [(32, 16)], [ROWS, EVERY, "None, model", ""],

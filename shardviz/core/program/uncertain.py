@@ -18,6 +18,7 @@ KINDS: Mapping[str, tuple[str, str]] = {
     # What reads, along a split dimension, elements that another device holds.
     "pad": ("a padding", _EDGES),
     "slice": ("a slice", _EDGES),
+    "moved slice": ("a slice", "may move it before it slices it, or after"),
     "slice of one": ("an index", "may sum what only one shard holds"),
     "reverse": ("a reversal", "may swap the shards"),
     "concatenate": ("a concatenation", _EDGES),

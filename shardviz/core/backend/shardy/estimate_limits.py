@@ -215,12 +215,14 @@ class _Split:
         """The kind of an operation that moves elements along the dimension."""
         results, spec = self.rule.results[0], self.op.spec
         own = next((n for n, names in enumerate(results) if self.factor in names), None)
-        if self.factor not in self.rule.permutation or own is None or own >= spec.rank:
-            return ""
-        # Where it is not split afterwards, Shardy gathers it before.
-        if not set(spec.dims[own]) & set(self.operand.spec.dims[self.dim]):
+        if own is None or own >= spec.rank:
             return ""
         read, made, opcode = self.operand.shape[self.dim], self.op.shape[own], self.op.opcode
+        if opcode == "slice" and self._moves_slice(spec.dims[own], sliced=made < read):
+            return "moved slice"
+        # Where it is not split afterwards, Shardy gathers it before.
+        if self.factor not in self.rule.permutation or not spec.dims[own]:
+            return ""
         if opcode == "slice" and made == 1:
             return "slice of one"
         if self.window is not None and not self.window.crosses(read, made, self.parts):
@@ -230,6 +232,22 @@ class _Split:
         # A window over all of the dimension: how jax lowers a cumulative sum.
         full = self.window is not None and self.window.size >= read > 1
         return "cumulative" if opcode == "reduce_window" and full else opcode
+
+    def _moves_slice(self, after: Sequence[str], sliced: bool) -> bool:
+        """Whether Shardy and XLA's partitioner move a slice at different times.
+
+        Of a dimension that is sliced, Shardy gathers all before, and XLA what is left of it. Any
+        other dimension Shardy moves after the slice, and XLA before, unless it is only gathered.
+
+        Args:
+            after: what splits the dimension of the result.
+            sliced: whether the result is smaller along it.
+        """
+        before, axes = {*self.operand.spec.dims[self.dim]}, {*self.op.spec.axes}
+        if self.op.shape == self.operand.shape or not before.isdisjoint(after):
+            return False
+        gathered = not after and not before <= axes
+        return gathered if sliced else not (gathered and axes <= {*self.operand.spec.axes})
 
 
 def with_uncertain_moves(
@@ -279,8 +297,8 @@ def _uncertain_moves(
             yield Uncertain(op.opcode, over or op.spec.axes)
     elif op.opcode == "concatenate" and moves and any(_is_uneven(v, mesh) for v in reads):
         yield Uncertain(op.opcode, over)
-    elif op.opcode in ("reshape", "slice") and (lost := _lost(op, reads, moves)):
-        yield Uncertain("reshape" if op.opcode == "reshape" else "slice", lost)
+    elif op.opcode == "reshape" and (lost := _lost(op, reads, moves)):
+        yield Uncertain("reshape", lost)
     elif op.opcode == "dot_general" and op.factors is not None:
         yield from _Product(op, reads, own, mesh).uncertain()
     looked_up = op.opcode in ("gather", "scatter")
