@@ -57,7 +57,8 @@ slow: $(COMPILERS)
 programs: $(FOREIGN)
 	$(BIN)/python -m pytest -n auto --maxprocesses=2 --dist=loadscope tests/real_programs \
 	    tests/layout/test_audit_trees.py tests/layout/test_optimizer_state.py \
-	    tests/layout/test_path_rules.py tests/layout/test_rule_tables.py
+	    tests/layout/test_path_rules.py tests/layout/test_rule_tables.py \
+	    tests/widgets/test_every_way.py
 
 check: $(STAMP) $(PAGE_TOOLS)
 	$(BIN)/ruff check .

@@ -302,7 +302,10 @@ def test_the_axes_of_a_sum_are_those_that_were_asked_for(sizes, data):
     ],
 )
 def test_groups_smaller_than_their_axes_are_over_a_part_of_them(groups, mesh, partial):
-    line = f"  %r = f32[16,32]{{1,0}} all-reduce(%p), replica_groups={groups}, to_apply=%add"
+    argument = '  %p = f32[16,32]{1,0} parameter(0), metadata={op_name="x"}'
+    summed = f"  %r = f32[16,32]{{1,0}} all-reduce(%p), replica_groups={groups}, to_apply=%add"
+    line = f"ENTRY %main {{\n{argument}\n{summed}\n}}"
     [found] = read_collectives(line, tuple(mesh), tuple(mesh.values()))
     assert found.is_partial is partial
     assert ("a part of" in found.words) is partial
+    assert ("a part of " + " and ".join(found.mesh_axes) in found.cause) is partial

@@ -22,6 +22,7 @@ from functools import cached_property, partial
 from types import MappingProxyType
 from typing import NamedTuple
 
+from shardviz.core.format import joined
 from shardviz.core.hlo.causes import NOBODY, Causes
 from shardviz.core.hlo.module import (
     HEAD,
@@ -206,7 +207,10 @@ class _CollectiveReader:
         runs = self.loops.count(computation)
         remade = self.rematerialised.why(found.start) if kind == "all-gather" else ""
         source = instruction_source(self.module, self.sources, found.start, kind, computation)
-        members = self.members(found, kind, shape, size, replicas.axes)
+        is_partial, over = self.is_partial(kind, replicas), replicas.axes
+        if is_partial:
+            over = (f"a part of {joined(over)}",)
+        members = self.members(found, kind, shape, size, over)
         if members:
             first = members[0]
             source, operand, cause = (
@@ -215,7 +219,7 @@ class _CollectiveReader:
                 first.cause,
             )
         else:
-            operand, cause = self.operand(found, kind, replicas.axes)
+            operand, cause = self.operand(found, kind, over)
         return Collective(
             kind=kind,
             mesh_axes=replicas.axes,
@@ -232,7 +236,7 @@ class _CollectiveReader:
             group_size=replicas.size,
             cause=f"{remade} The array is {operand}." if remade else cause,
             rematerialises=bool(remade),
-            is_partial=self.is_partial(kind, replicas),
+            is_partial=is_partial,
             operand=operand,
             members=members,
             repeats=self.repeats(found, computation, replicas),
