@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -228,6 +229,7 @@ def _() -> Any:
 
 @way("the audit of a Keras model", "keras")
 def _() -> Any:
+    os.environ.setdefault("KERAS_BACKEND", "jax")
     keras = importlib.import_module("keras")
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(8, name="up")])
     return sv.audit(model, [("up.kernel", (None, "model"))], MESH, dialect="keras")
