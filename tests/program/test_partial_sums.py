@@ -138,10 +138,14 @@ def test_what_ends_a_plan_ends_no_kernel(mesh):
         return jax.sharding.reshard(y, P(None, None, unreduced=UNREDUCED))
 
     program, _ = program_of((from_the_host, [((8, 16), P("X"))]), mesh)
-    plan = sv.plan(program)
+    plan, report = sv.plan(program), sv.compile(program, "cpu:4")
+    if jax.__version_info__ >= (0, 12):  # which takes it
+        assert plan.error is None
+        assert report.error is None
+        return
     assert plan.error.stage == "propagate"
-    assert "SIGABRT" in plan.error.message
-    assert sv.compile(program, "cpu:4").error is not None
+    for error in (plan.error, report.error):
+        assert "SIGABRT" in error.message
 
 
 def test_a_constraint_over_another_mesh_is_an_error_of_the_plan(mesh):

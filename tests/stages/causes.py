@@ -155,11 +155,13 @@ def _one(graph: Graph, collective: Node, node: Node) -> tuple[set[str], list[Nod
     if kind in KINDS and not _WRITTEN.search(graph.identity(node)[0]):
         return set(), [r._replace(path=()) for r in graph.reads(node)]
     same, bare = graph.identity(node) == own, not graph.named(node)
+    if opcode == "copy" and same and graph.identity(node)[0].endswith("sharding_constraint"):
+        # The constraint itself: jax 0.12 writes its name at a gather behind it, too.
+        return {graph.name(node)}, graph.reads(node)
     if opcode in _MOVES and (same or bare):
         return set(), graph.reads(node)
     if opcode == "copy":  # of a constraint, say
-        constraint = same and graph.identity(node)[0].endswith("sharding_constraint")
-        return ({graph.name(node)} if constraint else set()), graph.reads(node)
+        return set(), graph.reads(node)
     if opcode == "select" and same and _is_one_bool(graph, graph.reads(node)[0]):
         # Some device has the first, the others the second, which is zeros.
         return set(), graph.reads(node)[1:2]
