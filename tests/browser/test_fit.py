@@ -252,3 +252,21 @@ def test_all_that_is_said_of_a_leaf_is_in_sight(page: Page, tmp_path):
             for part in (".sv-modelfoot", ".sv-modellegend"):
                 lost = page.locator(part).evaluate("e => e.scrollHeight - e.clientHeight")
                 assert lost == 0, (part, width, row.inner_text())
+
+
+def test_in_the_model_red_is_failure_alone(page: Page, tmp_path):
+    arrays_ = [
+        ("fits", (64, 32, 3), "embed heads odd"),  # no rule knows its last name
+        ("fails", (63, 32), "embed heads"),  # 63 does not divide
+    ]
+    found = audit(arrays_, [("embed", "data"), ("heads", "model")], meshes.get())
+    made = open_explorer(found, ExecutableCache())
+    page.goto(made.save_html(tmp_path / "page").as_uri())
+    page.wait_for_selector(".shardviz-explorer[data-seq]")
+    made.close()
+    show_view(page, "Model")
+    rows = page.locator(".sv-modelinner .sv-modelrow")
+    fits, fails = rows.filter(has_text="fits"), rows.filter(has_text="fails")
+    assert fits.locator(".sv-bad, .sv-wasted").count() == 0
+    assert fits.locator(".sv-warn").count() == 1
+    assert fails.locator(".sv-bad").count() == 1

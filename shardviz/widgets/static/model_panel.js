@@ -274,14 +274,17 @@ export class ModelPanel {
       const text = h("span", { class: "sv-modelbytes", text: size, title });
       return this.line(row, index, "", label, count, h("span"), h("span"), text, h("span"));
     }
-    const wrong = kind.problem || kind.note ? " sv-bad" : "";
+    // Red is failure alone: a name that no rule knows may be meant to stay whole.
+    const odd = kind.note ? " sv-warn" : "";
+    const wrong = kind.problem ? " sv-bad" : odd;
     const spec = kind.problem ? "cannot be laid out" : kind.spec || "not known";
     const differs = entry ? this.difference(entry.leaf) : "";
     const said = h("span", { class: `sv-mono${wrong || (differs ? " sv-warn" : "")}`, text: spec });
     said.title = [kind.problem, kind.note, differs, kind.names?.join(" · ")]
       .filter(Boolean)
       .join("\n");
-    const style = wrong ? "sv-wasted" : kind.waste > kind.bytes / 2 ? "sv-replicated" : "";
+    const wasted = kind.waste > kind.bytes / 2 ? "sv-replicated" : "";
+    const style = kind.problem ? "sv-wasted" : wasted;
     return this.line(
       row,
       index,
