@@ -92,7 +92,8 @@ class Pmapped:
     def _mesh(self, leaves: Sequence[Any], specs: Sequence[PartitionSpec]) -> Any:
         types = (AxisType.Auto,)
         for leaf, spec in zip(leaves, specs, strict=True):
-            if len(spec) and is_mapped(leaf) and len(leaf.shape) >= len(spec):
+            # The mapped dimension is the last that the spec names; P() maps none.
+            if len(spec) and is_array(leaf) and len(leaf.shape) >= len(spec):
                 size = leaf.shape[len(spec) - 1]
                 break
         else:
@@ -108,18 +109,14 @@ class Pmapped:
             return leaf.replace(spec=adopt_spec(spec), logical=None)
         if not is_array(leaf):
             return leaf
-        shape = jax.eval_shape(lambda x: x, leaf)
+        # As jax takes it: numpy's 64-bit types may become 32-bit ones.
+        taken = jax.eval_shape(lambda x: x, leaf)
         return jax.ShapeDtypeStruct(
-            shape.shape,
-            shape.dtype,
+            taken.shape,
+            taken.dtype,
             sharding=NamedSharding(mesh, spec),
-            weak_type=shape.weak_type,
+            weak_type=taken.weak_type,
         )
-
-
-def is_mapped(leaf: Any) -> bool:
-    """Whether pmap can map over a dimension of it."""
-    return isinstance(leaf, ArraySpec) or is_array(leaf)
 
 
 def read_pmap(fn: Any) -> Pmapped | None:
